@@ -1,0 +1,69 @@
+# Everything starts from here. `make help` lists what there is.
+# Needs Python 3.11 or later with pip, and make; the rest is fetched into .uv and .venv, and reused until it changes.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.7
+UV := .uv/bin/uv
+BIN := .venv/bin
+ARGS ?=
+
+export UV_COMPILE_BYTECODE := 1
+export UV_NO_PROGRESS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check fix bench chaos docs lock clean
+
+help: ## list the commands
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+run: .venv/.ready ## set up and do the main job, offline
+	@$(BIN)/python examples/first_conversation.py
+
+test: .venv/.ready ## set up and run every test; make test ARGS="-k window"
+	@$(BIN)/python -m pytest -n auto --cov --cov-report=term $(ARGS)
+
+check: .venv/.ready ## format, lint, layers, types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-timing
+	@$(BIN)/mypy
+	@$(BIN)/basedpyright
+	@$(BIN)/python tools/longest_functions.py src
+
+fix: .venv/.ready ## put right what a machine can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: benchmarks/.venv/.ready ## side by side with the peers
+	@benchmarks/.venv/bin/python -m benchmarks $(ARGS)
+
+chaos: .venv/.ready ## the long runs: many more generated cases
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto tests/messages $(ARGS)
+
+docs: .venv/.ready ## build the docs into site/
+	@$(BIN)/zensical build --clean
+
+lock: $(UV) ## choose the versions of all dependencies anew
+	$(UV) pip compile pyproject.toml --group dev --universal --generate-hashes --no-header --upgrade -o requirements.lock
+	$(UV) pip compile benchmarks/requirements.in pyproject.toml --universal --generate-hashes --no-header --upgrade -o benchmarks/requirements.lock
+
+clean: ## remove everything that was made
+	rm -rf .venv .uv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache benchmarks/.venv benchmarks/results dist site .coverage*
+
+$(UV):
+	@echo "fetching uv $(UV_VERSION) ..."
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-warn-script-location --target .uv uv==$(UV_VERSION)
+
+.venv/.ready: requirements.lock pyproject.toml Makefile | $(UV)
+	@echo "setting up .venv ..."
+	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" .venv
+	@$(UV) pip sync --quiet --python .venv --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@touch $@
+
+benchmarks/.venv/.ready: benchmarks/requirements.lock pyproject.toml Makefile | $(UV)
+	@echo "setting up benchmarks/.venv ..."
+	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" benchmarks/.venv
+	@$(UV) pip sync --quiet --python benchmarks/.venv --require-hashes benchmarks/requirements.lock
+	@$(UV) pip install --quiet --python benchmarks/.venv --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,73 @@
+"""The vocabulary: what every agent, tool and actor says, as frozen typed values.
+
+Three kinds of message and nothing else: `parts` (something said), `option_call` (an option chosen), `option_result` (what came
+of it). Nothing here knows a provider, a network, a clock or a disk.
+"""
+
+from antiphon.messages._builders import MessageBuilder, OptionResultBuilder
+from antiphon.messages._conversation import Conversation, Tool
+from antiphon.messages._house import HOUSE_VERSION, dumps, loads
+from antiphon.messages._json import Json, JsonArray, JsonObject, thaw
+from antiphon.messages._limits import Limits, current_limits, use_limits
+from antiphon.messages._message import RESERVED_POLICIES, RUNTIME_POLICY, Lane, Message, RoleHint, Usage
+from antiphon.messages._names import Name, is_name
+from antiphon.messages._parts import (
+    Citation,
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Metadata,
+    Modality,
+    Part,
+    ReasoningPart,
+    TextPart,
+)
+from antiphon.messages._payloads import Kind, OptionCallPayload, OptionResultPayload, PartsPayload, Payload
+from antiphon.messages._port import Port, SystemPort, current_port, use_port
+from antiphon.messages._steps import Transition
+from antiphon.messages._window import estimate_tokens
+
+__all__ = [
+    "HOUSE_VERSION",
+    "RESERVED_POLICIES",
+    "RUNTIME_POLICY",
+    "Citation",
+    "Conversation",
+    "DataPart",
+    "ForeignPart",
+    "Json",
+    "JsonArray",
+    "JsonObject",
+    "Kind",
+    "Lane",
+    "Limits",
+    "MediaPart",
+    "Message",
+    "MessageBuilder",
+    "Metadata",
+    "Modality",
+    "Name",
+    "OptionCallPayload",
+    "OptionResultBuilder",
+    "OptionResultPayload",
+    "Part",
+    "PartsPayload",
+    "Payload",
+    "Port",
+    "ReasoningPart",
+    "RoleHint",
+    "SystemPort",
+    "TextPart",
+    "Tool",
+    "Transition",
+    "Usage",
+    "current_limits",
+    "current_port",
+    "dumps",
+    "estimate_tokens",
+    "is_name",
+    "loads",
+    "thaw",
+    "use_limits",
+    "use_port",
+]

@@ -1,0 +1,251 @@
+"""Builders: the short way to well-formed messages.
+
+Who speaks, unless told otherwise:
+
+| made by | policy | role_hint_for_llm |
+|---|---|---|
+| `MessageBuilder`, parts | the builder's, `user` if none is given | `user` or `system` if the policy is called so, else None |
+| `MessageBuilder`, option call | the builder's | `assistant` |
+| `OptionResultBuilder` | the option that ran; `runtime` if you say so | `tool` |
+
+Neither is ever inherited from the message before: after a tool's result the next speaker is not the tool.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from antiphon.messages._message import Message, RoleHint
+from antiphon.messages._parts import DataPart, MediaPart, Modality, Part, TextPart
+from antiphon.messages._payloads import OptionCallPayload, OptionResultPayload, PartsPayload
+from antiphon.messages._port import current_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from typing_extensions import Self
+
+    from antiphon.messages._json import Json
+
+__all__ = ["MessageBuilder", "OptionResultBuilder"]
+
+_ROLE_OF_POLICY: dict[str, RoleHint] = {"user": "user", "system": "system"}
+
+
+class MessageBuilder:
+    """Collects what one policy says in one breath: text, media and option calls, all of one step and one turn."""
+
+    def __init__(
+        self,
+        *,
+        policy: str = "user",
+        step_num: int | None = None,
+        role_hint_for_llm: RoleHint | None = None,
+        thread_id: str | None = None,
+    ) -> None:
+        self._policy = policy
+        self._step_num = step_num
+        self._role_hint = role_hint_for_llm
+        self._thread_id = thread_id
+        self._turn_id = current_port().new_id()
+        self._parts: list[Part] = []
+        self._calls: list[Message] = []
+        self._calls_before_parts = 0
+        self._message: Message | None = None
+
+    @classmethod
+    def next_step(
+        cls, last: Message | int | None = None, *, policy: str = "user", role_hint_for_llm: RoleHint | None = None
+    ) -> Self:
+        """Begin the step after `last` (a message or a step number); after nothing, step 1."""
+        step = _step_of(last)
+        number = 1 if step is None else step + 1
+        return cls(policy=policy, step_num=number, role_hint_for_llm=role_hint_for_llm, thread_id=_thread_of(last))
+
+    @classmethod
+    def continue_step(
+        cls, last: Message | int | None = None, *, policy: str = "user", role_hint_for_llm: RoleHint | None = None
+    ) -> Self:
+        """Say more within the step of `last` (a message or a step number); of no step, if it has none."""
+        step = _step_of(last)
+        return cls(policy=policy, step_num=step, role_hint_for_llm=role_hint_for_llm, thread_id=_thread_of(last))
+
+    # ------------------------------------------------------------ adding
+
+    def add_text(self, text: str) -> Self:
+        return self._add(TextPart(text=text))
+
+    def add_image(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
+        """Add an image. The id, if none is given, is made from the content, so the same image has the same id for ever."""
+        return self._add_media("image", prompt_hint, url, mime, id)
+
+    def add_audio(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
+        return self._add_media("audio", prompt_hint, url, mime, id)
+
+    def add_video(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
+        return self._add_media("video", prompt_hint, url, mime, id)
+
+    def add_document(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
+        return self._add_media("document", prompt_hint, url, mime, id)
+
+    def add_data(self, data: Json) -> Self:
+        return self._add(DataPart(data=data))
+
+    def add_option_call(self, option_name: str, arguments: Mapping[str, Json]) -> Self:
+        """Add a call, with an invocation id of its own. Each call is a message of its own; see `to_messages`."""
+        invocation = current_port().new_id()
+        payload = OptionCallPayload(invocation_id=invocation, option_name=option_name, arguments=arguments)
+        self._calls.append(self._make(payload, self._role_hint or "assistant"))
+        return self
+
+    def _add_media(self, modality: Modality, hint: str | None, url: str, mime: str | None, id: str | None) -> Self:
+        if hint is not None and "://" in hint and "://" not in url and not url.startswith(("data:", "urn:")):
+            raise ValueError(f"the hint comes first, then the URL: add_{modality}({url!r}, {hint!r})")
+        media_id = id or f"media-{sha256(f'{modality} {url}'.encode()).hexdigest()[:16]}"
+        return self._add(MediaPart(modality=modality, url=url, mime=mime, prompt_hint=hint, id=media_id))
+
+    def _add(self, part: Part) -> Self:
+        if not self._parts:
+            self._calls_before_parts = len(self._calls)
+        self._parts.append(part)
+        self._message = None
+        return self
+
+    # ------------------------------------------------------------ taking
+
+    @property
+    def option_calls(self) -> tuple[Message, ...]:
+        """The calls added so far, in order."""
+        return tuple(self._calls)
+
+    @property
+    def last_option_call(self) -> Message:
+        """The call added last.
+
+        Raises:
+            ValueError: none was added.
+        """
+        if not self._calls:
+            raise ValueError("no option call was added; use add_option_call first")
+        return self._calls[-1]
+
+    def to_message(self) -> Message:
+        """Return all parts as one message; the same message until a part is added.
+
+        Raises:
+            ValueError: no part was added.
+        """
+        if not self._parts:
+            raise ValueError("no part was added; use add_text or another add_…, or take to_messages() for calls alone")
+        if self._message is None:
+            hint = self._role_hint or _ROLE_OF_POLICY.get(self._policy)
+            self._message = self._make(PartsPayload(parts=tuple(self._parts)), hint)
+        return self._message
+
+    def to_messages(self) -> tuple[Message, ...]:
+        """Return the calls and, where its first part was added, the parts message."""
+        said = (self.to_message(),) if self._parts else ()
+        before = self._calls_before_parts if self._parts else len(self._calls)
+        return (*self._calls[:before], *said, *self._calls[before:])
+
+    def _make(self, payload: PartsPayload | OptionCallPayload, role_hint: RoleHint | None) -> Message:
+        return Message(
+            policy=self._policy,
+            payload=payload,
+            role_hint_for_llm=role_hint,
+            step_num=self._step_num,
+            turn_id=self._turn_id,
+            thread_id=self._thread_id,
+            created_at=current_port().now(),
+        )
+
+
+class OptionResultBuilder:
+    """Makes the result of one option call, and of no other."""
+
+    def __init__(self, call: Message, *, policy: str | None = None) -> None:
+        if not isinstance(call.payload, OptionCallPayload):
+            raise ValueError(f"only an option_call can be answered; message {call.id!r} is of kind {call.kind!r}")
+        self._call = call
+        self._invocation_id = call.payload.invocation_id
+        self._option_name = call.payload.option_name
+        self._policy = policy or self._option_name
+
+    @classmethod
+    def response_to(cls, call: Message, *, policy: str | None = None) -> Self:
+        """Answer a call as the option that ran, or as `policy` (the runtime, for an option that never ran).
+
+        Raises:
+            ValueError: the message is no option call.
+        """
+        return cls(call, policy=policy)
+
+    def success(
+        self,
+        result: Json = None,
+        parts: Iterable[Part] = (),
+        *,
+        invocation_id: str | None = None,
+        option_name: str | None = None,
+    ) -> Message:
+        """Return the message that says what the option returned.
+
+        Raises:
+            ValueError: an `invocation_id` or `option_name` is given that is not the call's.
+        """
+        self._check_same(invocation_id, option_name)
+        return self._make(result=result, parts=tuple(parts))
+
+    def error(
+        self,
+        error_type: str,
+        error_message: str,
+        retryable: bool = False,
+        details: Json = None,
+        *,
+        invocation_id: str | None = None,
+        option_name: str | None = None,
+    ) -> Message:
+        """Return the message that says how the option failed.
+
+        Raises:
+            ValueError: an `invocation_id` or `option_name` is given that is not the call's.
+        """
+        self._check_same(invocation_id, option_name)
+        failure = {"is_error": True, "error_type": error_type, "error_message": error_message, "retryable": retryable}
+        return self._make(result=details, **failure)
+
+    def _check_same(self, invocation_id: str | None, option_name: str | None) -> None:
+        if invocation_id not in (None, self._invocation_id):
+            raise ValueError(f"this result answers invocation {self._invocation_id!r}, not {invocation_id!r}")
+        if option_name not in (None, self._option_name):
+            raise ValueError(f"this result is of option {self._option_name!r}, not {option_name!r}")
+
+    def _make(self, **outcome: Any) -> Message:
+        call, port = self._call, current_port()
+        return Message(
+            policy=self._policy,
+            payload=OptionResultPayload(invocation_id=self._invocation_id, option_name=self._option_name, **outcome),
+            role_hint_for_llm="tool",
+            step_num=call.step_num,
+            turn_id=port.new_id(),
+            thread_id=call.thread_id,
+            lane=call.lane,
+            correlation_id=call.correlation_id,
+            in_reply_to=call.id,
+            parent_id=call.parent_id,
+            created_at=port.now(),
+        )
+
+
+def _step_of(last: Message | int | None) -> int | None:
+    if isinstance(last, Message):
+        return last.step_num
+    if last is not None and last < 0:
+        raise ValueError(f"a step number is not negative: {last}")
+    return last
+
+
+def _thread_of(last: Message | int | None) -> str | None:
+    return last.thread_id if isinstance(last, Message) else None

@@ -1,0 +1,403 @@
+"""Conversation: an immutable sequence of messages that knows which result answers which call.
+
+Growing is cheap: `append` gives a new conversation that shares the old one's storage, because a conversation is a view of the
+first n messages of a log that only ever grows. Two conversations that grow apart from the same one cost one copy. The
+index is shared too, built when first asked for, and holds positions; a position at or after n is in another's future.
+
+A result answers the oldest open call of its invocation that stands before it, so that formats which use an id again
+("call_0" in every turn) pair as they were meant. A result with no such call is an orphan if its invocation was never
+called, else a repetition that belongs to the last call. What is wrong with a history is kept as it came; `check` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from threading import Lock
+from typing import Annotated, overload
+
+from typing_extensions import Self, override
+
+from antiphon.messages._json import Json
+from antiphon.messages._message import Lane, Message
+from antiphon.messages._model import EMPTY, JsonField, Model
+from antiphon.messages._names import Name
+from antiphon.messages._parts import Metadata, MetadataField, Text
+from antiphon.messages._payloads import Kind
+from antiphon.messages._steps import Transition, collapse, group_by_step, group_by_turn
+from antiphon.messages._window import estimate_tokens, house_size, is_system, window_positions
+
+__all__ = ["Conversation", "Header", "Tool"]
+
+
+class Tool(Model):
+    """An option that may be called in a conversation: what a model is told about it."""
+
+    name: Name
+    description: Text | None = None
+    parameters: Annotated[Mapping[str, Json], JsonField("object")] = EMPTY
+    """The JSON Schema of its arguments."""
+    metadata: MetadataField = EMPTY
+
+
+class Header(Model):
+    """What a conversation has beside its messages."""
+
+    tools: tuple[Tool, ...] = ()
+    metadata: MetadataField = EMPTY
+
+
+class _Log:
+    """Messages that only grow, and their index up to where someone has asked."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.messages = list(messages)
+        self.lock = Lock()
+        self.indexed = 0
+        self.first: dict[str, int] = {}
+        """The first message with an id."""
+        self.invocations: dict[tuple[bool, str], list[int]] = {}
+        """All calls and results of an invocation; the journal's apart from the others'."""
+        self.call_of: dict[int, int] = {}
+        """The call that a result belongs to."""
+        self.answer_to: dict[int, int] = {}
+        """The result that answers a call."""
+        self.orphans: list[int] = []
+        self._open: dict[tuple[bool, str], list[int]] = {}
+        self._last: dict[tuple[bool, str], int] = {}
+
+    def grown(self, length: int, more: Iterable[Message]) -> _Log:
+        """Return a log of the first `length` messages and `more`: this one, if nobody has grown it past that."""
+        with self.lock:
+            if len(self.messages) == length:
+                self.messages.extend(more)
+                return self
+            return _Log([*self.messages[:length], *more])
+
+    def index(self) -> Self:
+        """Bring the index up to the end."""
+        with self.lock:
+            for position in range(self.indexed, len(self.messages)):
+                self._index_one(position, self.messages[position])
+            self.indexed = len(self.messages)
+        return self
+
+    def _index_one(self, position: int, message: Message) -> None:
+        self.first.setdefault(message.id, position)
+        if (invocation := message.invocation_id) is None:
+            return
+        key = (message.lane == "effect", invocation)
+        self.invocations.setdefault(key, []).append(position)
+        if message.kind == "option_result":
+            self._index_result(key, position)
+        else:
+            self._open.setdefault(key, []).append(position)
+            self._last[key] = position
+
+    def _index_result(self, key: tuple[bool, str], position: int) -> None:
+        if waiting := self._open.get(key):
+            call = waiting.pop(0)
+            self.call_of[position] = call
+            self.answer_to[call] = position
+        elif (last := self._last.get(key)) is not None:
+            self.call_of[position] = last
+        else:
+            self.orphans.append(position)
+
+
+class Conversation(Sequence[Message]):
+    """Messages in order, with the tools that may be called and namespaced metadata. It never changes: an edit is a fork."""
+
+    __slots__ = ("_header", "_length", "_log")
+
+    def __init__(
+        self, messages: Iterable[Message] = (), *, tools: Iterable[Tool] = (), metadata: Metadata | None = None
+    ) -> None:
+        self._header = Header(tools=tuple(tools), metadata=metadata or {})
+        self._log = _Log(_checked(messages))
+        self._length = len(self._log.messages)
+
+    @classmethod
+    def _of(cls, header: Header, log: _Log, length: int) -> Self:
+        new = cls.__new__(cls)
+        new._header, new._log, new._length = header, log, length
+        return new
+
+    def _with(self, messages: Iterable[Message]) -> Self:
+        log = _Log(messages)
+        return self._of(self._header, log, len(log.messages))
+
+    @property
+    def header(self) -> Header:
+        """The tools and the metadata, as one value."""
+        return self._header
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        return self._header.tools
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._header.metadata
+
+    # ------------------------------------------------------------ a sequence
+
+    @override
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    @override
+    def __getitem__(self, index: int | slice) -> Message | Self:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._length)
+            if start == 0 and step == 1:
+                return self._of(self._header, self._log, max(stop, 0))
+            return self._with(self._log.messages[start:stop:step] if step > 0 else self._messages()[index])
+        position = range(self._length)[index]
+        return self._log.messages[position]
+
+    def _messages(self) -> list[Message]:
+        return self._log.messages[: self._length]
+
+    @override
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages())
+
+    @override
+    def __contains__(self, message: object) -> bool:
+        return isinstance(message, Message) and any(message == each for each in self._messages())
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Conversation):
+            return NotImplemented
+        if self._header != other._header or len(self) != len(other):
+            return False
+        return self._log is other._log or self._messages() == other._messages()
+
+    @override
+    def __hash__(self) -> int:
+        return hash(tuple(message.id for message in self))
+
+    @override
+    def __repr__(self) -> str:
+        tools = f", tools={[tool.name for tool in self.tools]}" if self.tools else ""
+        return f"<Conversation of {len(self)} messages{tools}>"
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    # ------------------------------------------------------------ growing
+
+    def append(self, message: Message) -> Self:
+        """Return the conversation with one more message."""
+        return self.extend((message,))
+
+    def extend(self, messages: Iterable[Message]) -> Self:
+        """Return the conversation with more messages."""
+        more = _checked(messages)
+        return self._of(self._header, self._log.grown(self._length, more), self._length + len(more))
+
+    # ------------------------------------------------------------ looking up
+
+    def get(self, id: str) -> Message | None:
+        """Return the (first) message with this id."""
+        return self._at(self._log.index().first.get(id))
+
+    def call(self, invocation_id: str) -> Message | None:
+        """Return the (first) call of an invocation."""
+        return self._first_of(invocation_id, "option_call")
+
+    def result(self, invocation_id: str) -> Message | None:
+        """Return the (first) result of an invocation."""
+        return self._first_of(invocation_id, "option_result")
+
+    def answer_to(self, call: Message) -> Message | None:
+        """Return the result that answers this call, if it is there."""
+        return self._at(self._log.index().answer_to.get(self._position(call)))
+
+    def call_of(self, result: Message) -> Message | None:
+        """Return the call that this result belongs to, if it is there."""
+        return self._at(self._log.index().call_of.get(self._position(result)))
+
+    def _first_of(self, invocation_id: str, kind: Kind) -> Message | None:
+        found = (self._log.messages[position] for position in self._positions(invocation_id))
+        return next((message for message in found if message.kind == kind), None)
+
+    def _positions(self, invocation_id: str) -> list[int]:
+        known = self._log.index().invocations
+        found = sorted((*known.get((False, invocation_id), ()), *known.get((True, invocation_id), ())))
+        return [position for position in found if position < self._length]
+
+    def _position(self, message: Message) -> int:
+        first = self._log.index().first.get(message.id, self._length)
+        for position in range(first, self._length):
+            if self._log.messages[position] == message:
+                return position
+        raise ValueError(f"message {message.id!r} is not in this conversation")
+
+    def _at(self, position: int | None) -> Message | None:
+        return None if position is None or position >= self._length else self._log.messages[position]
+
+    # ------------------------------------------------------------ calls and results
+
+    def calls(self) -> tuple[Message, ...]:
+        """Return every option call, of all lanes."""
+        return tuple(message for message in self if message.kind == "option_call")
+
+    def results(self) -> tuple[Message, ...]:
+        """Return every option result, of all lanes."""
+        return tuple(message for message in self if message.kind == "option_result")
+
+    def open_calls(self) -> tuple[Message, ...]:
+        """Return the calls of talk and control that have no result yet."""
+        answers = self._log.index().answer_to
+        return tuple(
+            message
+            for position, message in enumerate(self)
+            if message.kind == "option_call"
+            and message.lane != "effect"
+            and answers.get(position, self._length) >= self._length
+        )
+
+    def orphans(self) -> tuple[Message, ...]:
+        """Return the results of talk and control whose call is not there before them."""
+        found = (self._at(position) for position in self._log.index().orphans)
+        return tuple(message for message in found if message is not None and message.lane != "effect")
+
+    # ------------------------------------------------------------ parts of it
+
+    def filter(
+        self,
+        *,
+        policy: str | None = None,
+        kind: Kind | None = None,
+        lane: Lane | None = None,
+        step: int | None = None,
+        turn: str | None = None,
+        thread: str | None = None,
+        after: Message | datetime | None = None,
+        before: Message | datetime | None = None,
+    ) -> Self:
+        """Return the messages that fit everything asked for.
+
+        `after` and `before` exclude what they name. With a time, messages that have none are left out.
+
+        Raises:
+            ValueError: `after` or `before` is a message that is not in the conversation.
+        """
+        wanted = {"policy": policy, "kind": kind, "lane": lane, "step_num": step, "turn_id": turn, "thread_id": thread}
+        asked = [(name, value) for name, value in wanted.items() if value is not None]
+        chosen = self[self._position(after) + 1 :] if isinstance(after, Message) else self
+        if isinstance(before, Message):
+            chosen = chosen[: max(self._position(before) - (len(self) - len(chosen)), 0)]
+        return self._with(
+            message
+            for message in chosen
+            if all(getattr(message, name) == value for name, value in asked) and _is_between(message, after, before)
+        )
+
+    def chain(self, message: Message) -> Self:
+        """Return what led to a message and what came of it, in order.
+
+        A message follows the one it answers (`in_reply_to`), a result its call, and what was said in the course of an
+        invocation (`parent_id`) the call. The chain is the line up from the message and everything below it.
+
+        Raises:
+            ValueError: the message is not in the conversation.
+        """
+        start = self._position(message)
+        line = {start}
+        above = self._cause(start)
+        while above is not None and above not in line:
+            line.add(above)
+            above = self._cause(above)
+        below = {start}
+        for position in range(start + 1, self._length):
+            if self._cause(position) in below:
+                below.add(position)
+        return self._with(self._log.messages[position] for position in sorted(line | below))
+
+    def _cause(self, position: int) -> int | None:
+        """Return the position of what a message follows."""
+        log, message = self._log.index(), self._log.messages[position]
+        cause = log.call_of.get(position)
+        if cause is None and message.in_reply_to is not None:
+            cause = log.first.get(message.in_reply_to)
+        if cause is None and message.parent_id is not None:
+            cause = next(iter(self._positions(message.parent_id)), None)
+        return None if cause is None or cause >= self._length else cause
+
+    def steps(self) -> dict[int | None, tuple[Message, ...]]:
+        """Return the messages by step, steps in the order they began; under None those of no step."""
+        return group_by_step(self)
+
+    def turns(self) -> tuple[tuple[Message, ...], ...]:
+        """Return the messages by utterance: same `turn_id`; without one, same step and policy; without either, one alone."""
+        return group_by_turn(self)
+
+    def transitions(self) -> tuple[Transition, ...]:
+        """Collapse the conversation into decisions: what was observed, which options were called, what came of them.
+
+        One transition per step with a call in it, in order; calls of no step are grouped by turn. The journal's
+        messages are not looked at. Made for training data and for asking why an agent did something.
+        """
+        talk = self if all(message.lane != "effect" for message in self) else self._without_effects()
+        return collapse(talk)
+
+    def window(
+        self,
+        count: int | None = None,
+        *,
+        size: int | None = None,
+        tokens: int | None = None,
+        keep: Callable[[Message], bool] = is_system,
+        count_tokens: Callable[[Message], int] = estimate_tokens,
+    ) -> Self:
+        """Return the latest messages that fit, and before them what `keep` says (by default policy `system`).
+
+        Give one of `count` (messages), `size` (bytes of the house form) or `tokens`. The window is never more than that,
+        unless what is kept already is. It begins where no call is cut from its result and no utterance in two, and
+        never with an orphan; so it may be smaller than asked for. What is kept brings its other half along.
+
+        Raises:
+            ValueError: not exactly one limit is given.
+        """
+        match (count, size, tokens):
+            case (int() as most, None, None):
+                cost: Callable[[Message], int] = lambda message: 1  # noqa: E731
+            case (None, int() as most, None):
+                cost = house_size
+            case (None, None, int() as most):
+                cost = count_tokens
+            case _:
+                raise ValueError("give exactly one of count, size and tokens")
+        talk = self._without_effects()
+        log = talk._log.index()
+        chosen = window_positions(talk._messages(), log.call_of, frozenset(log.orphans), most, cost, keep)
+        return self._with(log.messages[position] for position in chosen)
+
+    def _without_effects(self) -> Self:
+        return self._with(message for message in self if message.lane != "effect")
+
+
+def _checked(messages: Iterable[Message]) -> list[Message]:
+    checked = list(messages)
+    for message in checked:
+        if not isinstance(message, Message):
+            raise TypeError(f"a conversation holds messages, not {type(message).__name__}")
+    return checked
+
+
+def _is_between(message: Message, after: object, before: object) -> bool:
+    created = message.created_at
+    if isinstance(after, datetime) and (created is None or created <= after):
+        return False
+    return not (isinstance(before, datetime) and (created is None or created >= before))

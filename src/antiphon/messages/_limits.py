@@ -1,0 +1,54 @@
+"""How much one message may hold: a frozen value with stated defaults, and the way to replace it for a while."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Limits", "current_limits", "use_limits"]
+
+MIB = 1024 * 1024
+_MOST_DEPTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is refused as too much, at construction and by `loads`."""
+
+    message_bytes: int = MIB
+    """The house form of one message, in bytes, without the `data:` URLs in it."""
+
+    data_url_bytes: int = 32 * MIB
+    """All `data:` URLs of one message together, in bytes."""
+
+    depth: int = 64
+    """How many containers may be nested in one JSON value; `{}` has depth 1. At most 200, where parsers give up."""
+
+    nodes: int = 100_000
+    """How many values one JSON value may be made of: about ten times the input in memory, at the size above."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.depth <= _MOST_DEPTH:
+            raise ValueError(f"depth must be 1 to {_MOST_DEPTH}, not {self.depth}")
+
+
+DEFAULT_LIMITS = Limits()
+
+_limits: ContextVar[Limits] = ContextVar("antiphon_limits", default=DEFAULT_LIMITS)
+
+current_limits = _limits.get
+
+
+@contextmanager
+def use_limits(limits: Limits) -> Iterator[Limits]:
+    """Apply other limits to every message made or loaded inside the `with` block (in this task or thread)."""
+    token = _limits.set(limits)
+    try:
+        yield limits
+    finally:
+        _limits.reset(token)

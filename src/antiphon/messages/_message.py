@@ -1,0 +1,228 @@
+"""Message: the atom that everything in antiphon is made of."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
+from typing_extensions import Self, override
+
+from antiphon.messages._limits import DEFAULT_LIMITS, current_limits
+from antiphon.messages._model import EMPTY, Model, house_bytes, written
+from antiphon.messages._names import Name
+from antiphon.messages._parts import Count, MediaPart, MetadataField, Part, TextPart
+from antiphon.messages._payloads import Kind, OptionCallPayload, PartsPayload, Payload
+from antiphon.messages._port import new_id
+
+__all__ = ["RESERVED_POLICIES", "RUNTIME_POLICY", "Lane", "Message", "RoleHint", "Usage"]
+
+RUNTIME_POLICY = "runtime"
+"""The policy of what the executor says itself: an error result for a call that never reached its option."""
+
+RESERVED_POLICIES = frozenset({RUNTIME_POLICY, "executor"})
+"""Names that no policy of a user may take."""
+
+RoleHint: TypeAlias = Literal["user", "assistant", "tool", "system"]
+Lane: TypeAlias = Literal["talk", "control", "effect"]
+
+_LONGEST_TIME = len("2026-01-31T12:00:00.000000+00:00")
+
+
+def _read_time(value: object) -> datetime:
+    if isinstance(value, str) and len(value) <= _LONGEST_TIME:
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            pass
+    if not isinstance(value, datetime):
+        raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
+    if value.tzinfo is None:
+        raise PydanticCustomError("time", "A time needs its zone: use datetime.now(UTC) or end the text in Z", {})
+    return value if value.tzinfo is UTC else value.astimezone(UTC)
+
+
+def _read_cost(value: object) -> Decimal:
+    if isinstance(value, Decimal | int | str) and not isinstance(value, bool):
+        try:
+            cost = Decimal(value)
+        except InvalidOperation:
+            pass
+        else:
+            if cost.is_finite() and cost >= 0:
+                return cost
+    raise PydanticCustomError("cost", "A cost is a Decimal, an int or decimal text, finite and not negative", {})
+
+
+Time = Annotated[datetime, PlainValidator(_read_time, json_schema_input_type=datetime)]
+Cost = Annotated[Decimal, PlainValidator(_read_cost, json_schema_input_type=str)]
+
+
+class Usage(Model):
+    """What the model answer cost that a message came from."""
+
+    input_tokens: Count | None = None
+    """All of the prompt, cached tokens included."""
+    output_tokens: Count | None = None
+    """All of the answer, reasoning included."""
+    cache_read_tokens: Count | None = None
+    cache_write_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
+    cost: Cost | None = None
+    """In US dollars, exact."""
+    metadata: MetadataField = EMPTY
+
+    @override
+    def _house(self) -> dict[str, Any]:
+        form = super()._house()
+        if "cost" in form:
+            form["cost"] = str(form["cost"])
+        return form
+
+
+class Message(Model):
+    """One thing said, asked or answered: frozen, with equality by content and the hash by `id`."""
+
+    id: Name = Field(default_factory=new_id)
+    """Made by the sender, unique in its thread; ours are UUIDv7."""
+    policy: Name
+    """Who made it: the caller of an option_call, the option that ran for an option_result."""
+    payload: Payload
+    role_hint_for_llm: RoleHint | None = None
+    """A hint for dialects; nothing in the core reads it."""
+    step_num: Count | None = None
+    """The decision cycle it belongs to."""
+    turn_id: Name | None = None
+    """The utterance it belongs to: text, reasoning and calls that were said in one breath."""
+    thread_id: Name | None = None
+    """The conversation."""
+    to: tuple[Name, ...] = ()
+    """The receivers; empty: visible to all in the thread, delivered to none."""
+    lane: Lane = "talk"
+    """`talk`: what agents say and do; `control`: the protocol of actors; `effect`: the journal."""
+    correlation_id: Name | None = None
+    """The exchange it is part of."""
+    in_reply_to: Name | None = None
+    """The id of the message it answers."""
+    parent_id: Name | None = None
+    """The invocation in whose course it was said."""
+    created_at: Time | None = None
+    """Aware, in UTC; None where the source had no time."""
+    usage: Usage | None = None
+    """On the first message of a turn: what the model answer cost."""
+    metadata: MetadataField = EMPTY
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def kind(self) -> Kind:
+        """Which of the three it is."""
+        return self.payload.kind
+
+    @property
+    def invocation_id(self) -> str | None:
+        """The invocation that it calls or answers; None for parts."""
+        return None if isinstance(self.payload, PartsPayload) else self.payload.invocation_id
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts it says or, of a result, shows; none for a call."""
+        return () if isinstance(self.payload, OptionCallPayload) else self.payload.parts
+
+    @property
+    def text(self) -> str:
+        """The text of its text parts, a line break between them."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> Self:
+        if not is_surely_small(self):
+            check_size(self)
+        return self
+
+    @override
+    def _house(self) -> dict[str, Any]:
+        # What the base class does, spelled out: every message is written at least once, and this is half the time.
+        fields = self.__dict__
+        form: dict[str, Any] = {"id": fields["id"], "policy": fields["policy"], "payload": fields["payload"]}
+        if (hint := fields["role_hint_for_llm"]) is not None:
+            form["role_hint_for_llm"] = hint
+        if (step := fields["step_num"]) is not None:
+            form["step_num"] = step
+        if (turn := fields["turn_id"]) is not None:
+            form["turn_id"] = turn
+        if (thread := fields["thread_id"]) is not None:
+            form["thread_id"] = thread
+        if to := fields["to"]:
+            form["to"] = to
+        if (lane := fields["lane"]) != "talk":
+            form["lane"] = lane
+        if (correlation := fields["correlation_id"]) is not None:
+            form["correlation_id"] = correlation
+        if (reply := fields["in_reply_to"]) is not None:
+            form["in_reply_to"] = reply
+        if (parent := fields["parent_id"]) is not None:
+            form["parent_id"] = parent
+        if (created := fields["created_at"]) is not None:
+            form["created_at"] = created
+        if (usage := fields["usage"]) is not None:
+            form["usage"] = usage
+        if (metadata := fields["metadata"]) is not EMPTY:
+            form["metadata"] = written(metadata)
+        return form
+
+
+_SMALL = 4096
+_FEW = 8
+
+
+def is_surely_small(message: Message) -> bool:
+    """Whether a message has so few and so small pieces that, escaped at worst, it is far below the default limits.
+
+    Eight parts of three texts of 4,096 characters, each written as six bytes, come to 0.6 MiB.
+    """
+    fields = message.__dict__
+    return (
+        current_limits() is DEFAULT_LIMITS
+        and fields["metadata"] is EMPTY
+        and fields["usage"] is None
+        and len(fields["to"]) <= _FEW
+        and _has_small_pieces(fields["payload"])
+    )
+
+
+def _has_small_pieces(model: Model) -> bool:
+    for value in model.__dict__.values():
+        kind = type(value)
+        if kind is str or kind is bytes:
+            if len(value) > _SMALL:
+                return False
+        elif kind is tuple:
+            if len(value) > _FEW or not all(map(_has_small_pieces, value)):
+                return False
+        elif kind is dict or kind is list:
+            return False
+    return True
+
+
+def check_size(message: Message) -> None:
+    """Measure a message.
+
+    Raises:
+        PydanticCustomError: it, or the `data:` URLs in it, are over the limit.
+    """
+    limits = current_limits()
+    inline = sum(len(part.url) for part in message.parts if isinstance(part, MediaPart) and part.url[:5].lower() == "data:")
+    size = len(house_bytes(message)) - inline
+    _refuse_over(limits.message_bytes, size, "message", "store large content outside and send its URL")
+    _refuse_over(limits.data_url_bytes, inline, "data: URLs of the message", "upload the file and send its URL")
+
+
+def _refuse_over(limit: int, found: int, what: str, advice: str) -> None:
+    if found > limit:
+        context: dict[str, Any] = {"what": what, "found": found, "limit": limit, "advice": advice}
+        raise PydanticCustomError("too_large", "The {what} has {found} bytes, more than {limit}: {advice}", context)

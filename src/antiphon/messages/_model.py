@@ -1,0 +1,213 @@
+"""The base of every value in the core: a frozen Pydantic model whose JSON fields are private and whose content is its house form.
+
+A field annotated `JsonField(...)` holds, in the instance's `__dict__`, what `_json.own` keeps. Reading the attribute goes
+through a descriptor that gives out a frozen view. Pydantic itself works on `__dict__`, so validation and `model_dump` do not
+notice; what would hand out the inside (`dict(model)`, an unchecked `model_copy`) is closed here.
+
+Two models are equal when their content is: same class, same house form, order of keys in user data aside.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, cast
+
+import orjson
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+from typing_extensions import Self, override
+
+from antiphon.messages._json import JsonError, JsonObject, Path, canonical, freeze, own, parse, unpacked, with_big_ints
+from antiphon.messages._names import is_name
+
+__all__ = ["EMPTY", "VERIFIED", "JsonField", "Model", "house_bytes"]
+
+VERIFIED = object()
+"""The validation context of `loads`: the whole text was parsed and checked, so its values are ours to keep as they are."""
+
+EMPTY = cast("Any", b"{}")
+"""The default of a JSON object field, in the form that is kept: text, which needs no copy per instance."""
+
+_NOTHING = JsonObject({})
+_OPTIONS = orjson.OPT_UTC_Z
+
+
+class JsonField:
+    """Marks a field as JSON. `object`: an object; `namespaces`: an object of objects, the keys of which are names."""
+
+    def __init__(self, shape: Literal["any", "object", "namespaces"]) -> None:
+        self.shape = shape
+
+    def take(self, value: Any, info: core_schema.ValidationInfo) -> Any:
+        """Return a value in the form that is kept."""
+        try:
+            kept = value if info.context is VERIFIED else own(value)
+        except JsonError as exc:
+            raise _at(exc.path, PydanticCustomError("json", "{reason}", {"reason": exc.reason}), value) from None
+        if self.shape != "any":
+            _check_object(kept, (), "a JSON object (a dict)")
+        if self.shape == "namespaces":
+            if kept in ({}, EMPTY):
+                return EMPTY
+            _check_namespaces(unpacked(kept))
+        return kept
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            self.take, serialization=core_schema.plain_serializer_function_ser_schema(unpacked)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        if self.shape == "any":
+            return {}
+        inner = {"additionalProperties": {"type": "object"}} if self.shape == "namespaces" else {}
+        return {"type": "object", **inner}
+
+
+def _check_object(kept: Any, path: Path, expected: str) -> None:
+    if type(kept) is not dict and not (type(kept) is bytes and kept[:1] == b"{"):
+        error = PydanticCustomError("json_object", "This must be {expected}", {"expected": expected})
+        raise _at(path, error, unpacked(kept))
+
+
+def _check_namespaces(metadata: dict[str, Any]) -> None:
+    for namespace, inner in metadata.items():
+        _check_object(inner, (namespace,), "a namespace's own object: metadata is {namespace: {key: value}}")
+        if not is_name(namespace):
+            raise _at((namespace,), PydanticCustomError("name", "A namespace is a name", {}), namespace)
+
+
+def _at(path: Path, error: PydanticCustomError, value: Any) -> ValidationError:
+    """Return an error that Pydantic adds to the place it is raised at."""
+    return ValidationError.from_exception_data("json", [InitErrorDetails(type=error, loc=path, input=value)])
+
+
+class _View:
+    """Reads a JSON field: parses it the first time, gives out a frozen view."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, model: BaseModel | None, owner: type) -> Any:
+        if model is None:
+            raise AttributeError(self._name)  # as Pydantic does for a field
+        fields = model.__dict__
+        kept = fields[self._name]
+        if type(kept) is bytes:
+            if kept is EMPTY:
+                return _NOTHING
+            kept = fields[self._name] = orjson.loads(kept)
+        return freeze(kept)
+
+    def __set__(self, model: BaseModel, value: object) -> None:
+        raise AttributeError(f"{type(model).__name__}.{self._name} cannot be changed")
+
+
+class Model(BaseModel):
+    """A frozen value with content equality and a house form."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    _defaults: ClassVar[dict[str, Any]] = {}
+    """What the house form leaves out, beside None."""
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        fields = cls.model_fields
+        cls._defaults = {
+            name: {} if field.default is EMPTY else field.default
+            for name, field in fields.items()
+            if name != "kind" and not field.is_required() and field.default_factory is None and field.default is not None
+        }
+        for name, field in fields.items():
+            if any(isinstance(mark, JsonField) for mark in field.metadata):
+                setattr(cls, name, _View(name))
+
+    def _house(self) -> dict[str, Any]:
+        """Return one level of the house form: fields in the model's order, defaults left out."""
+        defaults = self._defaults
+        form: dict[str, Any] = {}
+        for name, value in self.__dict__.items():
+            if value is not None and value is not EMPTY and not (name in defaults and value == defaults[name]):
+                form[name] = written(value)
+        return form
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Model) or type(self) is not type(other):
+            return NotImplemented
+        mine, theirs = house_bytes(self), house_bytes(other)
+        return mine == theirs or canonical(parse(mine)) == canonical(parse(theirs))
+
+    @override
+    def __hash__(self) -> int:
+        return hash(canonical(parse(house_bytes(self))))
+
+    @override
+    def __iter__(self) -> Any:
+        for name in type(self).model_fields:
+            yield name, getattr(self, name)
+
+    @override
+    def __repr_args__(self) -> Any:
+        return [(name, getattr(self, name)) for name in self._house() if name != "kind"]
+
+    @override
+    def __copy__(self) -> Self:
+        return self
+
+    @override
+    def __deepcopy__(self, memo: object = None) -> Self:
+        return self
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), house_bytes(self))
+
+    @override
+    def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
+        """Return another value with some fields changed, checked like any other.
+
+        Raises:
+            ValidationError: an updated field is not allowed.
+        """
+        return type(self)(**{**dict(self), **(update or {})})
+
+    @classmethod
+    @override
+    def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+        """Construct with every check: there is no unchecked way in."""
+        return cls(**values)
+
+
+def _revive(cls: type[Model], data: bytes) -> Model:
+    return cls.model_validate(parse(data))
+
+
+def written(value: Any) -> Any:
+    """Return a kept value as orjson is to write it: JSON text that nobody has looked at goes out as it is."""
+    return orjson.Fragment(value) if type(value) is bytes else value
+
+
+def house_bytes(model: Model) -> bytes:
+    """Return the house form of a model as text."""
+    try:
+        return orjson.dumps(model, _one_level, _OPTIONS)
+    except TypeError:
+        return orjson.dumps(_expanded(model), None, _OPTIONS)  # an integer beyond 64 bits is somewhere inside
+
+
+def _one_level(value: Any) -> Any:
+    return value._house()
+
+
+def _expanded(value: Any) -> Any:
+    if isinstance(value, Model):
+        return {name: _expanded(field) for name, field in value._house().items()}
+    if isinstance(value, tuple):
+        return [_expanded(each) for each in cast("tuple[Any, ...]", value)]
+    return with_big_ints(value)

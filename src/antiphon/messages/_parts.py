@@ -1,0 +1,142 @@
+"""Parts: what a message says, piece by piece, in order. Five kinds: text, media, reasoning, data, and what only one dialect can say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+import orjson
+from pydantic import AfterValidator, Field, Strict, StringConstraints
+from pydantic_core import PydanticCustomError
+from typing_extensions import override
+
+from antiphon.messages._json import Json
+from antiphon.messages._model import EMPTY, JsonField, Model
+from antiphon.messages._names import Name
+
+__all__ = [
+    "Citation",
+    "DataPart",
+    "ForeignPart",
+    "MediaPart",
+    "Metadata",
+    "Modality",
+    "Part",
+    "ReasoningPart",
+    "Text",
+    "TextPart",
+]
+
+Text = Annotated[str, Strict(), StringConstraints(max_length=2**31)]
+"""Text kept exactly as it is. (Any constraint makes Pydantic refuse lone surrogates; this one is never reached.)"""
+
+Count = Annotated[int, Strict(), Field(ge=0, le=2**53)]
+"""How many, or how far: exact in every JSON reader."""
+
+Metadata: TypeAlias = Mapping[str, Mapping[str, Json]]
+"""`{namespace: {key: value}}`: opaque to the core; a dialect keeps under its own name what only it understands."""
+
+MetadataField = Annotated[Metadata, JsonField("namespaces")]
+
+Modality: TypeAlias = Literal["image", "audio", "video", "document"]
+
+_URL = re.compile(
+    r"https?://[^\s/?#]+|data:[^,]*,|gs://[^\s/]+|s3://[^\s/]+|urn:[a-z0-9][a-z0-9-]{0,31}:\S",
+    re.IGNORECASE,
+)
+
+
+def _check_url(url: str) -> str:
+    if not _URL.match(url):
+        raise PydanticCustomError(
+            "media_url",
+            "A media URL is http, https, data, gs, s3 or urn (for a provider's file id), not {start}",
+            {"start": repr(url[:40])},
+        )
+    # Written without an escape means no control character, quote or backslash; and it is the quickest look at 32 MiB.
+    if len(orjson.dumps(url)) != len(url.encode()) + 2:
+        raise PydanticCustomError("media_url", "A media URL must not contain control characters, quotes or backslashes", {})
+    return url
+
+
+MediaUrl = Annotated[Text, AfterValidator(_check_url)]
+
+
+class Citation(Model):
+    """Where a piece of text comes from."""
+
+    url: Text | None = None
+    title: Text | None = None
+    source: Text | None = None
+    """What was cited, where it has no URL: a document's id, a file's name."""
+    quote: Text | None = None
+    """The cited words, as they stand in the source."""
+    start: Count | None = None
+    """The first character of the part's text that rests on the source."""
+    end: Count | None = None
+    """The character after the last one."""
+    metadata: MetadataField = EMPTY
+
+
+class TextPart(Model):
+    """Words."""
+
+    kind: Literal["text"] = "text"
+    text: Text
+    citations: tuple[Citation, ...] = ()
+    metadata: MetadataField = EMPTY
+
+    @override
+    def _house(self) -> dict[str, Any]:
+        kind, text, citations, metadata = self.__dict__.values()
+        return {"kind": kind, "text": text} if not citations and metadata is EMPTY else super()._house()
+
+
+class MediaPart(Model):
+    """An image, a sound, a film or a document, by URL."""
+
+    kind: Literal["media"] = "media"
+    modality: Modality
+    url: MediaUrl
+    """Kept as written: http, https, data, gs, s3, or a urn for a file that a provider holds."""
+    mime: Text | None = None
+    """Best effort; nothing in the core needs it."""
+    prompt_hint: Text | None = None
+    """A label for a prompt; it means nothing to the core."""
+    id: Name | None = None
+    """Names the medium across messages; the builder makes it from the content."""
+    metadata: MetadataField = EMPTY
+
+
+class ReasoningPart(Model):
+    """What a model thought, with the proof that its provider wants back."""
+
+    kind: Literal["reasoning"] = "reasoning"
+    text: Text = ""
+    signature: Text | None = None
+    encrypted_content: Text | None = None
+    metadata: MetadataField = EMPTY
+
+
+class DataPart(Model):
+    """A JSON value said as such."""
+
+    kind: Literal["data"] = "data"
+    data: Annotated[Json, JsonField("any")]
+    metadata: MetadataField = EMPTY
+
+
+class ForeignPart(Model):
+    """Something a dialect could read but the core has no word for.
+
+    Kept whole, so that writing it back to the same dialect loses nothing.
+    """
+
+    kind: Literal["foreign"] = "foreign"
+    dialect: Name
+    value: Annotated[Json, JsonField("any")]
+    metadata: MetadataField = EMPTY
+
+
+Part: TypeAlias = Annotated[TextPart | MediaPart | ReasoningPart | DataPart | ForeignPart, Field(discriminator="kind")]

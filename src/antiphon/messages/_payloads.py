@@ -1,0 +1,81 @@
+"""Payloads: the three things a message can be. Something said, an option called, an option's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, StrictBool, model_validator
+from pydantic_core import PydanticCustomError
+from typing_extensions import Self, override
+
+from antiphon.messages._json import Json
+from antiphon.messages._model import JsonField, Model, written
+from antiphon.messages._names import Name
+from antiphon.messages._parts import Part, Text
+
+__all__ = ["Kind", "OptionCallPayload", "OptionResultPayload", "PartsPayload", "Payload"]
+
+Kind: TypeAlias = Literal["parts", "option_call", "option_result"]
+
+
+class PartsPayload(Model):
+    """Something said or shown: text and media in any order."""
+
+    kind: Literal["parts"] = "parts"
+    parts: tuple[Part, ...]
+
+    @override
+    def _house(self) -> dict[str, Any]:
+        return self.__dict__
+
+
+class OptionCallPayload(Model):
+    """A policy's choice: this option, with these arguments."""
+
+    kind: Literal["option_call"] = "option_call"
+    invocation_id: Name
+    """Pairs the call with its result."""
+    option_name: Name
+    arguments: Annotated[Mapping[str, Json], JsonField("object")]
+    arguments_text: Text | None = None
+    """The arguments as they were written, where that is not plainly the JSON of `arguments`."""
+
+    @override
+    def _house(self) -> dict[str, Any]:
+        kind, invocation, option, arguments, text = self.__dict__.values()
+        form = {"kind": kind, "invocation_id": invocation, "option_name": option, "arguments": written(arguments)}
+        if text is not None:
+            form["arguments_text"] = text
+        return form
+
+
+class OptionResultPayload(Model):
+    """What came of an option call: a result, or an error."""
+
+    kind: Literal["option_result"] = "option_result"
+    invocation_id: Name
+    option_name: Name
+    result: Annotated[Json, JsonField("any")] = None
+    """What the option returned; of an error, the details."""
+    parts: tuple[Part, ...] = ()
+    """What the option showed besides: an image, a document."""
+    is_error: StrictBool = False
+    error_type: Text | None = None
+    error_message: Text | None = None
+    retryable: StrictBool | None = None
+    """Whether calling again may help; None for a success."""
+
+    @model_validator(mode="after")
+    def _error_fields_go_with_is_error(self) -> Self:
+        if self.is_error:
+            if not self.error_type or self.error_message is None:
+                raise PydanticCustomError("error_result", "An error result needs error_type and error_message", {})
+        elif not (self.error_type is self.error_message is self.retryable is None):
+            raise PydanticCustomError(
+                "error_result", "error_type, error_message and retryable are for errors: set is_error=True too", {}
+            )
+        return self
+
+
+Payload: TypeAlias = Annotated[PartsPayload | OptionCallPayload | OptionResultPayload, Field(discriminator="kind")]

@@ -1,0 +1,81 @@
+"""Steps, turns and transitions: a conversation grouped by decision, for training data, debugging and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from antiphon.messages._conversation import Conversation
+    from antiphon.messages._message import Message
+
+__all__ = ["Transition", "collapse", "group_by_step", "group_by_turn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One decision: what was known, what was chosen, what came of it."""
+
+    step_num: int | None
+    """The step; None where the calls had none and were grouped by turn."""
+    turn_id: str | None
+    """The turn of the first call."""
+    observation: Conversation
+    """Everything said before the first call."""
+    actions: tuple[Message, ...]
+    """The option calls, in order."""
+    results: tuple[Message, ...]
+    """Their results, in the order of the calls; a call still open has none."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every call has its result."""
+        return len(self.results) == len(self.actions)
+
+
+def group_by_step(conversation: Conversation) -> dict[int | None, tuple[Message, ...]]:
+    """Group messages by `step_num`, in the order the steps began."""
+    groups: dict[int | None, list[Message]] = {}
+    for message in conversation:
+        groups.setdefault(message.step_num, []).append(message)
+    return {step: tuple(group) for step, group in groups.items()}
+
+
+def group_by_turn(conversation: Conversation) -> tuple[tuple[Message, ...], ...]:
+    """Group messages by utterance, in the order the turns began."""
+    groups: dict[Hashable, list[Message]] = {}
+    for position, message in enumerate(conversation):
+        groups.setdefault(_turn_key(position, message), []).append(message)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _turn_key(position: int, message: Message) -> Hashable:
+    if message.turn_id is not None:
+        return message.turn_id
+    if message.step_num is None or message.kind == "option_result":
+        return position
+    return message.step_num, message.policy
+
+
+def collapse(conversation: Conversation) -> tuple[Transition, ...]:
+    """Collapse a conversation into one transition per step (or turn) that calls an option."""
+    groups: dict[Hashable, list[tuple[int, Message]]] = {}
+    for position, message in enumerate(conversation):
+        if message.kind == "option_call":
+            step = message.step_num
+            key = ("step", step) if step is not None else ("turn", _turn_key(position, message))
+            groups.setdefault(key, []).append((position, message))
+    return tuple(_transition(conversation, calls) for calls in groups.values())
+
+
+def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) -> Transition:
+    begin, first = calls[0]
+    actions = tuple(call for _, call in calls)
+    return Transition(
+        step_num=first.step_num,
+        turn_id=first.turn_id,
+        observation=conversation[:begin],
+        actions=actions,
+        results=tuple(result for call in actions if (result := conversation.answer_to(call)) is not None),
+    )

@@ -1,0 +1,5 @@
+"""What antiphon ships so that others can test theirs: fakes that are real, and checks of what is promised."""
+
+from antiphon.testing._port import CountingPort
+
+__all__ = ["CountingPort"]
