@@ -25,7 +25,7 @@ test: .venv/.ready ## set up and run every test; make test ARGS="-k window"
 check: .venv/.ready ## format, lint, layers, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/lint-imports --no-timing
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
 	@$(BIN)/basedpyright
 	@$(BIN)/python tools/longest_functions.py src

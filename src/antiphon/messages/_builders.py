@@ -14,7 +14,7 @@ Neither is ever inherited from the message before: after a tool's result the nex
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from antiphon.messages._message import Message, RoleHint
 from antiphon.messages._parts import DataPart, MediaPart, Modality, Part, TextPart
@@ -23,8 +23,6 @@ from antiphon.messages._port import current_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from typing_extensions import Self
 
     from antiphon.messages._json import Json
 
@@ -46,7 +44,7 @@ class MessageBuilder:
     ) -> None:
         self._policy = policy
         self._step_num = step_num
-        self._role_hint = role_hint_for_llm
+        self._role_hint: RoleHint | None = role_hint_for_llm
         self._thread_id = thread_id
         self._turn_id = current_port().new_id()
         self._parts: list[Part] = []
@@ -96,7 +94,7 @@ class MessageBuilder:
         """Add a call, with an invocation id of its own. Each call is a message of its own; see `to_messages`."""
         invocation = current_port().new_id()
         payload = OptionCallPayload(invocation_id=invocation, option_name=option_name, arguments=arguments)
-        self._calls.append(self._make(payload, self._role_hint or "assistant"))
+        self._calls.append(self._make(payload, "assistant"))
         return self
 
     def _add_media(self, modality: Modality, hint: str | None, url: str, mime: str | None, id: str | None) -> Self:
@@ -139,8 +137,7 @@ class MessageBuilder:
         if not self._parts:
             raise ValueError("no part was added; use add_text or another add_…, or take to_messages() for calls alone")
         if self._message is None:
-            hint = self._role_hint or _ROLE_OF_POLICY.get(self._policy)
-            self._message = self._make(PartsPayload(parts=tuple(self._parts)), hint)
+            self._message = self._make(PartsPayload(parts=tuple(self._parts)), _ROLE_OF_POLICY.get(self._policy))
         return self._message
 
     def to_messages(self) -> tuple[Message, ...]:
@@ -149,11 +146,11 @@ class MessageBuilder:
         before = self._calls_before_parts if self._parts else len(self._calls)
         return (*self._calls[:before], *said, *self._calls[before:])
 
-    def _make(self, payload: PartsPayload | OptionCallPayload, role_hint: RoleHint | None) -> Message:
+    def _make(self, payload: PartsPayload | OptionCallPayload, usual_hint: RoleHint | None) -> Message:
         return Message(
             policy=self._policy,
             payload=payload,
-            role_hint_for_llm=role_hint,
+            role_hint_for_llm=usual_hint if self._role_hint is None else self._role_hint,
             step_num=self._step_num,
             turn_id=self._turn_id,
             thread_id=self._thread_id,
@@ -166,7 +163,9 @@ class OptionResultBuilder:
 
     def __init__(self, call: Message, *, policy: str | None = None) -> None:
         if not isinstance(call.payload, OptionCallPayload):
-            raise ValueError(f"only an option_call can be answered; message {call.id!r} is of kind {call.kind!r}")
+            raise ValueError(  # noqa: TRY004 (the type is right, the kind is not)
+                f"only an option_call can be answered; message {call.id!r} is of kind {call.kind!r}"
+            )
         self._call = call
         self._invocation_id = call.payload.invocation_id
         self._option_name = call.payload.option_name

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
-from typing import Annotated, overload
+from typing import Annotated, Self, overload
 
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from antiphon.messages._json import Json
 from antiphon.messages._message import Lane, Message
@@ -30,7 +30,7 @@ from antiphon.messages._window import estimate_tokens, house_size, is_system, wi
 __all__ = ["Conversation", "Header", "Tool"]
 
 
-class Tool(Model):
+class Tool(Model, frozen=True):
     """An option that may be called in a conversation: what a model is told about it."""
 
     name: Name
@@ -40,7 +40,7 @@ class Tool(Model):
     metadata: MetadataField = EMPTY
 
 
-class Header(Model):
+class Header(Model, frozen=True):
     """What a conversation has beside its messages."""
 
     tools: tuple[Tool, ...] = ()
@@ -379,9 +379,11 @@ class Conversation(Sequence[Message]):
                 cost = count_tokens
             case _:
                 raise ValueError("give exactly one of count, size and tokens")
-        talk = self._without_effects()
-        log = talk._log.index()
-        chosen = window_positions(talk._messages(), log.call_of, frozenset(log.orphans), most, cost, keep)
+        return self._without_effects()._window(most, cost, keep)
+
+    def _window(self, most: int, cost: Callable[[Message], int], keep: Callable[[Message], bool]) -> Self:
+        log = self._log.index()
+        chosen = window_positions(log.messages, log.call_of, frozenset(log.orphans), most=most, cost=cost, keep=keep)
         return self._with(log.messages[position] for position in chosen)
 
     def _without_effects(self) -> Self:
@@ -391,7 +393,7 @@ class Conversation(Sequence[Message]):
 def _checked(messages: Iterable[Message]) -> list[Message]:
     checked = list(messages)
     for message in checked:
-        if not isinstance(message, Message):
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"a conversation holds messages, not {type(message).__name__}")
     return checked
 

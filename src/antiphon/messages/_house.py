@@ -1,8 +1,8 @@
 """The house format: how messages and conversations are written down for good.
 
 A message is one JSON object on one line: the format's version first, then the fields in the model's order with defaults left
-out, keys of user data in their own order, integers of any size exact. A conversation is a line that says so (with its tools and
-metadata) and then a line a message, so a file of it is JSON Lines and grows by appending.
+out, keys of user data in their own order, integers of any size exact. A conversation is a line that says so (with its tools
+and metadata) and then a line a message, so a file of it is JSON Lines and grows by appending.
 
 The bytes are the truth that is hashed, stored and compared, so they are a function of the content: write, read and write
 again is byte-identical. What a version has written, every later one reads: `_UPCASTS` has a step for each version left behind.
@@ -89,7 +89,7 @@ def _only_message(text: bytes, form: dict[str, Any], rest: bytes) -> Message:
 
 def _conversation(form: dict[str, Any], rest: bytes) -> Conversation:
     if len(form) > 1:
-        raise _error(f"unknown key {sorted(form.keys() - {'conversation'})[0]!r}", "line 1")
+        raise _error(f"unknown key {min(form.keys() - {'conversation'})!r}", "line 1")
     try:
         header = Header.model_validate(form["conversation"])
     except ValidationError as exc:

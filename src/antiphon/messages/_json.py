@@ -18,18 +18,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast, overload
 from uuid import UUID
 
 import orjson
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from antiphon.messages._limits import Limits, current_limits
 
 __all__ = ["Json", "JsonArray", "JsonObject", "thaw"]
 
 if TYPE_CHECKING:
-    Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+    Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
     """Any JSON value, as Python types it."""
 else:
     Json = Any  # Pydantic looks at this one, and `JsonField` decides what is allowed
@@ -66,7 +66,8 @@ class JsonObject(Mapping[str, "Json"]):
 
     @override
     def __getitem__(self, key: str) -> Json:
-        return freeze(self.__value[key])
+        value: Json = freeze(self.__value[key])
+        return value
 
     @override
     def __iter__(self) -> Iterator[str]:
@@ -119,7 +120,8 @@ class JsonArray(Sequence["Json"]):
     def __getitem__(self, index: slice) -> JsonArray: ...
     @override
     def __getitem__(self, index: int | slice) -> Json | JsonArray:
-        return freeze(self.__value[index])
+        value: Json | JsonArray = freeze(self.__value[index])
+        return value
 
     @override
     def __len__(self) -> int:
@@ -166,7 +168,7 @@ def freeze(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return what a view shows, without copying; anything else as it is. The result must not be changed."""
     if type(value) is JsonObject or type(value) is JsonArray:
-        return cast("JsonObject | JsonArray", value)._plain()  # pyright: ignore[reportPrivateUsage]
+        return value._plain()  # pyright: ignore[reportPrivateUsage]
     return value
 
 
@@ -197,10 +199,9 @@ def own(value: Any) -> Any:
     Raises:
         JsonError: it is not JSON, or more than the limits allow; the path says where.
     """
-    kind = type(value)
-    if kind is str:
+    if type(value) is str:
         return value if value.isascii() else _clean_text(value, ())
-    if value is None or kind is bool:
+    if value is None:
         return value
     limits, value = current_limits(), plain(value)
     try:
@@ -217,7 +218,8 @@ def own(value: Any) -> Any:
 def fits(text: bytes, value: Any, limits: Limits) -> bool:
     """Whether a value, whose text this is, is certainly within depth and nodes; False asks for an exact look.
 
-    A node takes a byte and a comma, a container two brackets. A line indented by the limit shows something inside the deepest container allowed.
+    A node takes a byte and a comma, a container two brackets. A line indented by the limit shows something inside the
+    deepest container allowed.
     """
     if len(text) > 2 * limits.nodes:
         return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 __all__ = ["Limits", "current_limits", "use_limits"]
 
@@ -45,7 +45,7 @@ current_limits = _limits.get
 
 
 @contextmanager
-def use_limits(limits: Limits) -> Iterator[Limits]:
+def use_limits(limits: Limits) -> Generator[Limits]:
     """Apply other limits to every message made or loaded inside the `with` block (in this task or thread)."""
     token = _limits.set(limits)
     try:

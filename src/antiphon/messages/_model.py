@@ -1,4 +1,4 @@
-"""The base of every value in the core: a frozen Pydantic model whose JSON fields are private and whose content is its house form.
+"""The base of every value in the core: a frozen Pydantic model whose JSON is private and whose content is its house form.
 
 A field annotated `JsonField(...)` holds, in the instance's `__dict__`, what `_json.own` keeps. Reading the attribute goes
 through a descriptor that gives out a frozen view. Pydantic itself works on `__dict__`, so validation and `model_dump` do not
@@ -9,12 +9,12 @@ Two models are equal when their content is: same class, same house form, order o
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from antiphon.messages._json import JsonError, JsonObject, Path, canonical, freeze, own, parse, unpacked, with_big_ints
 from antiphon.messages._names import is_name
@@ -92,7 +92,7 @@ class _View:
     def __get__(self, model: BaseModel | None, owner: type) -> Any:
         if model is None:
             raise AttributeError(self._name)  # as Pydantic does for a field
-        fields = model.__dict__
+        fields = cast("dict[str, Any]", model.__dict__)
         kept = fields[self._name]
         if type(kept) is bytes:
             if kept is EMPTY:
@@ -104,10 +104,8 @@ class _View:
         raise AttributeError(f"{type(model).__name__}.{self._name} cannot be changed")
 
 
-class Model(BaseModel):
+class Model(BaseModel, frozen=True, extra="forbid"):
     """A frozen value with content equality and a house form."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     _defaults: ClassVar[dict[str, Any]] = {}
     """What the house form leaves out, beside None."""
@@ -125,7 +123,7 @@ class Model(BaseModel):
             if any(isinstance(mark, JsonField) for mark in field.metadata):
                 setattr(cls, name, _View(name))
 
-    def _house(self) -> dict[str, Any]:
+    def __house__(self) -> dict[str, Any]:
         """Return one level of the house form: fields in the model's order, defaults left out."""
         defaults = self._defaults
         form: dict[str, Any] = {}
@@ -154,7 +152,7 @@ class Model(BaseModel):
 
     @override
     def __repr_args__(self) -> Any:
-        return [(name, getattr(self, name)) for name in self._house() if name != "kind"]
+        return [(name, getattr(self, name)) for name in self.__house__() if name != "kind"]
 
     @override
     def __copy__(self) -> Self:
@@ -202,12 +200,12 @@ def house_bytes(model: Model) -> bytes:
 
 
 def _one_level(value: Any) -> Any:
-    return value._house()
+    return value.__house__()
 
 
 def _expanded(value: Any) -> Any:
     if isinstance(value, Model):
-        return {name: _expanded(field) for name, field in value._house().items()}
+        return {name: _expanded(field) for name, field in value.__house__().items()}
     if isinstance(value, tuple):
         return [_expanded(each) for each in cast("tuple[Any, ...]", value)]
     return with_big_ints(value)

@@ -1,4 +1,4 @@
-"""Parts: what a message says, piece by piece, in order. Five kinds: text, media, reasoning, data, and what only one dialect can say."""
+"""Parts: what a message says, piece by piece, in order: text, media, reasoning, data, and what only one dialect can say."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _check_url(url: str) -> str:
 MediaUrl = Annotated[Text, AfterValidator(_check_url)]
 
 
-class Citation(Model):
+class Citation(Model, frozen=True):
     """Where a piece of text comes from."""
 
     url: Text | None = None
@@ -79,7 +79,7 @@ class Citation(Model):
     metadata: MetadataField = EMPTY
 
 
-class TextPart(Model):
+class TextPart(Model, frozen=True):
     """Words."""
 
     kind: Literal["text"] = "text"
@@ -88,12 +88,12 @@ class TextPart(Model):
     metadata: MetadataField = EMPTY
 
     @override
-    def _house(self) -> dict[str, Any]:
+    def __house__(self) -> dict[str, Any]:
         kind, text, citations, metadata = self.__dict__.values()
-        return {"kind": kind, "text": text} if not citations and metadata is EMPTY else super()._house()
+        return {"kind": kind, "text": text} if not citations and metadata is EMPTY else super().__house__()
 
 
-class MediaPart(Model):
+class MediaPart(Model, frozen=True):
     """An image, a sound, a film or a document, by URL."""
 
     kind: Literal["media"] = "media"
@@ -109,7 +109,7 @@ class MediaPart(Model):
     metadata: MetadataField = EMPTY
 
 
-class ReasoningPart(Model):
+class ReasoningPart(Model, frozen=True):
     """What a model thought, with the proof that its provider wants back."""
 
     kind: Literal["reasoning"] = "reasoning"
@@ -119,7 +119,7 @@ class ReasoningPart(Model):
     metadata: MetadataField = EMPTY
 
 
-class DataPart(Model):
+class DataPart(Model, frozen=True):
     """A JSON value said as such."""
 
     kind: Literal["data"] = "data"
@@ -127,7 +127,7 @@ class DataPart(Model):
     metadata: MetadataField = EMPTY
 
 
-class ForeignPart(Model):
+class ForeignPart(Model, frozen=True):
     """Something a dialect could read but the core has no word for.
 
     Kept whole, so that writing it back to the same dialect loses nothing.

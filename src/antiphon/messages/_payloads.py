@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
 from pydantic import Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
-from typing_extensions import Self, override
+from typing_extensions import override
 
 from antiphon.messages._json import Json
 from antiphon.messages._model import JsonField, Model, written
@@ -19,18 +19,18 @@ __all__ = ["Kind", "OptionCallPayload", "OptionResultPayload", "PartsPayload", "
 Kind: TypeAlias = Literal["parts", "option_call", "option_result"]
 
 
-class PartsPayload(Model):
+class PartsPayload(Model, frozen=True):
     """Something said or shown: text and media in any order."""
 
     kind: Literal["parts"] = "parts"
     parts: tuple[Part, ...]
 
     @override
-    def _house(self) -> dict[str, Any]:
-        return self.__dict__
+    def __house__(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.__dict__)
 
 
-class OptionCallPayload(Model):
+class OptionCallPayload(Model, frozen=True):
     """A policy's choice: this option, with these arguments."""
 
     kind: Literal["option_call"] = "option_call"
@@ -42,7 +42,7 @@ class OptionCallPayload(Model):
     """The arguments as they were written, where that is not plainly the JSON of `arguments`."""
 
     @override
-    def _house(self) -> dict[str, Any]:
+    def __house__(self) -> dict[str, Any]:
         kind, invocation, option, arguments, text = self.__dict__.values()
         form = {"kind": kind, "invocation_id": invocation, "option_name": option, "arguments": written(arguments)}
         if text is not None:
@@ -50,7 +50,7 @@ class OptionCallPayload(Model):
         return form
 
 
-class OptionResultPayload(Model):
+class OptionResultPayload(Model, frozen=True):
     """What came of an option call: a result, or an error."""
 
     kind: Literal["option_result"] = "option_result"
@@ -71,7 +71,7 @@ class OptionResultPayload(Model):
         if self.is_error:
             if not self.error_type or self.error_message is None:
                 raise PydanticCustomError("error_result", "An error result needs error_type and error_message", {})
-        elif not (self.error_type is self.error_message is self.retryable is None):
+        elif self.error_type is not None or self.error_message is not None or self.retryable is not None:
             raise PydanticCustomError(
                 "error_result", "error_type, error_message and retryable are for errors: set is_error=True too", {}
             )

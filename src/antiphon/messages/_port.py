@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import uuid_utils
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 __all__ = ["Port", "SystemPort", "current_port", "new_id", "use_port"]
 
@@ -37,7 +37,7 @@ class SystemPort:
         return str(uuid_utils.uuid7())
 
     def now(self) -> datetime:
-        return datetime.now(UTC)  # noqa: TID251
+        return datetime.now(UTC)
 
 
 _port: ContextVar[Port] = ContextVar("antiphon_port", default=SystemPort())  # noqa: B039 (has no state)
@@ -51,7 +51,7 @@ def new_id() -> str:
 
 
 @contextmanager
-def use_port(port: Port) -> Iterator[Port]:
+def use_port(port: Port) -> Generator[Port]:
     """Take ids and time from `port` inside the `with` block (in this task or thread)."""
     token = _port.set(port)
     try:

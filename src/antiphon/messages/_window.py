@@ -39,6 +39,7 @@ def window_positions(
     messages: Sequence[Message],
     call_of: Mapping[int, int],
     orphans: frozenset[int],
+    *,
     most: int,
     cost: Callable[[Message], int],
     keep: Callable[[Message], bool],

@@ -1,0 +1,16 @@
+"""The public API used wrong. Never run: each marked line must be an error for both type checkers.
+
+An ignore that ignores nothing is itself an error, so a line that stops being wrong is noticed.
+"""
+
+from antiphon import Conversation, Message, MessageBuilder, OptionCallPayload, PartsPayload, TextPart, loads
+
+text = TextPart(text=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+message = Message(policy="user")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+text.text = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+call = OptionCallPayload(invocation_id="1", option_name="x", arguments={})
+call.arguments["a"] = 1  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+PartsPayload(parts=(text,)).parts[0] = text  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+MessageBuilder.next_step("first")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+Conversation([message])[0] = message  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+loads(b"", str)  # type: ignore[type-var]  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -1,0 +1,47 @@
+"""The public API used right. Never run: both type checkers must accept every line."""
+
+from typing import assert_type
+
+from antiphon import (
+    Conversation,
+    DataPart,
+    Message,
+    MessageBuilder,
+    OptionCallPayload,
+    OptionResultBuilder,
+    OptionResultPayload,
+    PartsPayload,
+    TextPart,
+    Transition,
+    dumps,
+    loads,
+)
+from antiphon.messages import Json, Kind, Limits, thaw
+
+message = Message(policy="user", payload=PartsPayload(parts=(TextPart(text="hi"), DataPart(data={"a": [1, None]}))))
+assert_type(message.kind, Kind)
+assert_type(message.text, str)
+assert_type(dumps(message), bytes)
+assert_type(loads(b""), Message | Conversation)
+assert_type(loads(b"", Message), Message)
+assert_type(loads(b"", Conversation, limits=Limits(depth=8)), Conversation)
+
+builder = MessageBuilder.next_step(message, policy="assistant").add_text("so").add_option_call("search", {"query": "x"})
+call = builder.last_option_call
+assert_type(call, Message)
+assert_type(OptionResultBuilder.response_to(call).success([1, 2]), Message)
+
+match call.payload:
+    case PartsPayload(parts=parts):
+        assert_type(len(parts), int)
+    case OptionCallPayload(arguments=arguments):
+        assert_type(arguments["query"], Json)
+        thaw(arguments)["query"] = "mine"
+    case OptionResultPayload(result=result):
+        assert_type(result, Json)
+
+conversation = Conversation([message]).append(call)
+assert_type(conversation[0], Message)
+assert_type(conversation[:1], Conversation)
+assert_type(conversation.window(3), Conversation)
+assert_type(conversation.transitions(), tuple[Transition, ...])
