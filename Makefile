@@ -20,7 +20,7 @@ run: .venv/.ready ## set up and do the main job, offline
 	@$(BIN)/python examples/first_conversation.py
 
 test: .venv/.ready ## set up and run every test; make test ARGS="-k window"
-	@$(BIN)/python -m pytest -n auto --cov --cov-report=term $(ARGS)
+	@$(BIN)/python -m pytest -n auto --inline-snapshot=disable --cov --cov-report=term $(ARGS)
 
 check: .venv/.ready ## format, lint, layers, types
 	@$(BIN)/ruff format --check .

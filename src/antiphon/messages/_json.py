@@ -38,6 +38,8 @@ _INT_DIGITS = 4300
 """Digits of the longest integer: Python's own guard against quadratic conversion, as a fixed number."""
 _INT_BOUND = 10**_INT_DIGITS
 
+_TOO_DEEP = "nested too deep to be read"
+
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
@@ -193,8 +195,8 @@ def same(parsed: Any, other: Any) -> bool:
 # ---------------------------------------------------------------- what we take in
 
 
-def own(value: Any) -> Any:
-    """Check a caller's value and return it in the form we keep.
+def own(value: Any, room: int = 0) -> Any:
+    """Check a caller's value and return it in the form we keep. `room` is how much deeper than the limit it may be.
 
     Raises:
         JsonError: it is not JSON, or more than the limits allow; the path says where.
@@ -207,15 +209,15 @@ def own(value: Any) -> Any:
     try:
         text = orjson.dumps(value, None, _STRICT)
     except TypeError:
-        return copy_checked(value, limits)
-    if not fits(text, value, limits):
-        return copy_checked(value, limits)
+        return copy_checked(value, limits, room)
+    if not fits(text, value, limits, room):
+        return copy_checked(value, limits, room)
     if b"null" in text and orjson.loads(text) != value:
-        return copy_checked(value, limits)  # NaN is written as null; a tuple only compares as different
+        return copy_checked(value, limits, room)  # NaN is written as null; a tuple only compares as different
     return text if text[:1] in b"{[" else orjson.loads(text)
 
 
-def fits(text: bytes, value: Any, limits: Limits) -> bool:
+def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
     """Whether a value, whose text this is, is certainly within depth and nodes; False asks for an exact look.
 
     A node takes a byte and a comma, a container two brackets. A line indented by the limit shows something inside the
@@ -223,25 +225,27 @@ def fits(text: bytes, value: Any, limits: Limits) -> bool:
     """
     if len(text) > 2 * limits.nodes:
         return False
-    if len(text) <= 2 * limits.depth or text.count(b"{") + text.count(b"[") <= limits.depth:
+    depth = limits.depth + room
+    if len(text) <= 2 * depth or text.count(b"{") + text.count(b"[") <= depth:
         return True
-    return b"\n" + b"  " * limits.depth not in orjson.dumps(value, None, _STRICT | orjson.OPT_INDENT_2)
+    return b"\n" + b"  " * depth not in write(value, _STRICT | orjson.OPT_INDENT_2)
 
 
-def copy_checked(value: Any, limits: Limits) -> Any:
+def copy_checked(value: Any, limits: Limits, room: int = 0) -> Any:
     """Return a plain copy of a caller's value, node by node.
 
     Raises:
         JsonError: the first thing that is not JSON, or is over a limit.
     """
-    return _Copier(limits).copy(value, ())
+    return _Copier(limits, room).copy(value, ())
 
 
 class _Copier:
     """The slow way in: every node looked at, the path known."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, room: int) -> None:
         self._limits = limits
+        self._depth = limits.depth + room
         self._left = limits.nodes
 
     def copy(self, value: Any, path: Path) -> Any:
@@ -266,7 +270,7 @@ class _Copier:
     def _container(self, value: Any, path: Path) -> Any:
         if not isinstance(value, dict | list | tuple):
             _refuse(f"{type(value).__name__} is not JSON; convert it to text, a number, a list or a dict", path)
-        if len(path) >= self._limits.depth:
+        if len(path) >= self._depth:
             _refuse(f"nested deeper than {self._limits.depth} (or in itself); flatten it", path)
         if isinstance(value, dict):
             items = cast("dict[Any, Any]", value).items()
@@ -310,16 +314,27 @@ def parse(text: bytes) -> Any:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
+        if "infinity" in exc.msg:
+            return _parse_slowly(text)  # an integer of more than 308 digits, or really too large
         raise JsonError(_explain(text, exc)) from None
     # Text that orjson would write the same has no duplicate key and no integer that it reads as a float.
-    return value if orjson.dumps(value) == text else _parse_slowly(text)
+    try:
+        return value if orjson.dumps(value) == text else _parse_slowly(text)
+    except TypeError:
+        raise JsonError(_TOO_DEEP) from None  # orjson reads four times deeper than it writes
 
 
 def _parse_slowly(text: bytes) -> Any:
+    """Parse with the standard library: exact, but kinder than orjson, whose complaints come first."""
+    hooks: dict[str, Any] = {"object_pairs_hook": _unique, "parse_int": _exact_int, "parse_float": _finite_float, "parse_constant": _no_constant}
     try:
-        return json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_exact_int)
+        value = json.loads(text.decode(), **hooks)
+        write(value)
     except RecursionError:
-        raise JsonError("nested too deep") from None
+        raise JsonError(_TOO_DEEP) from None
+    except (json.JSONDecodeError, TypeError) as exc:
+        raise JsonError(f"not JSON: {exc}") from None
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -332,7 +347,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise JsonError(f"{text} is not JSON")
+    raise JsonError(f"not JSON: {text}; use null or text")
+
+
+def _finite_float(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise JsonError(f"the number {text[:20]} is too large; store it as text")
+    return value
 
 
 def _exact_int(text: str) -> int:

@@ -27,7 +27,8 @@ class Limits:
     """All `data:` URLs of one message together, in bytes."""
 
     depth: int = 64
-    """How many containers may be nested in one JSON value; `{}` has depth 1. At most 200, where parsers give up."""
+    """How many containers may be nested in one JSON value; `{}` has depth 1. In metadata, a value in a namespace.
+    At most 200, a little before parsers give up."""
 
     nodes: int = 100_000
     """How many values one JSON value may be made of: about ten times the input in memory, at the size above."""

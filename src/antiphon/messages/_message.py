@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import BeforeValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
@@ -29,11 +30,11 @@ RESERVED_POLICIES = frozenset({RUNTIME_POLICY, "executor"})
 RoleHint: TypeAlias = Literal["user", "assistant", "tool", "system"]
 Lane: TypeAlias = Literal["talk", "control", "effect"]
 
-_LONGEST_TIME = len("2026-01-31T12:00:00.000000+00:00")
+_TOO_FINE = re.compile(r"[.,][0-9]{7}")
 
 
 def _read_time(value: object) -> datetime:
-    if isinstance(value, str) and len(value) <= _LONGEST_TIME:
+    if isinstance(value, str) and not _TOO_FINE.search(value):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
@@ -55,8 +56,8 @@ def _read_cost(value: object) -> Decimal:
     raise PydanticCustomError("cost", "A cost is a Decimal, an int or decimal text, finite and not negative", {})
 
 
-Time = Annotated[datetime, PlainValidator(_read_time, json_schema_input_type=datetime)]
-Cost = Annotated[Decimal, PlainValidator(_read_cost, json_schema_input_type=str)]
+Time = Annotated[datetime, Strict(), BeforeValidator(_read_time)]
+Cost = Annotated[Decimal, Strict(), BeforeValidator(_read_cost)]
 
 
 class Usage(Model, frozen=True):

@@ -27,6 +27,9 @@ VERIFIED = object()
 EMPTY = cast("Any", b"{}")
 """The default of a JSON object field, in the form that is kept: text, which needs no copy per instance."""
 
+_NAMESPACE_DEPTH = 2
+"""The levels of `{namespace: {key: …}}`, which do not count."""
+
 _NOTHING = JsonObject({})
 _OPTIONS = orjson.OPT_UTC_Z
 
@@ -40,7 +43,7 @@ class JsonField:
     def take(self, value: Any, info: core_schema.ValidationInfo) -> Any:
         """Return a value in the form that is kept."""
         try:
-            kept = value if info.context is VERIFIED else own(value)
+            kept = value if info.context is VERIFIED else own(value, _NAMESPACE_DEPTH if self.shape == "namespaces" else 0)
         except JsonError as exc:
             raise _at(exc.path, PydanticCustomError("json", "{reason}", {"reason": exc.reason}), value) from None
         if self.shape != "any":
@@ -108,7 +111,7 @@ class Model(BaseModel, frozen=True, extra="forbid"):
     """A frozen value with content equality and a house form."""
 
     _defaults: ClassVar[dict[str, Any]] = {}
-    """What the house form leaves out, beside None."""
+    """What the house form leaves out."""
 
     @classmethod
     @override
@@ -117,7 +120,7 @@ class Model(BaseModel, frozen=True, extra="forbid"):
         cls._defaults = {
             name: {} if field.default is EMPTY else field.default
             for name, field in fields.items()
-            if name != "kind" and not field.is_required() and field.default_factory is None and field.default is not None
+            if name != "kind" and not field.is_required() and field.default_factory is None
         }
         for name, field in fields.items():
             if any(isinstance(mark, JsonField) for mark in field.metadata):
@@ -128,7 +131,7 @@ class Model(BaseModel, frozen=True, extra="forbid"):
         defaults = self._defaults
         form: dict[str, Any] = {}
         for name, value in self.__dict__.items():
-            if value is not None and value is not EMPTY and not (name in defaults and value == defaults[name]):
+            if name not in defaults or (value is not EMPTY and value != defaults[name]):
                 form[name] = written(value)
         return form
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic_core import core_schema
 
@@ -59,6 +59,9 @@ class _NameSchema:
             "invisible or direction-changing character",
             custom_error_context={"length": NAME_LENGTH},
         )
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
 
 
 Name = Annotated[str, _NameSchema()]

@@ -1,0 +1,39 @@
+"""Run benchmarks by name: `python -m benchmarks`, `… codec`, `… codec:load`. Exit code 1: a goal missed, or an A/A control."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+from benchmarks import codec, imports
+from benchmarks._harness import Outcome, Table, run
+from benchmarks._report import machine, render, summary, versions, write_json
+
+BENCHMARKS: dict[str, Callable[[str], Iterator[Table]]] = {"codec": codec.tables, "imports": imports.tables}
+
+
+def main(asked: list[str]) -> int:
+    unknown = [each for each in asked if each.partition(":")[0] not in BENCHMARKS]
+    if unknown:
+        print(
+            f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}; codec:load is the tables with load in the name"
+        )
+        return 2
+    print(*machine(), *versions(), sep="\n")
+    outcomes = [outcome for each in asked or BENCHMARKS for outcome in _run_one(*each.partition(":")[::2])]
+    print(summary(outcomes) if outcomes else "no table has that in its name")
+    return 0 if outcomes and all(outcome.passed for outcome in outcomes) else 1
+
+
+def _run_one(name: str, part: str) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for table in BENCHMARKS[name](part):
+        outcomes.append(run(table))
+        print("\n" + render(outcomes[-1]), flush=True)
+    if not part:
+        write_json(name, outcomes)
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""Messages: construct, load and dump, on five cases, against raw Pydantic, msgspec and the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from benchmarks._harness import Goal, Table, clocked
+from benchmarks._messages import Case, cases
+from benchmarks.peers import antiphon_, autogen_, langchain_, msgspec_, pydantic_ai_, raw_pydantic
+from benchmarks.peers._work import Work
+
+__all__ = ["tables"]
+
+RAW = "raw pydantic"
+CHECKED = "raw pydantic, JsonValue"
+
+PEERS: dict[str, Callable[[Case], Work | None]] = {
+    "antiphon": antiphon_.work,
+    RAW: raw_pydantic.work,
+    CHECKED: raw_pydantic.work_json_value,
+    "msgspec": msgspec_.work,
+    "pydantic-ai": pydantic_ai_.work,
+    "langchain-core": langchain_.work,
+    "autogen-core": autogen_.work,
+}
+
+GOALS: dict[tuple[str, str], tuple[Goal, ...]] = {
+    ("construct", "conversation"): (Goal("antiphon", 1.15, CHECKED),),
+    ("load", "short text"): (Goal("antiphon", 1.15, RAW),),
+    ("load", "conversation"): (Goal("antiphon", 1.0, RAW),),
+    ("dump", "conversation"): (Goal("antiphon", 0.20, RAW), Goal("antiphon", 1.5, "msgspec")),
+}
+
+NOTES = {
+    "construct": (
+        "raw pydantic neither looks at nor copies what stands in an Any; JsonValue looks and copies, as antiphon does",
+        "a constructed antiphon message keeps nested JSON as text until someone looks at it",
+    ),
+    "load": ("antiphon with every check on; the peers below msgspec have other fields, so their work is only about the same",),
+    "dump": (
+        "antiphon: what was loaded, its JSON values parsed, nothing cached; as constructed: nested JSON is text still",
+        "the peers below msgspec have other fields, so their work is only about the same",
+    ),
+}
+
+
+def tables(part: str = "") -> Iterator[Table]:
+    """Make the tables with `part` in their names, one by one."""
+    for operation in ("construct", "load", "dump"):
+        for case in cases():
+            if part in f"{operation} {case.name}":
+                yield _table(operation, case)
+
+
+def _table(operation: str, case: Case) -> Table:
+    works = {name: work(case) for name, work in PEERS.items()}
+    if operation == "dump":
+        works["antiphon, as constructed"] = antiphon_.as_constructed(case)
+    return Table(
+        name=f"{operation} {case.name}",
+        unit="us a message",
+        scale=1e6,
+        baseline=RAW,
+        candidates={
+            name: clocked(getattr(work, operation), len(case.messages)) for name, work in works.items() if work is not None
+        },
+        against=(CHECKED, "msgspec"),
+        absent=tuple(name for name, work in works.items() if work is None),
+        goals=GOALS.get((operation, case.name), ()),
+        notes=NOTES[operation],
+    )

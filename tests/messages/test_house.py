@@ -1,0 +1,427 @@
+"""The house format: bytes that are a function of the content, and a door that lets nothing else in."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+from pydantic import ValidationError
+
+from antiphon import Conversation, DataPart, MediaPart, Message, OptionCallPayload, PartsPayload, TextPart, dumps, loads
+from antiphon.errors import DecodeError, NewerVersionError
+from antiphon.messages import HOUSE_VERSION, Limits, Tool, _house, use_limits
+from antiphon.messages._model import VERIFIED, house_bytes
+from tests import strategies
+
+SAMPLES = Path(__file__).parent / "house"
+MIB = 1024 * 1024
+
+
+def said(text: str = "hi", **fields: Any) -> Message:
+    return Message(id="m-1", policy="user", payload=PartsPayload(parts=(TextPart(text=text),)), **fields)
+
+
+def called(arguments: Any) -> Message:
+    payload = OptionCallPayload(invocation_id="i-1", option_name="search", arguments=arguments)
+    return Message(id="m-1", policy="assistant", payload=payload)
+
+
+CALL = dumps(called({"q": "MARK"}))
+
+
+def call_with(text: bytes) -> bytes:
+    """A stored call in which one argument is this JSON text."""
+    return CALL.replace(b'"MARK"', text)
+
+
+# ---------------------------------------------------------------- round trips
+
+
+@settings(max_examples=10 * settings.default.max_examples)
+@given(strategies.messages)
+def test_a_message_written_read_and_written_again_is_the_same_bytes(message: Message) -> None:
+    """G10, OP-002: for every message that can be built, the bytes are a function of the content."""
+    data = dumps(message)
+
+    again = loads(data, Message)
+
+    assert again == message
+    assert dumps(again) == data
+
+
+@given(strategies.conversations)
+def test_a_conversation_written_read_and_written_again_is_the_same_bytes(conversation: Conversation) -> None:
+    data = dumps(conversation)
+
+    again = loads(data, Conversation)
+
+    assert again == conversation
+    assert dumps(again) == data
+    assert len(data.splitlines()) == len(conversation) + 1
+
+
+@given(strategies.messages)
+def test_looking_at_a_message_does_not_change_what_it_writes(message: Message) -> None:
+    """JSON is parsed when it is first looked at; that must not show."""
+    before = dumps(message)
+
+    repr(message), dict(message), hash(message.payload), message.metadata
+
+    assert dumps(message) == before
+
+
+@given(strategies.messages)
+def test_pydantics_own_json_carries_the_same_message(message: Message) -> None:
+    assert Message.model_validate_json(message.model_dump_json()) == message
+    assert Message.model_validate(message.model_dump()) == message
+
+
+@given(strategies.messages)
+def test_any_spacing_and_escaping_of_the_same_json_is_the_same_message(message: Message) -> None:
+    """What is not in our own form takes the slow way, to the same end."""
+    spaced = json.dumps(json.loads(dumps(message)), ensure_ascii=True, separators=(" , ", " : ")).encode()
+
+    assert loads(spaced, Message) == message
+
+
+@given(strategies.messages)
+def test_the_form_of_a_hot_class_is_the_general_one(message: Message) -> None:
+    """`Message` and some others write themselves by hand, for speed; the base class is the specification."""
+    from antiphon.messages._model import Model
+
+    for model in (message, message.payload, *message.parts):
+        form, general = model.__house__(), Model.__house__(model)
+
+        assert list(form) == list(general)
+        assert shown(form) == shown(general)
+
+
+def shown(form: Any) -> Any:
+    """A house form in which what orjson cannot compare is text."""
+    return {key: repr(value) if type(value) is not orjson.Fragment else "text" for key, value in form.items()}
+
+
+def test_the_written_form_is_plain() -> None:
+    message = said("hé", step_num=1, metadata={"mine": {"b": 1, "a": [True, None, 1.0, 10**30]}})
+
+    assert dumps(message).decode() == snapshot(
+        '{"antiphon":1,"id":"m-1","policy":"user","payload":{"kind":"parts","parts":[{"kind":"text","text":"hé"}]},'
+        '"step_num":1,"metadata":{"mine":{"b":1,"a":[true,null,1.0,1000000000000000000000000000000]}}}'
+    )
+
+
+def test_a_conversation_is_a_file_of_lines() -> None:
+    tool = Tool(name="search", parameters={"type": "object"})
+    conversation = Conversation([said()], tools=[tool], metadata={"openai-chat": {"temperature": 0.5}})
+
+    assert dumps(conversation).decode() == snapshot("""\
+{"antiphon":1,"conversation":{"tools":[{"name":"search","parameters":{"type":"object"}}],"metadata":{"openai-chat":{"temperature":0.5}}}}
+{"antiphon":1,"id":"m-1","policy":"user","payload":{"kind":"parts","parts":[{"kind":"text","text":"hi"}]}}
+""")
+
+
+def test_a_file_grows_by_appending_lines() -> None:
+    conversation = Conversation([said()])
+
+    grown = dumps(conversation) + dumps(said("more")) + b"\n"
+
+    assert loads(grown, Conversation) == conversation.append(said("more"))
+
+
+# ---------------------------------------------------------------- versions
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("v*.jsonl")), ids=lambda path: path.name)
+def test_what_an_earlier_version_wrote_still_loads(path: Path) -> None:
+    """A file for each released version is kept for ever."""
+    conversation = loads(path.read_bytes(), Conversation)
+
+    assert len(conversation) == len(path.read_bytes().splitlines()) - 1
+    if path.name.startswith(f"v{HOUSE_VERSION}"):
+        assert dumps(conversation) == path.read_bytes()
+
+
+def test_a_sample_of_the_present_version_is_kept() -> None:
+    assert list(SAMPLES.glob(f"v{HOUSE_VERSION}*.jsonl"))
+
+
+@pytest.mark.parametrize("version", [b"2", b"99", b"123456789012345678901234567890"])
+def test_a_newer_version_is_refused_by_name(version: bytes) -> None:
+    with pytest.raises(NewerVersionError, match=rf"house format {version.decode()}.*reads up to 1: upgrade"):
+        loads(CALL.replace(b'"antiphon":1', b'"antiphon":' + version))
+
+
+@pytest.mark.parametrize("version", [b"0", b"-1", b"true", b"1.0", b'"1"', b"null", b"[1]"])
+def test_something_else_than_a_version_is_no_house_format(version: bytes) -> None:
+    with pytest.raises(DecodeError, match="no house format"):
+        loads(CALL.replace(b'"antiphon":1', b'"antiphon":' + version))
+
+
+def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place for upcasts works: here version 1 is read by a later antiphon that has renamed `policy`."""
+
+    def rename(form: dict[str, Any]) -> dict[str, Any]:
+        return {"policy" if key == "actor" else key: value for key, value in form.items()}
+
+    monkeypatch.setattr(_house, "HOUSE_VERSION", 3)
+    monkeypatch.setattr(_house, "_UPCASTS", {1: rename, 2: lambda form: {**form, "step_num": 7}})
+    old = dumps(said()).replace(b'"policy"', b'"actor"')
+
+    assert loads(old, Message) == said(step_num=7)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "empty document"),
+        (b"\n", "empty document"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "no house format"),
+        (b"\xef\xbb\xbf" + CALL, "BOM"),
+        (CALL.decode().encode("utf-16"), "UTF-16"),
+        (CALL.decode().encode("utf-16-be"), "UTF-16"),
+        (CALL.decode().encode("utf-32"), "UTF-32"),
+        (call_with(b'"\xc0\xaf"'), "not valid UTF-8"),
+        (call_with(b'"\xe9"'), "not valid UTF-8"),
+        (call_with(b'"\xed\xa0\x80"'), "not valid UTF-8"),
+        (call_with(b'"\\ud800"'), "surrogate"),
+        (call_with(b'"\\udc00"'), "surrogate"),
+        (call_with(b"NaN"), "not JSON"),
+        (call_with(b"-Infinity"), "not JSON"),
+        (call_with(b"1e400"), "number 1e400 is too large"),
+        (call_with(b'[1e400,"\\ud800"]'), "too large"),
+        (call_with(b"9" * 400 + b',"b":"\\ud800"'), "surrogate"),
+        (call_with(b"9" * 400 + b',"b":NaN'), "not JSON"),
+        (call_with(b"9" * 400 + b',"b":' + b"[" * 5000), "nested too deep"),
+        (call_with(b"01"), "not JSON"),
+        (call_with(b"1" * 4301), "more than 4300 digits"),
+        (call_with(b'{"a":1,"a":1}'), "'a' stands twice"),
+        (CALL.replace(b'"option_call"', b'"option_call","kind":"option_call"'), "'kind' stands twice"),
+        (CALL + b" x", "unexpected content after document"),
+        (CALL + b"\n" + CALL, "more after the message"),
+        (CALL[:-1], "unexpected end"),
+        (b"[" * 100_000 + b"]" * 100_000, "depth limit"),
+        (call_with(b"[" * 100_000 + b"]" * 100_000), "depth limit"),
+        (call_with(b"[" * 64 + b"]" * 64), "nested deeper than 64"),
+        (call_with(b'{"a":' * 64 + b"1" + b"}" * 64), "nested deeper than 64"),
+    ],
+)
+def test_bad_bytes_are_a_typed_error(data: bytes, complaint: str) -> None:
+    """S8, G21: strange JSON is refused at the door, and the error says what is wrong."""
+    with pytest.raises(DecodeError, match=complaint) as caught:
+        loads(data)
+
+    assert caught.value.dialect == "antiphon"
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("change", "where", "complaint"),
+    [
+        (lambda form: form.pop("policy"), "policy", "Field required"),
+        (lambda form: form.update(policy="a\x00b"), "policy", "A name is"),
+        (lambda form: form.update(policy=""), "policy", "at least 1 character"),
+        (lambda form: form.update(policy="x" * 513), "policy", "at most 512 characters"),
+        (lambda form: form.update(policy="e\u0301"), "policy", "A name is"),
+        (lambda form: form.update(policy="a\x7fb"), "policy", "A name is"),
+        (lambda form: form.update(policy=7), "policy", "string|A name is"),
+        (lambda form: form.update(actor="me"), "actor", "Extra inputs"),
+        (lambda form: form.update(step_num="3"), "step_num", "integer"),
+        (lambda form: form.update(step_num=-1), "step_num", "greater than or equal"),
+        (lambda form: form.update(created_at=1), "created_at", "A time is"),
+        (lambda form: form.update(created_at="2026-01-01T00:00:00"), "created_at", "needs its zone"),
+        (lambda form: form.update(created_at="2026-01-01T00:00:00.123456789Z"), "created_at", "A time is|microseconds"),
+        (lambda form: form.update(metadata={"a": 1}), "metadata.a", "namespace"),
+        (lambda form: form.update(metadata=[]), "metadata", "JSON object"),
+        (lambda form: form.update(metadata={"a\x00": {}}), "metadata.a\x00", "A namespace is a name"),
+        (lambda form: form["payload"].update(kind="action_call"), "payload", "does not match any of the expected tags"),
+        (lambda form: form["payload"].pop("kind"), "payload", "Unable to extract tag"),
+        (lambda form: form["payload"].update(arguments=[]), "payload.arguments", "instance of dict|JSON object"),
+        (lambda form: form.update(usage={"cost": "free"}), "usage.cost", "A cost is"),
+        (lambda form: form.update(usage={"cost": 0.1}), "usage.cost", "A cost is"),
+        (lambda form: form.update(to="me"), "to", "valid tuple"),
+    ],
+)
+def test_a_bad_field_is_named_by_its_path(change: Callable[[Any], Any], where: str, complaint: str) -> None:
+    form = json.loads(CALL)
+    change(form)
+
+    with pytest.raises(DecodeError, match=complaint) as caught:
+        loads(orjson.dumps(form))
+
+    assert caught.value.where == where
+
+
+def test_a_path_goes_into_parts_and_json() -> None:
+    payload = PartsPayload(parts=(TextPart(text="a"), DataPart(data={"rows": [{"n": "MARK"}]})))
+    data = dumps(Message(policy="user", payload=payload)).replace(b'"MARK"', b"[" * 62 + b"]" * 62)
+
+    with pytest.raises(DecodeError) as caught:
+        loads(data)
+
+    assert caught.value.where.startswith("payload.parts[1].data.rows[0].n[0][0]")
+
+
+def test_an_error_in_a_file_names_the_line() -> None:
+    data = dumps(Conversation([said(), said(), said()]))
+
+    with pytest.raises(DecodeError, match="unexpected end") as torn:
+        loads(data[:-10])
+    with pytest.raises(DecodeError) as wrong:
+        loads(data.replace(b'"user"', b'""', 2))
+
+    assert torn.value.where == "line 4"
+    assert wrong.value.where == "line 2: policy"
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        (b'{"antiphon":1,"conversation":{},"x":1}', "line 1"),
+        (b'{"antiphon":1,"conversation":{"tools":[{}]}}', "line 1: conversation.tools[0].name"),
+        (b'{"antiphon":1,"conversation":7}', "line 1: conversation"),
+    ],
+)
+def test_a_bad_first_line_of_a_file_is_named(line: bytes, where: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        loads(line)
+
+    assert caught.value.where == where
+
+
+def test_more_than_one_complaint_is_counted() -> None:
+    with pytest.raises(DecodeError, match="and 1 more"):
+        loads(b'{"antiphon":1}')
+
+
+def test_something_else_than_expected_is_an_error() -> None:
+    with pytest.raises(DecodeError, match="expected a conversation, found a message"):
+        loads(CALL, Conversation)
+    with pytest.raises(DecodeError, match="expected a message, found a conversation"):
+        loads(dumps(Conversation()), Message)
+
+
+@given(st.binary(max_size=200) | strategies.messages.map(dumps), st.data())
+def test_any_bytes_give_a_message_or_a_typed_error(data: bytes, draw: st.DataObject) -> None:
+    """G21: no input crashes the door."""
+    if data:
+        spot = draw.draw(st.integers(min_value=0, max_value=len(data) - 1))
+        data = data[:spot] + draw.draw(st.binary(max_size=3)) + data[spot + 1 :]
+    try:
+        loads(data)
+    except DecodeError:
+        pass
+
+
+@given(strategies.json_objects)
+def test_reserved_keys_in_payloads_are_plain_data(arguments: dict[str, Any]) -> None:
+    """S2: no key in user data has a meaning, at any depth; it comes back as the plain value it was."""
+    again = loads(dumps(called(arguments)), Message)
+
+    assert isinstance(again.payload, OptionCallPayload)
+    assert again.payload.arguments == arguments
+
+
+# ---------------------------------------------------------------- the lean schema
+
+
+FULL = Message.__pydantic_validator__
+
+
+@given(strategies.messages, st.data())
+def test_the_lean_schema_takes_exactly_what_the_full_one_takes(message: Message, draw: st.DataObject) -> None:
+    """`loads` asks a shorter list of questions; for whatever reaches it, the answers must be those of the full list."""
+    form = json.loads(house_bytes(message))
+    key = draw.draw(st.sampled_from(sorted(form)))
+    form[key] = draw.draw(st.one_of(strategies.json_values, st.just(form[key])))
+    text = orjson.dumps(form) if _writes(form) else json.dumps(form, ensure_ascii=False).encode()
+    lean = _house._lean(_house._is_plain(text))
+
+    def outcome(validate: Callable[[], Any]) -> Any:
+        try:
+            return validate()
+        except ValidationError as exc:
+            return exc.errors()[0]["loc"][0]
+
+    assert outcome(lambda: lean.validate_python(form, context=VERIFIED)) == outcome(lambda: FULL.validate_python(form))
+
+
+def _writes(form: Any) -> bool:
+    try:
+        orjson.dumps(form)
+    except TypeError:
+        return False
+    return True
+
+
+def test_the_lean_schema_is_leaner() -> None:
+    """If a Pydantic release changes the schema's shape, the shortcuts must not vanish unnoticed."""
+    full = repr(Message.__pydantic_core_schema__)
+    lean = repr(_house._without_answered(Message.__pydantic_core_schema__, plain=True))
+
+    assert "_within_limits" in full
+    assert "_within_limits" not in lean
+    assert "is-instance" in lean
+    assert "'custom_error_type': 'name'" not in lean
+
+
+# ---------------------------------------------------------------- size
+
+
+def test_a_photo_is_accepted_inline() -> None:
+    url = "data:image/jpeg;base64," + "A" * 4 * MIB
+    message = Message(policy="user", payload=PartsPayload(parts=(MediaPart(modality="image", url=url),)))
+
+    assert loads(dumps(message), Message) == message
+
+
+@pytest.mark.parametrize("size", [MIB + 1, 2 * MIB, 40 * MIB])
+def test_a_message_of_more_than_a_mebibyte_is_refused(size: int) -> None:
+    data = dumps(said("MARK")).replace(b"MARK", b"a" * (size - len(dumps(said("")))))
+
+    assert len(data) == size
+    with pytest.raises(DecodeError, match="more than 1048576"):
+        loads(data)
+
+
+def test_data_urls_have_their_own_limit() -> None:
+    form = json.loads(house_bytes(said()))
+    form["payload"]["parts"] = [{"kind": "media", "modality": "image", "url": "data:," + "A" * 17 * MIB}] * 2
+
+    with pytest.raises(DecodeError, match="data: URLs of the message|more than"):
+        loads(b'{"antiphon":1,' + orjson.dumps(form)[1:])
+
+
+def test_text_does_not_pass_as_a_data_url() -> None:
+    """The word `data:` in a text buys no room."""
+    data = dumps(said("MARK")).replace(b"MARK", b"data:" + b"a" * 2 * MIB)
+
+    with pytest.raises(DecodeError, match="message has .* more than 1048576"):
+        loads(data)
+
+
+def test_a_caller_can_set_other_limits() -> None:
+    data = dumps(called({"a": {"b": {"c": 1}}}))
+
+    with pytest.raises(DecodeError, match="nested deeper than 2"):
+        loads(data, limits=Limits(depth=2))
+    with use_limits(Limits(message_bytes=10)), pytest.raises(DecodeError, match="more than 10"):
+        loads(data, Message)
+    assert loads(data, Message, limits=Limits(depth=3)) == called({"a": {"b": {"c": 1}}})
+
+
+def test_a_large_array_is_counted_exactly() -> None:
+    fits = b"[" + b"1," * 99_000 + b"1]"
+    too_many = b"[" + b"1," * 101_000 + b"1]"
+
+    assert loads(call_with(fits), Message)
+    with pytest.raises(DecodeError, match="more than 100000 values"):
+        loads(call_with(too_many))
