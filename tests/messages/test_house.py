@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from pydantic import ValidationError
+from tests import strategies
 
 from antiphon import Conversation, DataPart, MediaPart, Message, OptionCallPayload, PartsPayload, TextPart, dumps, loads
 from antiphon.errors import DecodeError, NewerVersionError
 from antiphon.messages import HOUSE_VERSION, Limits, Tool, _house, use_limits
 from antiphon.messages._model import VERIFIED, house_bytes
-from tests import strategies
 
 SAMPLES = Path(__file__).parent / "house"
 MIB = 1024 * 1024
@@ -210,6 +210,7 @@ def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyP
         (CALL[:-1], "unexpected end"),
         (b"[" * 100_000 + b"]" * 100_000, "depth limit"),
         (call_with(b"[" * 100_000 + b"]" * 100_000), "depth limit"),
+        (call_with(b"[" * 300 + b"]" * 300), "nested too deep"),
         (call_with(b"[" * 64 + b"]" * 64), "nested deeper than 64"),
         (call_with(b'{"a":' * 64 + b"1" + b"}" * 64), "nested deeper than 64"),
     ],

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests import strategies
 
 from antiphon import DataPart, OptionCallPayload
 from antiphon.messages import JsonArray, JsonObject, Limits, thaw, use_limits
 from antiphon.messages._json import JsonError, copy_checked, current_limits, own, unpacked
-from tests import strategies
 
 
 class Colour(Enum):

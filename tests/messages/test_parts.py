@@ -5,10 +5,10 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from pydantic import ValidationError
+from tests import strategies
 
 from antiphon import Citation, DataPart, ForeignPart, MediaPart, Message, PartsPayload, ReasoningPart, TextPart
 from antiphon.messages import Modality
-from tests import strategies
 
 
 @given(strategies.texts)

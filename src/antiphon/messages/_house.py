@@ -19,13 +19,13 @@ from functools import cache
 from typing import Any, TypeVar, cast, overload
 
 from pydantic import ValidationError
-from pydantic_core import PydanticCustomError, SchemaValidator, core_schema
+from pydantic_core import SchemaValidator, core_schema
 
 from antiphon.errors import DecodeError, NewerVersionError
 from antiphon.messages._conversation import Conversation, Header
 from antiphon.messages._json import JsonError, fits, parse
 from antiphon.messages._limits import Limits, current_limits, use_limits
-from antiphon.messages._message import Message, check_size
+from antiphon.messages._message import Message
 from antiphon.messages._model import VERIFIED, JsonField, house_bytes
 from antiphon.messages._names import NAME_LENGTH
 
@@ -132,16 +132,11 @@ def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
 def _message(text: bytes, form: dict[str, Any], place: str) -> Message:
     limits = current_limits()
     try:
-        if not fits(text, form, limits):
-            return Message.model_validate(form)
-        message = cast("Message", _lean(_is_plain(text)).validate_python(form, context=VERIFIED))
-        if len(text) > limits.message_bytes:
-            check_size(message)
+        if len(text) <= limits.message_bytes and fits(text, form, limits):
+            return cast("Message", _lean(_is_plain(text)).validate_python(form, context=VERIFIED))
+        return Message.model_validate(form)
     except ValidationError as exc:
         raise _explained(exc, form, place) from exc
-    except PydanticCustomError as exc:
-        raise _error(exc.message(), place) from None
-    return message
 
 
 def _is_plain(text: bytes) -> bool:

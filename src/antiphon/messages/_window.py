@@ -57,7 +57,7 @@ def window_positions(
             break
         # What must be inside too: the call of a result, the beginning of an utterance.
         needed = min(needed, call_of.get(position, position), first_of_turn.get(message.turn_id, position))
-        if needed >= position and position not in orphans:
+        if needed >= position and position not in orphans and position not in kept:
             begin = position
     return sorted(kept | set(range(begin, len(messages))))
 

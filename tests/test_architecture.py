@@ -1,0 +1,110 @@
+"""What holds for the whole house: public names, the top of the package, decisions, files that begin with a sentence."""
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import antiphon
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PUBLIC = [
+    module.name
+    for module in pkgutil.walk_packages(antiphon.__path__, "antiphon.")
+    if not any(step.startswith("_") for step in module.name.split("."))
+]
+
+
+@pytest.mark.parametrize("name", ["antiphon", *PUBLIC])
+def test_public_names_are_those_in_all(name: str) -> None:
+    """What a public module offers is exactly its `__all__`, and all of it is there."""
+    module = importlib.import_module(name)
+
+    assert list(module.__all__) == sorted(module.__all__, key=_isort_key)
+    for each in module.__all__:
+        assert getattr(module, each) is not None
+    if name != "antiphon":
+        theirs = {each for each, value in vars(module).items() if str(getattr(value, "__module__", "")).startswith("antiphon")}
+        assert {each for each in theirs if not each.startswith("_")} <= set(module.__all__)
+
+
+def _isort_key(name: str) -> tuple[int, str]:
+    """Constants, classes, functions; each in order: as the formatter sorts them."""
+    kind = 0 if name.isupper() else 1 if name[0].isupper() else 2
+    return kind, name
+
+
+def test_the_top_of_the_package_offers_what_users_need() -> None:
+    assert set(antiphon.__all__) == {
+        "RUNTIME_POLICY",
+        "Citation",
+        "Conversation",
+        "DataPart",
+        "ForeignPart",
+        "MediaPart",
+        "Message",
+        "MessageBuilder",
+        "OptionCallPayload",
+        "OptionResultBuilder",
+        "OptionResultPayload",
+        "PartsPayload",
+        "ReasoningPart",
+        "TextPart",
+        "Transition",
+        "Usage",
+        "__version__",
+        "dumps",
+        "loads",
+    }
+    assert dir(antiphon) == sorted(antiphon.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Telegram'"):
+        antiphon.Telegram  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    """`import antiphon` is next to free; the core brings Pydantic and nothing heavier."""
+    heavy = ["pydantic_ai", "httpx", "sqlite3", "asyncio", "starlette", "asyncpg", "nats", "opentelemetry"]
+    code = f"""
+import sys, antiphon
+assert "pydantic" not in sys.modules
+antiphon.Message
+found = [name for name in {heavy} if name in sys.modules]
+assert not found, found
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_a_file_begins_with_what_is_in_it(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_decisions_have_numbers_of_their_own() -> None:
+    """Numbered from 1 in the order of merging, without a gap and without a duplicate; each says how it is kept."""
+    decisions = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    numbers = [int(path.name[:4]) for path in decisions if not path.name.startswith("0000")]
+
+    assert numbers == list(range(1, len(numbers) + 1))
+    for path in decisions:
+        text = path.read_text()
+        assert re.match(rf"# {path.name[:4]}: ", text), path
+        assert "## How it is kept" in text, path
+
+
+def test_changelog_fragments_are_of_a_known_kind() -> None:
+    for path in (ROOT / "changelog.d").glob("*.md"):
+        if not path.name.startswith("_") and path.name != "README.md":
+            assert re.fullmatch(r"(\+?[\w-]+)\.(breaking|added|changed|fixed)\.md", path.name), path.name
+
+
+def test_locked_dependencies_name_no_registry() -> None:
+    for path in (ROOT / "requirements.lock", ROOT / "benchmarks" / "requirements.lock"):
+        text = path.read_text()
+        assert "://" not in text
+        assert "--hash=sha256:" in text

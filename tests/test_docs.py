@@ -1,0 +1,22 @@
+"""Every example in the README, the docs and the docstrings runs, and prints what it says it prints."""
+
+from pathlib import Path
+
+import pytest
+from pytest_examples import CodeExample, EvalExample, find_examples
+
+from antiphon.messages import use_port
+from antiphon.testing import CountingPort
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = list(find_examples(ROOT / "README.md", ROOT / "docs", ROOT / "src"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_an_example_runs(example: CodeExample, eval_example: EvalExample) -> None:
+    """Ids and times in the output are those of a counting port."""
+    with use_port(CountingPort()):
+        if eval_example.update_examples:
+            eval_example.run_print_update(example)
+        else:
+            eval_example.run_print_check(example)

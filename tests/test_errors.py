@@ -1,0 +1,36 @@
+"""The tree of errors, as it is drawn and as it is."""
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from antiphon import errors
+from antiphon.errors import AntiphonError, DecodeError, DialectError, NewerVersionError
+
+
+def test_the_tree_is_drawn_as_it_is() -> None:
+    """The docstring of `errors.py` is the documentation; each line's indent is its depth."""
+    drawn = re.findall(r"^([│├└─ ]*)(\w+Error)\b", errors.__doc__ or "", re.MULTILINE)
+    real = {name: cls for name, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, Exception)}
+
+    assert {name for _, name in drawn} == set(real) == set(errors.__all__)
+    for indent, name in drawn:
+        assert len(indent) // 4 == len(real[name].__mro__) - len(AntiphonError.__mro__)
+
+
+def test_an_error_says_where_and_what() -> None:
+    error = DecodeError("not JSON", dialect="antiphon", where="line 2: payload")
+
+    assert str(error) == "antiphon at line 2: payload: not JSON"
+    assert str(DecodeError("empty", dialect="antiphon")) == "antiphon: empty"
+    assert (error.reason, error.dialect, error.where, error.retryable) == ("not JSON", "antiphon", "line 2: payload", False)
+
+
+@pytest.mark.parametrize("cls", [DialectError, DecodeError, NewerVersionError])
+def test_an_error_survives_the_way_between_processes(cls: type[DialectError]) -> None:
+    again = pickle.loads(pickle.dumps(cls("why", dialect="d", where="w")))
+
+    assert type(again) is cls
+    assert str(again) == "d at w: why"
