@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from benchmarks import codec, imports
-from benchmarks._harness import Outcome, Table, run
+from benchmarks._harness import Outcome, Table, keep_freed_memory, run
 from benchmarks._report import machine, render, summary, versions, write_json
 
 BENCHMARKS: dict[str, Callable[[str], Iterator[Table]]] = {"codec": codec.tables, "imports": imports.tables}
@@ -19,6 +19,7 @@ def main(asked: list[str]) -> int:
             f"no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}; codec:load is the tables with load in the name"
         )
         return 2
+    keep_freed_memory()
     print(*machine(), *versions(), sep="\n")
     outcomes = [outcome for each in asked or BENCHMARKS for outcome in _run_one(*each.partition(":")[::2])]
     print(summary(outcomes) if outcomes else "no table has that in its name")

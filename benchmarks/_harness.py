@@ -1,27 +1,30 @@
 """The clock: candidates are sampled in turns, and only ratios within one round are believed.
 
 A table has a baseline, candidates and goals. In each round every candidate is sampled once, in shuffled order; a ratio is
-the median over the rounds of (candidate / baseline), so that a machine which is slow for a while is slow for both. Four
-things that have produced wrong numbers elsewhere are kept out:
+the median over the rounds of (candidate / baseline), so that a machine which is slow for a while is slow for both. Five
+things that have produced wrong numbers are kept out:
 
 - the garbage collector is off while a sample runs *and* while its length is chosen, and collects between the samples;
 - a sample lasts at least `SAMPLE_SECONDS` and `LEAST_CALLS` calls, and begins with calls that are not timed;
 - time is the CPU time of this thread: what other processes do on the machine does not count;
+- freed memory is kept. Else the C library gives a large block back at once, and whether the next call pays for fetching it
+  again (up to twice the time of writing 250 KB) depends on what ran before;
 - the baseline runs a second time, under another name (A/A). If the two differ, the table says nothing, and fails.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import repeat
 from statistics import median
 from time import thread_time
 
-__all__ = ["Goal", "Outcome", "Sample", "Table", "clocked", "run"]
+__all__ = ["Goal", "Outcome", "Sample", "Table", "clocked", "keep_freed_memory", "run"]
 
 ROUNDS = 9
 SAMPLE_SECONDS = 0.02
@@ -29,6 +32,10 @@ LEAST_CALLS = 25
 SEED = 20260131
 SAME = (0.9, 1.1)
 """Within this the baseline must stay of itself."""
+
+_MIB = 1024 * 1024
+_TRIM_THRESHOLD = -1  # from malloc.h
+_MMAP_THRESHOLD = -3
 
 Sample = Callable[[], float]
 """Takes one sample and returns the seconds of one unit of work."""
@@ -96,6 +103,14 @@ class Outcome:
     @property
     def passed(self) -> bool:
         return self.is_steady and all(map(self.meets, self.table.goals))
+
+
+def keep_freed_memory() -> None:
+    """Tell the C library not to give memory back. Only glibc can be told; elsewhere nothing happens."""
+    with suppress(OSError, AttributeError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, 256 * _MIB)
+        mallopt(_MMAP_THRESHOLD, 32 * _MIB)  # the most it takes
 
 
 def run(table: Table) -> Outcome:

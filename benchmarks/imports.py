@@ -21,6 +21,7 @@ _LOAD = """from antiphon import loads; loads(b'{"antiphon":1,"id":"1","policy":"
 PROGRAMS = {
     BARE: "pass",
     PYDANTIC: "from pydantic import BaseModel; BaseModel.model_config",
+    "pydantic, a model defined": "from pydantic import BaseModel; type('A', (BaseModel,), {'__annotations__': {'x': int}})",
     "import antiphon": "import antiphon",
     "from antiphon import Message": "from antiphon import Message",
     "antiphon, a message made": _MAKE,

@@ -112,7 +112,9 @@ def test_media_ids_come_from_the_content() -> None:
     """OP-048: the same for ever, different for different media."""
 
     def ids() -> list[Any]:
-        builder = MessageBuilder.next_step(None).add_image("x", "https://example.com/1").add_audio("x", "https://example.com/1")
+        builder = (
+            MessageBuilder.next_step(None).add_image("x", "https://example.com/1").add_audio("x", "https://example.com/1")
+        )
         return [getattr(part, "id", None) for part in builder.add_image("other", "https://example.com/1").to_message().parts]
 
     image, audio, again = ids()
@@ -215,7 +217,8 @@ def test_neither_is_inherited() -> None:
 
 def test_an_explicit_hint_wins() -> None:
     """OP-049"""
-    builder = MessageBuilder.next_step(None, policy="planner", role_hint_for_llm="system").add_text("x").add_option_call("o", {})
+    builder = MessageBuilder.next_step(None, policy="planner", role_hint_for_llm="system")
+    builder.add_text("x").add_option_call("o", {})
 
     assert [message.role_hint_for_llm for message in builder.to_messages()] == ["system", "system"]
 

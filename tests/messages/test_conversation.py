@@ -71,7 +71,8 @@ def test_it_has_tools_and_metadata() -> None:
     assert conversation.tools == (tool,)
     assert conversation.metadata == {"openai-chat": {"seed": 7}}
     assert repr(conversation) == "<Conversation of 1 messages, tools=['search']>"
-    for derived in (conversation[:1], conversation[0:0], conversation.append(say("b")), conversation.window(1), conversation.filter()):
+    same = conversation.append(say("b")), conversation.window(1), conversation.filter()
+    for derived in (conversation[:1], conversation[0:0], *same):
         assert derived.header == conversation.header
     with pytest.raises(ValidationError, match="metadata"):
         Conversation(metadata={"a": 1})  # type: ignore[dict-item]

@@ -302,5 +302,3 @@ def test_an_error_carries_reason_and_path() -> None:
 
     assert caught.value.path == ("a", 0)
     assert "nan is not JSON" in caught.value.reason
-
-

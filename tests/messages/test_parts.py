@@ -108,7 +108,8 @@ def test_media_may_be_labelled_named_and_typed() -> None:
 
 
 def test_what_providers_need_on_top() -> None:
-    reasoning = ReasoningPart(text="hm", signature="c2ln", encrypted_content="ZW5j", metadata={"openai-responses": {"id": "rs_1"}})
+    owner = {"openai-responses": {"id": "rs_1"}}
+    reasoning = ReasoningPart(text="hm", signature="c2ln", encrypted_content="ZW5j", metadata=owner)
     data = DataPart(data={"rows": [1, 2.5, None]})
     foreign = ForeignPart(dialect="gemini", value={"executableCode": {"code": "1+1"}})
     text = TextPart(text="so", citations=(Citation(url="https://example.com", quote="so", start=0, end=2),))

@@ -40,7 +40,8 @@ def test_a_payload_is_typed_by_its_kind(payload: Any) -> None:
 
 def test_an_option_call() -> None:
     """OP-024: kind, invocation_id, option_name, arguments."""
-    call = OptionCallPayload(invocation_id="i-1", option_name="search", arguments={"query": "x"}, arguments_text='{"query": "x"}')
+    written = '{"query": "x"}'
+    call = OptionCallPayload(invocation_id="i-1", option_name="search", arguments={"query": "x"}, arguments_text=written)
 
     assert call.kind == "option_call"
     assert call.invocation_id == "i-1"

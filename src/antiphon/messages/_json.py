@@ -326,7 +326,12 @@ def parse(text: bytes) -> Any:
 
 def _parse_slowly(text: bytes) -> Any:
     """Parse with the standard library: exact, but kinder than orjson, whose complaints come first."""
-    hooks: dict[str, Any] = {"object_pairs_hook": _unique, "parse_int": _exact_int, "parse_float": _finite_float, "parse_constant": _no_constant}
+    hooks: dict[str, Any] = {
+        "object_pairs_hook": _unique,
+        "parse_int": _exact_int,
+        "parse_float": _finite_float,
+        "parse_constant": _no_constant,
+    }
     try:
         value = json.loads(text.decode(), **hooks)
         write(value)
