@@ -272,6 +272,27 @@ def test_a_path_goes_into_parts_and_json() -> None:
     assert caught.value.where.startswith("payload.parts[1].data.rows[0].n[0][0]")
 
 
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        ({"kind": "parts", "parts": [{"kind": "text", "text": 7}]}, "payload.parts[0].text"),
+        ({"kind": "parts", "parts": [{"kind": "text", "text": "a", "x": 1}]}, "payload.parts[0].x"),
+        ({"kind": "parts", "parts": [{"kind": "nothing"}]}, "payload.parts[0]"),
+        ({"kind": "parts", "parts": 7}, "payload.parts"),
+        ({"kind": "parts", "parts": [{"kind": "text", "text": "", "citations": [{"start": -1}]}]}, "payload.parts[0].citations[0].start"),
+        ({"kind": "option_result", "invocation_id": "i", "option_name": "o", "is_error": True}, "payload"),
+        ({"kind": "option_result", "invocation_id": "i", "option_name": "o", "parts": [{}]}, "payload.parts[0]"),
+        ({"kind": "option_call", "invocation_id": "i", "option_name": "o", "arguments": {}, "kind2": 1}, "payload.kind2"),
+    ],
+)
+def test_a_path_has_no_step_that_is_not_in_the_data(form: Any, where: str) -> None:
+    """A union's tag may be spelled like a key, and is still no step."""
+    with pytest.raises(DecodeError) as caught:
+        loads(orjson.dumps({"antiphon": 1, "policy": "user", "payload": form}))
+
+    assert caught.value.where == where
+
+
 def test_an_error_in_a_file_names_the_line() -> None:
     data = dumps(Conversation([said(), said(), said()]))
 

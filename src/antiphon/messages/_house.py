@@ -14,7 +14,7 @@ field by field: `_lean` takes those questions out of Pydantic's schema. Any doub
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, TypeVar, cast, overload
 
@@ -93,7 +93,7 @@ def _conversation(form: dict[str, Any], rest: bytes) -> Conversation:
     try:
         header = Header.model_validate(form["conversation"])
     except ValidationError as exc:
-        raise _explained(exc, form, "line 1", ("conversation",)) from exc
+        raise _explained(exc, "line 1", ("conversation",)) from exc
     lines = rest.removesuffix(b"\n").split(b"\n") if rest else []
     places = (f"line {number}" for number in range(2, len(lines) + 2))
     messages = [_message(line, _form(line, place), place) for line, place in zip(lines, places, strict=True)]
@@ -136,7 +136,7 @@ def _message(text: bytes, form: dict[str, Any], place: str) -> Message:
             return cast("Message", _lean(_is_plain(text)).validate_python(form, context=VERIFIED))
         return Message.model_validate(form)
     except ValidationError as exc:
-        raise _explained(exc, form, place) from exc
+        raise _explained(exc, place) from exc
 
 
 def _is_plain(text: bytes) -> bool:
@@ -178,22 +178,24 @@ def _error(reason: str, place: str = "") -> DecodeError:
     return DecodeError(reason, dialect=_KEY, where=place)
 
 
-def _explained(exc: ValidationError, form: dict[str, Any], place: str, prefix: tuple[str, ...] = ()) -> DecodeError:
+def _explained(exc: ValidationError, place: str, prefix: tuple[str, ...] = ()) -> DecodeError:
     """Turn Pydantic's error into ours: the first complaint, and the path to it in the data."""
     errors = exc.errors(include_url=False, include_context=False)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    path = _path_in(form, (*prefix, *errors[0]["loc"]))
+    steps = (*prefix, *_steps_in_data(errors[0]["loc"]))
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
     return _error(errors[0]["msg"] + more, ": ".join(filter(None, (place, path))))
 
 
-def _path_in(form: Any, loc: Sequence[str | int]) -> str:
-    """Render a Pydantic location as a path in the data: `payload.arguments[3].title`. Union tags are no steps in it."""
-    path = ""
-    for number, step in enumerate(loc):
-        try:
-            form = form[step]
-        except (KeyError, IndexError, TypeError):
-            if number < len(loc) - 1:
-                continue  # a union's tag
-        path += f"[{step}]" if isinstance(step, int) else f".{step}"
-    return path.removeprefix(".")
+def _steps_in_data(loc: Iterable[str | int]) -> list[str | int]:
+    """Leave out of a Pydantic location the tags that it adds where a union is: they are no steps in the data."""
+    steps: list[str | int] = []
+    tagged = False
+    for step in loc:
+        is_union = steps == ["payload"] or (steps[:2] == ["payload", "parts"] and len(steps) == len(("payload", "parts", 0)))
+        if is_union and not tagged:
+            tagged = True
+        else:
+            steps.append(step)
+            tagged = False
+    return steps
