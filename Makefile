@@ -31,8 +31,9 @@ check: .venv/.ready ## format, lint, layers, types
 	@$(BIN)/python tools/longest_functions.py src
 
 fix: .venv/.ready ## put right what a machine can
-	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format --quiet .
 
 bench: benchmarks/.venv/.ready ## side by side with the peers
 	@benchmarks/.venv/bin/python -m benchmarks $(ARGS)

@@ -279,7 +279,10 @@ def test_a_path_goes_into_parts_and_json() -> None:
         ({"kind": "parts", "parts": [{"kind": "text", "text": "a", "x": 1}]}, "payload.parts[0].x"),
         ({"kind": "parts", "parts": [{"kind": "nothing"}]}, "payload.parts[0]"),
         ({"kind": "parts", "parts": 7}, "payload.parts"),
-        ({"kind": "parts", "parts": [{"kind": "text", "text": "", "citations": [{"end": -1}]}]}, "payload.parts[0].citations[0].end"),
+        (
+            {"kind": "parts", "parts": [{"kind": "text", "text": "", "citations": [{"end": -1}]}]},
+            "payload.parts[0].citations[0].end",
+        ),
         ({"kind": "option_result", "invocation_id": "i", "option_name": "o", "is_error": True}, "payload"),
         ({"kind": "option_result", "invocation_id": "i", "option_name": "o", "parts": [{}]}, "payload.parts[0]"),
         ({"kind": "option_call", "invocation_id": "i", "option_name": "o", "arguments": {}, "kind2": 1}, "payload.kind2"),
