@@ -141,6 +141,28 @@ def test_a_message_needs_a_part() -> None:
     assert MessageBuilder.next_step(None).to_messages() == ()
 
 
+def test_ids_and_times_sort_as_the_messages_stand() -> None:
+    with use_port(CountingPort()):
+        builder = MessageBuilder.next_step(None).add_text("a").add_option_call("o", {}).add_text("b")
+        said, called = builder.to_messages()
+
+    assert said.created_at is not None
+    assert called.created_at is not None
+    assert said.created_at < called.created_at
+    assert said.id < called.id
+
+
+def test_what_is_given_empty_is_not_guessed(call: Message) -> None:
+    with pytest.raises(ValidationError, match="A name is"):
+        MessageBuilder.next_step(None).add_image("x", "data:,", id="")
+    with pytest.raises(ValidationError, match="A name is"):
+        OptionResultBuilder.response_to(call, policy="").success()
+    with pytest.raises(ValidationError, match="url"):
+        MessageBuilder.next_step(None).add_image("x", "https://example.com/\ud800")
+    with pytest.raises(TypeError, match="a step is"):
+        MessageBuilder.next_step(True)
+
+
 def test_the_message_is_the_same_until_something_is_added() -> None:
     builder = MessageBuilder.next_step(None).add_text("a")
     first = builder.to_message()

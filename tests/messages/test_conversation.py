@@ -1,6 +1,7 @@
 """Conversation: an immutable sequence that knows which result answers which call."""
 
 import copy
+import pickle
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from antiphon import Conversation, Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
 from antiphon.messages import Tool
@@ -74,6 +75,9 @@ def test_it_has_tools_and_metadata() -> None:
     same = conversation.append(say("b")), conversation.window(1), conversation.filter()
     for derived in (conversation[:1], conversation[0:0], *same):
         assert derived.header == conversation.header
+    assert conversation.replace(tools=()).tools == ()
+    assert conversation.replace(tools=()).metadata == conversation.metadata
+    assert conversation.replace(metadata={}).tools == (tool,)
     with pytest.raises(ValidationError, match="metadata"):
         Conversation(metadata={"a": 1})  # type: ignore[dict-item]
 
@@ -104,6 +108,8 @@ def test_equality_is_by_content() -> None:
     assert one != Conversation([say("a")], metadata={"a": {}})
     assert one != [say("a")]
     assert one[:0] == Conversation()
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert TypeAdapter(Conversation).validate_python(one) is one
     assert copy.copy(one) is one
     assert copy.deepcopy(one) is one
 
@@ -199,6 +205,22 @@ def test_an_id_used_again_pairs_with_its_own_turn() -> None:
     assert conversation.answer_to(conversation[2]) == conversation[3]
     assert ids(conversation.open_calls()) == "c3"
     assert conversation.orphans() == ()
+
+
+def test_a_call_that_nobody_answered_does_not_take_a_later_result() -> None:
+    conversation = Conversation([call("c1", "x"), say("never mind"), call("c2", "x"), answer("r", "x")])
+    parallel = Conversation([call("c1", "x"), call("c2", "x"), answer("r1", "x"), answer("r2", "x")])
+
+    assert ids(conversation.open_calls()) == "c1"
+    assert parallel.answer_to(parallel[0]) == parallel[2]
+    assert parallel.answer_to(parallel[1]) == parallel[3]
+
+
+def test_the_same_call_said_twice_has_two_results() -> None:
+    twice = call("c", "x", step_num=1)
+    (transition,) = Conversation([twice, answer("ra", "x"), twice, answer("rb", "x")]).transitions()
+
+    assert ids(transition.results) == "ra rb"
 
 
 def test_parallel_calls_may_be_answered_out_of_order() -> None:
@@ -311,6 +333,8 @@ def test_filters_take_a_message_as_a_place(talk: Conversation) -> None:
     assert ids(talk.filter(after=talk[3], before=talk[1])) == ""
     with pytest.raises(ValueError, match="'x' is not in this conversation"):
         talk.filter(after=say("x"))
+    with pytest.raises(TypeError, match="a message or a time, not str"):
+        talk.filter(after="q")  # type: ignore[arg-type]
 
 
 def test_a_chain_is_what_led_to_it_and_what_came_of_it() -> None:

@@ -1,6 +1,8 @@
 """The house format: bytes that are a function of the content, and a door that lets nothing else in."""
 
 import json
+import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -105,6 +107,21 @@ def test_the_form_of_a_hot_class_is_the_general_one(message: Message) -> None:
 def shown(form: Any) -> Any:
     """A house form in which what orjson cannot compare is text."""
     return {key: repr(value) if type(value) is not orjson.Fragment else "text" for key, value in form.items()}
+
+
+def test_looking_at_a_tool_does_not_change_what_is_written() -> None:
+    given_, default = Tool(name="t", parameters={}), Tool(name="t")
+    conversation = Conversation(tools=[given_])
+    before = dumps(conversation)
+
+    assert given_.parameters == {}
+    assert dumps(conversation) == before
+    assert given_ == default
+
+
+def test_only_messages_and_conversations_are_written() -> None:
+    with pytest.raises(TypeError, match="a message or a conversation, not dict"):
+        dumps({})  # type: ignore[arg-type]
 
 
 def test_the_written_form_is_plain() -> None:
@@ -243,7 +260,7 @@ def test_bad_bytes_are_a_typed_error(data: bytes, complaint: str) -> None:
         (lambda form: form.update(created_at="2026-01-01T00:00:00.123456789Z"), "created_at", "A time is|microseconds"),
         (lambda form: form.update(metadata={"a": 1}), "metadata.a", "namespace"),
         (lambda form: form.update(metadata=[]), "metadata", "JSON object"),
-        (lambda form: form.update(metadata={"a\x00": {}}), "metadata.a\x00", "A namespace is a name"),
+        (lambda form: form.update(metadata={"a\x00": {}}), "metadata.'a\\x00'", "A namespace is a name"),
         (lambda form: form["payload"].update(kind="action_call"), "payload", "does not match any of the expected tags"),
         (lambda form: form["payload"].pop("kind"), "payload", "Unable to extract tag"),
         (lambda form: form["payload"].update(arguments=[]), "payload.arguments", "instance of dict|JSON object"),
@@ -291,7 +308,7 @@ def test_a_path_goes_into_parts_and_json() -> None:
 def test_a_path_has_no_step_that_is_not_in_the_data(form: Any, where: str) -> None:
     """A union's tag may be spelled like a key, and is still no step."""
     with pytest.raises(DecodeError) as caught:
-        loads(orjson.dumps({"antiphon": 1, "policy": "user", "payload": form}))
+        loads(orjson.dumps({"antiphon": 1, "id": "m", "policy": "user", "payload": form}))
 
     assert caught.value.where == where
 
@@ -325,7 +342,7 @@ def test_a_bad_first_line_of_a_file_is_named(line: bytes, where: str) -> None:
 
 def test_more_than_one_complaint_is_counted() -> None:
     with pytest.raises(DecodeError, match="and 1 more"):
-        loads(b'{"antiphon":1}')
+        loads(b'{"antiphon":1,"id":"m"}')
 
 
 def test_something_else_than_expected_is_an_error() -> None:
@@ -397,6 +414,117 @@ def test_the_lean_schema_is_leaner() -> None:
     assert "'custom_error_type': 'name'" not in lean
 
 
+# ---------------------------------------------------------------- the edge of what is allowed
+
+
+def test_what_can_be_built_can_be_read_at_every_limit() -> None:
+    """The constructors and `loads` draw the same line, to the byte."""
+    room = MIB - len(dumps(said("")))
+    large = Tool(name="t", description="x" * 700_000)
+    for message in (
+        said("a" * room),
+        Message(id="1", policy="u", payload=PartsPayload(parts=(DataPart(data=[10**4299, -(10**4299)]),))),
+        Message(id="1", policy="u", payload=PartsPayload(parts=(MediaPart(modality="image", url="DATA:,", id="x"),))),
+        Message(id="1", policy="u", payload=PartsPayload(parts=(MediaPart(modality="image", url="DATA:," + "A" * 2 * MIB),))),
+        Message(id="1", policy="u", payload=PartsPayload(parts=(DataPart(data=[0] * 90_000), DataPart(data=[0] * 90_000)))),
+    ):
+        assert loads(dumps(message)) == message
+    header = Conversation(tools=[large, large, large])
+    assert loads(dumps(header)) == header
+    with pytest.raises(ValidationError, match="more than 1048576"):
+        said("a" * (room + 1))
+    with pytest.raises(ValidationError, match="270000 values|more than 200000"):
+        Message(id="1", policy="u", payload=PartsPayload(parts=(DataPart(data=[0] * 90_000),) * 3))
+    with (
+        pytest.raises(ValidationError, match="Tools and metadata have"),
+        use_limits(Limits(message_bytes=10, data_url_bytes=10)),
+    ):
+        Conversation(tools=[Tool(name="t")])
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59-02:00"])
+def test_a_time_beyond_the_calendar_is_refused(text: str) -> None:
+    with pytest.raises(DecodeError, match="years 1 to 9999") as caught:
+        loads(dumps(said(created_at="2026-01-01T00:00:00Z")).replace(b"2026-01-01T00:00:00Z", text.encode()))
+
+    assert caught.value.where == "created_at"
+
+
+def test_nothing_is_invented_while_reading() -> None:
+    """The same bytes are the same message: an id that is missing is an error."""
+    with pytest.raises(DecodeError, match="Field required") as caught:
+        loads(b'{"antiphon":1,"policy":"user","payload":{"kind":"parts","parts":[]}}')
+
+    assert caught.value.where == "id"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (1e16, b"1e+16"),
+        (1e15, b"1000000000000000.0"),
+        (1.5e300, b"1.5e+300"),
+        (1e-7, b"1e-7"),
+        (0.0001, b"0.0001"),
+        (-0.0, b"-0.0"),
+        (0.1 + 0.2, b"0.30000000000000004"),
+        (5e-324, b"5e-324"),
+        (1.7976931348623157e308, b"1.7976931348623157e+308"),
+        (123456789012345680.0, b"1.2345678901234568e+17"),
+        (2**64, b"18446744073709551616"),
+        (-1, b"-1"),
+    ],
+)
+def test_numbers_are_written_in_one_way_for_ever(number: float, text: bytes) -> None:
+    """G10: the bytes do not depend on the versions of what writes them."""
+    assert b'"data":' + text + b"}" in dumps(Message(policy="u", payload=PartsPayload(parts=(DataPart(data=number),))))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        call_with(b"{" + b",".join(b'"%x":1' % number for number in range(60_000)) + b',"ff":1}'),
+        b'{"antiphon":1,"id":"m",' + b",".join(b'"%x":1' % number for number in range(90_000)) + b"}",
+        b'{"antiphon":1,"id":"m","policy":"u","payload":{"kind":"parts","parts":[' + b",".join([b"1"] * 99_000) + b"]}}",
+        b'{"antiphon":1,"id":"m","policy":"u","payload":{"kind":"parts","parts":[]},"to":['
+        + b",".join([b"1"] * 99_000)
+        + b"]}",
+        b'{"antiphon":1,"id":"data:","policy":"u","payload":[' + b",".join([b"[]"] * 4_000_000) + b"]}",
+    ],
+    ids=["duplicate among many", "unknown keys", "wrong parts", "wrong receivers", "many lists"],
+)
+def test_hostile_bytes_cost_little(data: bytes) -> None:
+    """G21: a refusal takes less than a second, and not many times the memory of the input."""
+    tracemalloc.start()
+    start = time.perf_counter()
+    with pytest.raises(DecodeError):
+        loads(data)
+    spent, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert spent < 5  # tracing makes it several times slower
+    assert peak < 64 * MIB
+
+
+def test_strange_keys_are_not_printed_as_they_are() -> None:
+    """S9: an error goes to terminals and logs."""
+    form = {"antiphon": 1, "id": "m", "policy": "u", "payload": {"kind": "parts", "parts": []}, "\x1b[2J\nERROR": 1}
+    with pytest.raises(DecodeError) as strange:
+        loads(orjson.dumps(form))
+    with pytest.raises(DecodeError) as long:
+        loads(orjson.dumps({**form, "x" * 5000: 1, "\x1b[2J\nERROR": 1}).replace(b"\\u001b[2J\\nERROR", b"y"))
+
+    assert str(strange.value) == r"antiphon at '\x1b[2J\nERROR': Extra inputs are not permitted"
+    assert len(str(long.value)) < 200
+
+
+def test_a_duplicate_key_is_found_where_it_is() -> None:
+    with pytest.raises(DecodeError) as caught:
+        loads(call_with(b'[1,{"a":{"b":1,"b":2}}]'))
+
+    assert caught.value.where == "payload.arguments.q[1].a"
+
+
 # ---------------------------------------------------------------- size
 
 
@@ -428,7 +556,7 @@ def test_text_does_not_pass_as_a_data_url() -> None:
     """The word `data:` in a text buys no room."""
     data = dumps(said("MARK")).replace(b"MARK", b"data:" + b"a" * 2 * MIB)
 
-    with pytest.raises(DecodeError, match="message has .* more than 1048576"):
+    with pytest.raises(DecodeError, match="more than 1048576"):
         loads(data)
 
 

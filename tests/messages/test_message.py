@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests import strategies
+from tests.messages.test_conversation import histories
 
 from antiphon import (
     RUNTIME_POLICY,
@@ -26,7 +27,8 @@ from antiphon import (
     Usage,
     dumps,
 )
-from antiphon.messages import RESERVED_POLICIES, Limits, RoleHint, use_limits
+from antiphon.messages import RESERVED_POLICIES, Limits, RoleHint, use_limits, use_port
+from antiphon.testing import CountingPort
 
 MIB = 1024 * 1024
 HI = PartsPayload(parts=(TextPart(text="hi"),))
@@ -82,10 +84,10 @@ def test_the_role_hint_is_one_of_four_or_none() -> None:
         message(role_hint_for_llm="model")
 
 
-@given(st.lists(strategies.messages, max_size=2), st.sampled_from([None, *get_args(RoleHint)]))
-def test_the_role_hint_means_nothing_to_the_core(messages: list[Message], hint: Any) -> None:
+@given(histories(), st.sampled_from([None, *get_args(RoleHint)]))
+def test_the_role_hint_means_nothing_to_the_core(conversation: Conversation, hint: Any) -> None:
     """OP-009, OP-051: changing every hint changes no result of the core."""
-    other = [each.model_copy(update={"role_hint_for_llm": hint}) for each in messages]
+    other = Conversation(each.model_copy(update={"role_hint_for_llm": hint}) for each in conversation)
 
     def core(conversation: Conversation) -> Any:
         return {
@@ -97,10 +99,12 @@ def test_the_role_hint_means_nothing_to_the_core(messages: list[Message], hint: 
             "turns": [[m.id for m in group] for group in conversation.turns()],
             "transitions": [[m.id for m in t.actions] for t in conversation.transitions()],
             "window": [m.id for m in conversation.window(2)],
+            "size": [m.id for m in conversation.window(size=200)],
+            "tokens": [m.id for m in conversation.window(tokens=100)],
             "chains": [[m.id for m in conversation.chain(each)] for each in conversation],
         }
 
-    assert core(Conversation(messages)) == core(Conversation(other))
+    assert core(conversation) == core(other)
 
 
 def test_reserved_policies_are_named() -> None:
@@ -126,6 +130,25 @@ def test_time_is_aware_and_in_utc() -> None:
     for wrong in (datetime(2026, 1, 1), "2026-01-01", "yesterday", 1767225600, "2026-01-01T10:00:00.1234567Z"):
         with pytest.raises(ValidationError, match="created_at"):
             message(created_at=wrong)
+
+
+def test_a_time_of_another_library_is_a_time() -> None:
+    class Theirs(datetime):
+        pass
+
+    made = message(created_at=Theirs(2026, 1, 1, tzinfo=UTC))
+
+    assert type(made.created_at) is datetime
+    assert b"2026-01-01T00:00:00Z" in dumps(made)
+
+
+def test_a_port_must_give_names() -> None:
+    class Wrong(CountingPort):
+        def new_id(self) -> Any:
+            return 5
+
+    with use_port(Wrong()), pytest.raises(ValueError, match="must give a name, not 5"):
+        Message(policy="u", payload=HI)
 
 
 def test_cost_is_exact() -> None:
@@ -172,6 +195,7 @@ def test_the_schema_can_be_published() -> None:
     assert schema["properties"]["payload"]["discriminator"]["propertyName"] == "kind"
     assert schema["properties"]["metadata"]["type"] == "object"
     assert schema["additionalProperties"] is False
+    assert "default" not in schema["properties"]["metadata"]
     assert Message.model_json_schema(mode="serialization")
 
 
@@ -229,6 +253,10 @@ def rich() -> Message:
         lambda m: m.model_copy(update={"step_num": "x"}),
         lambda m: object.__setattr__(m.payload, "result", 1),
         lambda m: type(m).model_construct(policy="a\x00", payload=m.payload),
+        lambda m: m.copy(update={"policy": "a\x00"}),
+        lambda m: m.__setstate__({"__dict__": {}}),
+        lambda m: type("Mutable", (TextPart,), {}, frozen=False),
+        lambda m: type("Larger", (Message,), {"__annotations__": {"extra": int}}),
     ],
 )
 def test_no_way_leads_into_a_message(rich: Message, change: Any) -> None:
@@ -259,6 +287,9 @@ def test_a_changed_copy_is_another_message(rich: Message) -> None:
     assert rich.policy == "user"
     assert other.payload == rich.payload
     assert other != rich
+    assert rich.copy(update={"policy": "other"}) == other
+    rich.model_fields_set.clear()
+    assert rich.model_fields_set
 
 
 def test_there_is_no_unchecked_constructor(rich: Message) -> None:
@@ -360,31 +391,17 @@ def test_what_is_called_small_is_small(one: Message) -> None:
         assert len(dumps(one)) < MIB
 
 
-def test_the_worst_message_that_is_called_small_is_small() -> None:
-    """Eight parts of the hungriest kind, each text as long as allowed and written as six bytes a character."""
-    from antiphon import ReasoningPart
-    from antiphon.messages._message import is_surely_small
+def test_a_message_of_many_small_pieces_is_measured() -> None:
+    """Small texts in small parts add up."""
+    many = Citation(url="\0" * 4096, title="\0" * 4096, source="\0" * 4096, quote="\0" * 4096)
 
-    worst = "\x00" * 4096
-    part = ReasoningPart(text=worst, signature=worst, encrypted_content=worst, metadata={"n": {"t": "\x00" * 680}})
-    payload = OptionResultPayload(
-        invocation_id="😀" * 512,
-        option_name="😀" * 512,
-        is_error=True,
-        result=worst,
-        error_type=worst,
-        error_message=worst,
-        parts=(part,) * 8,
-    )
-    name = "😀" * 512
-    rest = dict.fromkeys(("id", "policy", "turn_id", "thread_id", "correlation_id", "in_reply_to", "parent_id"), name)
-    one = Message(payload=payload, to=(name,) * 8, **rest)
-
-    assert is_surely_small(one)
-    assert len(dumps(one)) < MIB
+    with pytest.raises(ValidationError, match="more than 1048576"):
+        message(payload=PartsPayload(parts=(TextPart(text="x", citations=(many,) * 8),) * 8))
 
 
 def test_limits_say_what_is_possible() -> None:
     for depth in (0, 201):
         with pytest.raises(ValueError, match="depth must be 1 to 200"):
             Limits(depth=depth)
+    with pytest.raises(ValueError, match="not negative"):
+        Limits(nodes=-1)

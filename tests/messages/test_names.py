@@ -29,6 +29,14 @@ BAD = {
     "filler": "\u3164",
     "line separator": "a\u2028b",
     "lone surrogate": "a\ud800",
+    "leading space": " a",
+    "trailing space": "a ",
+    "only a space": " ",
+    "no-break space": "a\u00a0b",
+    "ideographic space": "a\u3000b",
+    "braille blank": "\u2800",
+    "private use": "\ue000",
+    "musical formatting": "a\U0001d173",
 }
 PAYLOAD = PartsPayload(parts=())
 

@@ -50,8 +50,8 @@ def test_keep_decides_what_stays() -> None:
 
 
 def test_what_is_kept_brings_its_other_half() -> None:
-    assert ids(TALK.window(3, keep=lambda message: message.id == "b")) == "b rb q2"
-    assert ids(TALK.window(3, keep=lambda message: message.id == "rb")) == "b rb q2"
+    assert ids(TALK.window(3, keep=lambda message: message.id == "b")) == "t a b rb ra"
+    assert ids(TALK.window(6, keep=lambda message: message.id == "rb")) == "t a b rb ra q2"
     twice = Conversation([call("c", "x"), answer("r", "x"), answer("again", "x"), say("q")])
     assert ids(twice.window(3, keep=lambda message: message.id == "again")) == "c r again"
 
@@ -64,12 +64,21 @@ def test_a_window_never_starts_with_an_orphan() -> None:
 
 
 def test_a_window_by_size_and_by_tokens() -> None:
-    size = len(house_bytes(TALK[-1]))
+    size = len(house_bytes(TALK[-1].payload))
 
     assert ids(TALK.window(size=size, keep=lambda message: False)) == "q2"
     assert ids(TALK.window(size=size - 1, keep=lambda message: False)) == ""
     assert ids(TALK.window(tokens=10_000)) == ids(TALK)
     assert ids(TALK.window(tokens=3, count_tokens=lambda message: 1)) == "s f1 q2"
+
+
+def test_an_utterance_without_a_turn_is_not_cut_either() -> None:
+    """Same step and policy are one utterance, as `turns` has it."""
+    conversation = Conversation([say("t", "x", step_num=1), call("c", "i", policy="x", step_num=1), answer("r", "i")])
+
+    assert [ids(turn) for turn in conversation.turns()] == ["t c", "r"]
+    assert ids(conversation.window(2)) == ""
+    assert ids(conversation.window(3)) == "t c r"
 
 
 def test_the_journal_is_not_in_a_window() -> None:
@@ -104,7 +113,7 @@ def test_a_window_is_closed_ordered_and_within_its_limit(conversation: Conversat
 
     assert [m.id for m in window] == [m.id for m in looked_at if m.id in chosen]
     assert kept <= chosen
-    assert len(window) <= max(count, len(kept))
+    assert len(window) <= max(count, len(conversation.window(0)))
     for result in conversation.results():
         found = conversation.call_of(result)
         if found is not None and result.lane != "effect":

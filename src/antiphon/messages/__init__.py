@@ -6,10 +6,11 @@ of it). Nothing here knows a provider, a network, a clock or a disk.
 
 from antiphon.messages._builders import MessageBuilder, OptionResultBuilder
 from antiphon.messages._conversation import Conversation, Tool
-from antiphon.messages._house import HOUSE_VERSION, dumps, loads
+from antiphon.messages._house import dumps, loads
 from antiphon.messages._json import Json, JsonArray, JsonObject, thaw
 from antiphon.messages._limits import Limits, current_limits, use_limits
 from antiphon.messages._message import RESERVED_POLICIES, RUNTIME_POLICY, Lane, Message, RoleHint, Usage
+from antiphon.messages._model import HOUSE_VERSION
 from antiphon.messages._names import Name, is_name
 from antiphon.messages._parts import (
     Citation,

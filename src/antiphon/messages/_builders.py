@@ -23,6 +23,7 @@ from antiphon.messages._port import current_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import datetime
 
     from antiphon.messages._json import Json
 
@@ -50,6 +51,7 @@ class MessageBuilder:
         self._parts: list[Part] = []
         self._calls: list[Message] = []
         self._calls_before_parts = 0
+        self._begun: tuple[str, datetime] | None = None
         self._message: Message | None = None
 
     @classmethod
@@ -94,18 +96,21 @@ class MessageBuilder:
         """Add a call, with an invocation id of its own. Each call is a message of its own; see `to_messages`."""
         invocation = current_port().new_id()
         payload = OptionCallPayload(invocation_id=invocation, option_name=option_name, arguments=arguments)
-        self._calls.append(self._make(payload, "assistant"))
+        self._calls.append(self._make(payload, "assistant", _id_and_time()))
         return self
 
     def _add_media(self, modality: Modality, hint: str | None, url: str, mime: str | None, id: str | None) -> Self:
         if hint is not None and "://" in hint and "://" not in url and not url.startswith(("data:", "urn:")):
             raise ValueError(f"the hint comes first, then the URL: add_{modality}({url!r}, {hint!r})")
-        media_id = id or f"media-{sha256(f'{modality} {url}'.encode()).hexdigest()[:16]}"
+        content = f"{modality} {url}".encode(errors="surrogatepass")
+        media_id = f"media-{sha256(content).hexdigest()[:16]}" if id is None else id
         return self._add(MediaPart(modality=modality, url=url, mime=mime, prompt_hint=hint, id=media_id))
 
     def _add(self, part: Part) -> Self:
         if not self._parts:
             self._calls_before_parts = len(self._calls)
+        if self._begun is None or self._message is not None:
+            self._begun = _id_and_time()  # those of a message are from when it began, so that they sort as it stands
         self._parts.append(part)
         self._message = None
         return self
@@ -137,7 +142,8 @@ class MessageBuilder:
         if not self._parts:
             raise ValueError("no part was added; use add_text or another add_…, or take to_messages() for calls alone")
         if self._message is None:
-            self._message = self._make(PartsPayload(parts=tuple(self._parts)), _ROLE_OF_POLICY.get(self._policy))
+            begun = self._begun or _id_and_time()
+            self._message = self._make(PartsPayload(parts=tuple(self._parts)), _ROLE_OF_POLICY.get(self._policy), begun)
         return self._message
 
     def to_messages(self) -> tuple[Message, ...]:
@@ -146,15 +152,18 @@ class MessageBuilder:
         before = self._calls_before_parts if self._parts else len(self._calls)
         return (*self._calls[:before], *said, *self._calls[before:])
 
-    def _make(self, payload: PartsPayload | OptionCallPayload, usual_hint: RoleHint | None) -> Message:
+    def _make(
+        self, payload: PartsPayload | OptionCallPayload, usual_hint: RoleHint | None, begun: tuple[str, datetime]
+    ) -> Message:
         return Message(
+            id=begun[0],
             policy=self._policy,
             payload=payload,
             role_hint_for_llm=usual_hint if self._role_hint is None else self._role_hint,
             step_num=self._step_num,
             turn_id=self._turn_id,
             thread_id=self._thread_id,
-            created_at=current_port().now(),
+            created_at=begun[1],
         )
 
 
@@ -169,7 +178,7 @@ class OptionResultBuilder:
         self._call = call
         self._invocation_id = call.payload.invocation_id
         self._option_name = call.payload.option_name
-        self._policy = policy or self._option_name
+        self._policy = self._option_name if policy is None else policy
 
     @classmethod
     def response_to(cls, call: Message, *, policy: str | None = None) -> Self:
@@ -238,9 +247,16 @@ class OptionResultBuilder:
         )
 
 
+def _id_and_time() -> tuple[str, datetime]:
+    port = current_port()
+    return port.new_id(), port.now()
+
+
 def _step_of(last: Message | int | None) -> int | None:
     if isinstance(last, Message):
         return last.step_num
+    if isinstance(last, bool):
+        raise TypeError("a step is a message, a number or None")
     if last is not None and last < 0:
         raise ValueError(f"a step number is not negative: {last}")
     return last

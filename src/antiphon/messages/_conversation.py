@@ -4,30 +4,38 @@ Growing is cheap: `append` gives a new conversation that shares the old one's st
 first n messages of a log that only ever grows. Two conversations that grow apart from the same one cost one copy. The
 index is shared too, built when first asked for, and holds positions; a position at or after n is in another's future.
 
-A result answers the oldest open call of its invocation that stands before it, so that formats which use an id again
-("call_0" in every turn) pair as they were meant. A result with no such call is an orphan if its invocation was never
-called, else a repetition that belongs to the last call. What is wrong with a history is kept as it came; `check` names it.
+A result answers an open call of its invocation that stands before it: the oldest of the latest utterance that has one, so
+that formats which use an id again ("call_0" in every turn) pair as they were meant, even after a call that nobody answered.
+A result with no such call is an orphan if its invocation was never called, else a repetition that belongs to the last call.
+What is wrong with a history is kept as it came; `check` names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from threading import Lock
 from typing import Annotated, Self, overload
 
+from pydantic import FailFast, Field, model_validator
+from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import override
 
 from antiphon.messages._json import Json
+from antiphon.messages._limits import current_limits
 from antiphon.messages._message import Lane, Message
-from antiphon.messages._model import EMPTY, JsonField, Model
+from antiphon.messages._model import EMPTY, JsonField, Model, house_bytes, without_default
 from antiphon.messages._names import Name
 from antiphon.messages._parts import Metadata, MetadataField, Text
 from antiphon.messages._payloads import Kind
 from antiphon.messages._steps import Transition, collapse, group_by_step, group_by_turn
-from antiphon.messages._window import estimate_tokens, house_size, is_system, window_positions
+from antiphon.messages._window import estimate_tokens, is_system, payload_size, window_positions
 
 __all__ = ["Conversation", "Header", "Tool"]
+
+
+_HEADER_ROOM = 64
+"""Bytes of a conversation's first line around its header."""
 
 
 class Tool(Model, frozen=True):
@@ -35,7 +43,7 @@ class Tool(Model, frozen=True):
 
     name: Name
     description: Text | None = None
-    parameters: Annotated[Mapping[str, Json], JsonField("object")] = EMPTY
+    parameters: Annotated[Mapping[str, Json], JsonField("object"), Field(json_schema_extra=without_default)] = EMPTY
     """The JSON Schema of its arguments."""
     metadata: MetadataField = EMPTY
 
@@ -43,8 +51,17 @@ class Tool(Model, frozen=True):
 class Header(Model, frozen=True):
     """What a conversation has beside its messages."""
 
-    tools: tuple[Tool, ...] = ()
+    tools: Annotated[tuple[Tool, ...], FailFast()] = ()
     metadata: MetadataField = EMPTY
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> Self:
+        limits = current_limits()
+        most, size = limits.message_bytes + limits.data_url_bytes, len(house_bytes(self)) + _HEADER_ROOM
+        if size > most:
+            context = {"size": size, "most": most}
+            raise PydanticCustomError("too_large", "Tools and metadata have {size} bytes, more than {most}", context)
+        return self
 
 
 class _Log:
@@ -63,7 +80,8 @@ class _Log:
         self.answer_to: dict[int, int] = {}
         """The result that answers a call."""
         self.orphans: list[int] = []
-        self._open: dict[tuple[bool, str], list[int]] = {}
+        self._open: dict[tuple[bool, str], list[tuple[Hashable, int]]] = {}
+        self._run = 0
         self._last: dict[tuple[bool, str], int] = {}
 
     def grown(self, length: int, more: Iterable[Message]) -> _Log:
@@ -84,6 +102,8 @@ class _Log:
 
     def _index_one(self, position: int, message: Message) -> None:
         self.first.setdefault(message.id, position)
+        if message.kind != "option_call":
+            self._run = position  # calls without a turn belong together while nothing stands between them
         if (invocation := message.invocation_id) is None:
             return
         key = (message.lane == "effect", invocation)
@@ -91,12 +111,14 @@ class _Log:
         if message.kind == "option_result":
             self._index_result(key, position)
         else:
-            self._open.setdefault(key, []).append(position)
+            turn = self._run if message.turn_id is None else message.turn_id
+            self._open.setdefault(key, []).append((turn, position))
             self._last[key] = position
 
     def _index_result(self, key: tuple[bool, str], position: int) -> None:
         if waiting := self._open.get(key):
-            call = waiting.pop(0)
+            latest = waiting[-1][0]
+            call = waiting.pop(next(index for index, (turn, _) in enumerate(waiting) if turn == latest))[1]
             self.call_of[position] = call
             self.answer_to[call] = position
         elif (last := self._last.get(key)) is not None:
@@ -188,6 +210,13 @@ class Conversation(Sequence[Message]):
         tools = f", tools={[tool.name for tool in self.tools]}" if self.tools else ""
         return f"<Conversation of {len(self)} messages{tools}>"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revive, (self._header, self._messages())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> core_schema.CoreSchema:
+        return core_schema.is_instance_schema(cls)
+
     def __copy__(self) -> Self:
         return self
 
@@ -204,6 +233,13 @@ class Conversation(Sequence[Message]):
         """Return the conversation with more messages."""
         more = _checked(messages)
         return self._of(self._header, self._log.grown(self._length, more), self._length + len(more))
+
+    def replace(self, *, tools: Iterable[Tool] | None = None, metadata: Metadata | None = None) -> Self:
+        """Return the conversation with other tools or metadata."""
+        header = Header(
+            tools=self.tools if tools is None else tuple(tools), metadata=self.metadata if metadata is None else metadata
+        )
+        return self._of(header, self._log, self._length)
 
     # ------------------------------------------------------------ looking up
 
@@ -222,6 +258,10 @@ class Conversation(Sequence[Message]):
     def answer_to(self, call: Message) -> Message | None:
         """Return the result that answers this call, if it is there."""
         return self._at(self._log.index().answer_to.get(self._position(call)))
+
+    def answer_at(self, position: int) -> Message | None:
+        """Return the result that answers the call at this position, if it is there."""
+        return self._at(self._log.index().answer_to.get(position))
 
     def call_of(self, result: Message) -> Message | None:
         """Return the call that this result belongs to, if it is there."""
@@ -293,6 +333,9 @@ class Conversation(Sequence[Message]):
         Raises:
             ValueError: `after` or `before` is a message that is not in the conversation.
         """
+        for place in (after, before):
+            if place is not None and not isinstance(place, Message | datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"after and before are a message or a time, not {type(place).__name__}")
         wanted = {"policy": policy, "kind": kind, "lane": lane, "step_num": step, "turn_id": turn, "thread_id": thread}
         asked = [(name, value) for name, value in wanted.items() if value is not None]
         chosen = self[self._position(after) + 1 :] if isinstance(after, Message) else self
@@ -363,7 +406,7 @@ class Conversation(Sequence[Message]):
     ) -> Self:
         """Return the latest messages that fit, and before them what `keep` says (by default policy `system`).
 
-        Give one of `count` (messages), `size` (bytes of the house form) or `tokens`. The window is never more than that,
+        Give one of `count` (messages), `size` (bytes of their payloads) or `tokens`. The window is never more than that,
         unless what is kept already is. It begins where no call is cut from its result and no utterance in two, and
         never with an orphan; so it may be smaller than asked for. What is kept brings its other half along.
 
@@ -374,7 +417,7 @@ class Conversation(Sequence[Message]):
             case (int() as most, None, None):
                 cost: Callable[[Message], int] = lambda message: 1  # noqa: E731
             case (None, int() as most, None):
-                cost = house_size
+                cost = payload_size
             case (None, None, int() as most):
                 cost = count_tokens
             case _:
@@ -388,6 +431,10 @@ class Conversation(Sequence[Message]):
 
     def _without_effects(self) -> Self:
         return self._with(message for message in self if message.lane != "effect")
+
+
+def _revive(header: Header, messages: list[Message]) -> Conversation:
+    return Conversation(messages, tools=header.tools, metadata=header.metadata)
 
 
 def _checked(messages: Iterable[Message]) -> list[Message]:

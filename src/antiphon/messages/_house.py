@@ -14,6 +14,7 @@ field by field: `_lean` takes those questions out of Pydantic's schema. Any doub
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, TypeVar, cast, overload
@@ -25,17 +26,18 @@ from antiphon.errors import DecodeError, NewerVersionError
 from antiphon.messages._conversation import Conversation, Header
 from antiphon.messages._json import JsonError, fits, parse
 from antiphon.messages._limits import Limits, current_limits, use_limits
-from antiphon.messages._message import Message
-from antiphon.messages._model import VERIFIED, JsonField, house_bytes
+from antiphon.messages._message import Message, count_values, most_values
+from antiphon.messages._model import HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, VERIFIED, JsonField, house_bytes
 from antiphon.messages._names import NAME_LENGTH
 
 __all__ = ["HOUSE_VERSION", "dumps", "loads"]
 
-HOUSE_VERSION = 1
-"""The version that `dumps` writes, under the key `antiphon`."""
-
-_KEY = "antiphon"
-_MARK = f'{{"{_KEY}":{HOUSE_VERSION}'.encode()
+_HEADER = b'"conversation":'
+_WIDEST = 64
+"""Keys in an object of ours at most, so that a strange one is not looked at key by key."""
+_BIG = 64 * 1024
+"""Bytes from which on a text is looked at for such objects."""
+_DATA_URL = re.compile(rb'"data:[^"\\]*"', re.IGNORECASE)
 
 _UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From a version to a function that turns its form (of a message, or of a conversation's first line) into the next one's."""
@@ -49,8 +51,10 @@ StoredT = TypeVar("StoredT", Message, Conversation)
 def dumps(value: Message | Conversation) -> bytes:
     """Write a message (one line, without a line break) or a conversation (JSON Lines) in the house format."""
     if isinstance(value, Message):
-        return b"%b,%b" % (_MARK, house_bytes(value)[1:])
-    header = b'%b,"conversation":%b}' % (_MARK, house_bytes(value.header))
+        return HOUSE_MARK + house_bytes(value)[1:]
+    if not isinstance(value, Conversation):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"dumps takes a message or a conversation, not {type(value).__name__}")
+    header = b"%b%b%b}" % (HOUSE_MARK, _HEADER, house_bytes(value.header))
     return b"\n".join((header, *map(dumps, value), b""))
 
 
@@ -74,69 +78,100 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
         with use_limits(limits):
             return loads(data, expect) if expect else loads(data)
     first, _, rest = bytes(data).partition(b"\n")
-    form = _form(first, "line 1" if rest else "")
-    found = _conversation(form, rest) if "conversation" in form else _only_message(first, form, rest)
+    line = _Line(first, "line 1" if rest else "")
+    found = _conversation(line, rest) if "conversation" in line.form else _only_message(line, rest)
     if expect is not None and not isinstance(found, expect):
         raise _error(f"expected a {expect.__name__.lower()}, found a {type(found).__name__.lower()}")
     return found
 
 
-def _only_message(text: bytes, form: dict[str, Any], rest: bytes) -> Message:
+def _only_message(line: _Line, rest: bytes) -> Message:
     if rest:
         raise _error("more after the message; a file of several begins with a conversation line", "line 2")
-    return _message(text, form, "")
+    return line.message()
 
 
-def _conversation(form: dict[str, Any], rest: bytes) -> Conversation:
-    if len(form) > 1:
-        raise _error(f"unknown key {min(form.keys() - {'conversation'})!r}", "line 1")
+def _conversation(line: _Line, rest: bytes) -> Conversation:
+    if len(line.form) > 1:
+        raise _error(f"unknown key {_shown(min(line.form.keys() - {'conversation'}))}", "line 1")
     try:
-        header = Header.model_validate(form["conversation"])
+        header = Header.model_validate(line.form["conversation"])
     except ValidationError as exc:
-        raise _explained(exc, "line 1", ("conversation",)) from exc
+        raise _explained(exc, "line 1", ("conversation",)) from None
     lines = rest.removesuffix(b"\n").split(b"\n") if rest else []
-    places = (f"line {number}" for number in range(2, len(lines) + 2))
-    messages = [_message(line, _form(line, place), place) for line, place in zip(lines, places, strict=True)]
+    messages = [_Line(text, f"line {number}").message() for number, text in enumerate(lines, start=2)]
     return Conversation(messages, tools=header.tools, metadata=header.metadata)
 
 
-def _form(text: bytes, place: str) -> dict[str, Any]:
-    """Parse one line and bring it to the present version."""
-    limits = current_limits()
-    most = limits.message_bytes + (limits.data_url_bytes if b"data:" in text[: 2 * limits.message_bytes] else 0)
-    if len(text) > most:
-        raise _error(f"{len(text)} bytes, more than {most}; store large content outside and send its URL", place)
-    try:
-        form = parse(text)
-    except JsonError as exc:
-        raise _error(exc.reason, place) from None
-    if type(form) is not dict:
-        raise _error("not a JSON object", place)
-    return _upcast(cast("dict[str, Any]", form), place)
+class _Line:
+    """One line: its text, what it says in the present version, and where it stands."""
+
+    def __init__(self, text: bytes, place: str) -> None:
+        self.text = text
+        self.place = place
+        self._refuse_large()
+        try:
+            form = parse(text)
+        except JsonError as exc:
+            raise _error(exc.reason, place, exc.path) from None
+        if type(form) is not dict:
+            raise _error("not a JSON object", place)
+        self.form, self.is_old = _upcast(cast("dict[str, Any]", form), place)
+
+    def _refuse_large(self) -> None:
+        """Refuse what is surely too large before it is parsed."""
+        text, limits = self.text, current_limits()
+        if len(text) <= min(limits.message_bytes, 2 * limits.nodes):
+            return
+        is_header = _HEADER in text[: 2 * len(HOUSE_MARK + _HEADER)]
+        rest = len(text) if len(text) <= limits.message_bytes else len(_DATA_URL.sub(b"", text))
+        most = limits.message_bytes + (limits.data_url_bytes if is_header else 0)
+        if rest > most:
+            raise _error(f"{rest} bytes, more than {most}; store large content outside and send its URL", self.place)
+        if len(text) > limits.message_bytes + limits.data_url_bytes:
+            raise _error(f"{len(text)} bytes, more than all limits together; upload the file and send its URL", self.place)
+        if (values := count_values(text, limits)) > most_values(limits):
+            raise _error(f"{values} values, more than {most_values(limits)}; store large data as media", self.place)
+
+    def message(self) -> Message:
+        """Return the message that the line holds."""
+        text, form, limits = self.text, self.form, current_limits()
+        if "id" not in form:
+            raise _error("Field required", self.place, ("id",))
+        if len(text) > _BIG:
+            _refuse_wide(form, self.place)
+        try:
+            if len(text) <= limits.message_bytes and not self.is_old and fits(text, form, limits):
+                return cast("Message", _lean(_is_plain(text)).validate_python(form, context=VERIFIED))
+            return Message.model_validate(form)
+        except ValidationError as exc:
+            raise _explained(exc, self.place) from None
 
 
-def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
-    version = form.pop(_KEY, None)
+def _refuse_wide(form: dict[str, Any], place: str) -> None:
+    payload = form.get("payload")
+    parts = payload.get("parts") if isinstance(payload, dict) else None
+    for each in (form, payload, *(parts if isinstance(parts, list) else ())):
+        if isinstance(each, dict) and len(each) > _WIDEST:
+            raise _error(f"an object of {len(each)} keys where a message, payload or part was expected", place)
+
+
+def _upcast(form: dict[str, Any], place: str) -> tuple[dict[str, Any], bool]:
+    """Return a form in the present version, and whether it was in an earlier one."""
+    version = form.pop(HOUSE_KEY, None)
     if version == HOUSE_VERSION and type(version) is int:
-        return form
+        return form, False
     if type(version) is not int or version < 1:
-        raise _error(f"no house format: the key {_KEY!r} must hold the version, {HOUSE_VERSION} at present", place)
+        raise _error(f"no house format: the key {HOUSE_KEY!r} must hold the version, {HOUSE_VERSION} at present", place)
     if version > HOUSE_VERSION:
         reason = f"written in house format {version}, and this antiphon reads up to {HOUSE_VERSION}: upgrade it"
-        raise NewerVersionError(reason, dialect=_KEY, where=place)
+        raise NewerVersionError(reason, dialect=HOUSE_KEY, where=place)
     for step in range(version, HOUSE_VERSION):
-        form = _UPCASTS[step](form)
-    return form
-
-
-def _message(text: bytes, form: dict[str, Any], place: str) -> Message:
-    limits = current_limits()
-    try:
-        if len(text) <= limits.message_bytes and fits(text, form, limits):
-            return cast("Message", _lean(_is_plain(text)).validate_python(form, context=VERIFIED))
-        return Message.model_validate(form)
-    except ValidationError as exc:
-        raise _explained(exc, place) from exc
+        try:
+            form = _UPCASTS[step](form)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+            raise _error(f"not what house format {step} was: {type(exc).__name__}", place) from None
+    return form, True
 
 
 def _is_plain(text: bytes) -> bool:
@@ -174,17 +209,23 @@ def _without_answered(schema: Any, plain: bool) -> Any:
 # ---------------------------------------------------------------- errors
 
 
-def _error(reason: str, place: str = "") -> DecodeError:
-    return DecodeError(reason, dialect=_KEY, where=place)
+def _error(reason: str, place: str = "", path: Iterable[str | int] = ()) -> DecodeError:
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{_shown(step)}" for step in path).removeprefix(".")
+    return DecodeError(reason, dialect=HOUSE_KEY, where=": ".join(filter(None, (place, steps))))
+
+
+def _shown(key: str) -> str:
+    """Return a key from outside as it may be printed: what is long or strange is quoted and cut."""
+    if len(key) <= _WIDEST and key.isprintable():
+        return key
+    return ascii(key[:_WIDEST]) + ("…" if len(key) > _WIDEST else "")
 
 
 def _explained(exc: ValidationError, place: str, prefix: tuple[str, ...] = ()) -> DecodeError:
     """Turn Pydantic's error into ours: the first complaint, and the path to it in the data."""
-    errors = exc.errors(include_url=False, include_context=False)
+    errors = exc.errors(include_url=False, include_context=False, include_input=False)
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    steps = (*prefix, *_steps_in_data(errors[0]["loc"]))
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
-    return _error(errors[0]["msg"] + more, ": ".join(filter(None, (place, path))))
+    return _error(errors[0]["msg"] + more, place, (*prefix, *_steps_in_data(errors[0]["loc"])))
 
 
 def _steps_in_data(loc: Iterable[str | int]) -> list[str | int]:

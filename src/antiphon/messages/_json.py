@@ -24,7 +24,7 @@ from uuid import UUID
 import orjson
 from typing_extensions import override
 
-from antiphon.messages._limits import Limits, current_limits
+from antiphon.messages._limits import NO_LIMITS, Limits, current_limits
 
 __all__ = ["Json", "JsonArray", "JsonObject", "thaw"]
 
@@ -37,6 +37,9 @@ else:
 _INT_DIGITS = 4300
 """Digits of the longest integer: Python's own guard against quadratic conversion, as a fixed number."""
 _INT_BOUND = 10**_INT_DIGITS
+
+_INDENTED = 16_384
+"""Bytes of text up to which its depth is seen by indenting it; beyond, that would take too much memory."""
 
 _TOO_DEEP = "nested too deep to be read"
 
@@ -109,7 +112,7 @@ class JsonObject(Mapping[str, "Json"]):
 
 
 class JsonArray(Sequence["Json"]):
-    """A JSON array that cannot be changed. Equal to a `list` or `tuple` of the same content; `thaw` gives a list."""
+    """A JSON array that cannot be changed. Equal to a `list` of the same content; `thaw` gives such a copy."""
 
     __slots__ = ("__value",)
 
@@ -131,7 +134,7 @@ class JsonArray(Sequence["Json"]):
 
     @override
     def __eq__(self, other: object) -> bool:
-        return same(self.__value, other) if isinstance(other, JsonArray | list | tuple) else NotImplemented
+        return same(self.__value, other) if isinstance(other, JsonArray | list) else NotImplemented
 
     @override
     def __hash__(self) -> int:
@@ -175,8 +178,12 @@ def plain(value: Any) -> Any:
 
 
 def thaw(value: Json) -> Any:
-    """Return a copy of a JSON value made of plain dicts and lists, which are yours to change."""
-    return unpacked(own(value))
+    """Return a copy of a JSON value made of plain dicts and lists, which are yours to change.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    return unpacked(own(value, limits=NO_LIMITS))
 
 
 def unpacked(kept: Any) -> Any:
@@ -187,7 +194,7 @@ def unpacked(kept: Any) -> Any:
 def same(parsed: Any, other: Any) -> bool:
     """Whether a parsed value and anything else are the same JSON content."""
     try:
-        return canonical(parsed) == canonical(unpacked(own(other)))
+        return canonical(parsed) == canonical(unpacked(own(other, limits=NO_LIMITS)))
     except JsonError:
         return False
 
@@ -195,7 +202,7 @@ def same(parsed: Any, other: Any) -> bool:
 # ---------------------------------------------------------------- what we take in
 
 
-def own(value: Any, room: int = 0) -> Any:
+def own(value: Any, room: int = 0, limits: Limits | None = None) -> Any:
     """Check a caller's value and return it in the form we keep. `room` is how much deeper than the limit it may be.
 
     Raises:
@@ -205,7 +212,7 @@ def own(value: Any, room: int = 0) -> Any:
         return value if value.isascii() else _clean_text(value, ())
     if value is None:
         return value
-    limits, value = current_limits(), plain(value)
+    limits, value = limits or current_limits(), plain(value)
     try:
         text = orjson.dumps(value, None, _STRICT)
     except TypeError:
@@ -228,7 +235,20 @@ def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
     depth = limits.depth + room
     if len(text) <= 2 * depth or text.count(b"{") + text.count(b"[") <= depth:
         return True
+    if len(text) > _INDENTED:
+        return _depth(value, depth + 1) <= depth
     return b"\n" + b"  " * depth not in write(value, _STRICT | orjson.OPT_INDENT_2)
+
+
+def _depth(value: Any, most: int) -> int:
+    """Return how deep a value is, or `most` if that is not enough, level by level."""
+    level: list[Any] = [value]
+    for depth in range(most):
+        boxes = [each for each in level if type(each) is dict or type(each) is list or type(each) is tuple]
+        if not boxes:
+            return depth
+        level = [each for box in boxes for each in (cast("dict[str, Any]", box).values() if type(box) is dict else box)]
+    return most
 
 
 def copy_checked(value: Any, limits: Limits, room: int = 0) -> Any:
@@ -253,8 +273,7 @@ class _Copier:
         if self._left < 0:
             _refuse(f"more than {self._limits.nodes} values; store large data as media", path)
         value = plain(value)
-        if isinstance(value, Enum):
-            value = value.value
+        value = value.value if isinstance(value, Enum) else value
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -262,7 +281,7 @@ class _Copier:
         if isinstance(value, int):
             return _clean_int(value, path)
         if isinstance(value, float):
-            return float(value) if isfinite(value) else _refuse(f"{value} is not JSON; use None or text", path)
+            return float.__float__(value) if isfinite(value) else _refuse(f"{value} is not JSON; use None or text", path)
         if isinstance(value, UUID):
             return str(value)
         return self._container(value, path)
@@ -279,23 +298,25 @@ class _Copier:
 
 
 def _clean_key(key: Any, path: Path) -> str:
+    key = key.value if isinstance(key, Enum) else key
     if not isinstance(key, str):
         _refuse(f"the key {key!r} is not text; JSON keys are", path)
     return _clean_text(key, path)
 
 
 def _clean_text(value: str, path: Path) -> str:
+    value = str.__str__(value)  # of a subclass, the text itself
     try:
         value.encode()
     except UnicodeEncodeError as exc:
         _refuse(f"a lone surrogate (U+{ord(value[exc.start]):04X}) at character {exc.start}; it is no Unicode text", path)
-    return str(value)
+    return value
 
 
 def _clean_int(value: int, path: Path) -> int:
     if not -_INT_BOUND < value < _INT_BOUND:
         _refuse(f"an integer of more than {_INT_DIGITS} digits; store it as text", path)
-    return int(value)
+    return int.__int__(value)
 
 
 def _refuse(reason: str, path: Path) -> NoReturn:
@@ -319,9 +340,12 @@ def parse(text: bytes) -> Any:
         raise JsonError(_explain(text, exc)) from None
     # Text that orjson would write the same has no duplicate key and no integer that it reads as a float.
     try:
-        return value if orjson.dumps(value) == text else _parse_slowly(text)
+        if orjson.dumps(value) == text:
+            return value
     except TypeError:
         raise JsonError(_TOO_DEEP) from None  # orjson reads four times deeper than it writes
+    del value
+    return _parse_slowly(text)
 
 
 def _parse_slowly(text: bytes) -> Any:
@@ -334,6 +358,7 @@ def _parse_slowly(text: bytes) -> Any:
     }
     try:
         value = json.loads(text.decode(), **hooks)
+        _refuse_duplicates(value, ())
         write(value)
     except RecursionError:
         raise JsonError(_TOO_DEEP) from None
@@ -342,13 +367,32 @@ def _parse_slowly(text: bytes) -> Any:
     return value
 
 
+class _Twice(dict[str, Any]):
+    """An object in which a key stands twice."""
+
+    key = ""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise JsonError(f"the key {twice!r} stands twice in one object")
-    return found
+    if len(found) == len(pairs):
+        return found
+    marked = _Twice(found)
+    seen: set[str] = set()
+    marked.key = next(key for key, _ in pairs if key in seen or seen.add(key))
+    return marked
+
+
+def _refuse_duplicates(value: Any, path: Path) -> None:
+    """Find the first object in which a key stands twice, and say where."""
+    if isinstance(value, _Twice):
+        _refuse(f"the key {value.key!r} stands twice in one object", path)
+    if isinstance(value, dict):
+        for key, each in cast("dict[str, Any]", value).items():
+            _refuse_duplicates(each, (*path, key))
+    elif isinstance(value, list):
+        for index, each in enumerate(cast("list[Any]", value)):
+            _refuse_duplicates(each, (*path, index))
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -362,9 +406,12 @@ def _finite_float(text: str) -> float:
 
 
 def _exact_int(text: str) -> int:
-    if len(text) > _INT_DIGITS:
+    if len(text.lstrip("-")) > _INT_DIGITS:
         raise JsonError(f"an integer of more than {_INT_DIGITS} digits")
-    return int(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise JsonError("an integer of more digits than this Python is set to read") from None
 
 
 def _explain(text: bytes, exc: orjson.JSONDecodeError) -> str:

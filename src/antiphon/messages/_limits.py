@@ -34,11 +34,15 @@ class Limits:
     """How many values one JSON value may be made of: about ten times the input in memory, at the size above."""
 
     def __post_init__(self) -> None:
+        if min(self.message_bytes, self.data_url_bytes, self.nodes) < 0:
+            raise ValueError(f"a limit is not negative: {self}")
         if not 1 <= self.depth <= _MOST_DEPTH:
             raise ValueError(f"depth must be 1 to {_MOST_DEPTH}, not {self.depth}")
 
 
 DEFAULT_LIMITS = Limits()
+NO_LIMITS = Limits(message_bytes=2**62, data_url_bytes=2**62, depth=_MOST_DEPTH, nodes=2**62)
+"""For what has been let in before, under whatever limits."""
 
 _limits: ContextVar[Limits] = ContextVar("antiphon_limits", default=DEFAULT_LIMITS)
 

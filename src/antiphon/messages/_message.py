@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import BeforeValidator, Field, Strict, model_validator
+from pydantic import BeforeValidator, FailFast, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from antiphon.messages._limits import DEFAULT_LIMITS, current_limits
-from antiphon.messages._model import EMPTY, Model, house_bytes, written
+from antiphon.messages._limits import DEFAULT_LIMITS, Limits, current_limits
+from antiphon.messages._model import EMPTY, HOUSE_MARK, Model, house_bytes, written
 from antiphon.messages._names import Name
-from antiphon.messages._parts import Count, MediaPart, MetadataField, Part, TextPart
+from antiphon.messages._parts import Count, MediaPart, MetadataField, Part, TextPart, is_data_url
 from antiphon.messages._payloads import Kind, OptionCallPayload, PartsPayload, Payload
 from antiphon.messages._port import new_id
 
@@ -39,9 +39,17 @@ def _read_time(value: object) -> datetime:
             value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
         raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
-    if value.tzinfo is None:
+    if value.utcoffset() is None:
         raise PydanticCustomError("time", "A time needs its zone: use datetime.now(UTC) or end the text in Z", {})
-    return value if value.tzinfo is UTC else value.astimezone(UTC)
+    try:
+        return value if value.tzinfo is UTC and type(value) is datetime else _plain_time(value.astimezone(UTC))
+    except OverflowError:
+        raise PydanticCustomError("time", "A time must lie in the years 1 to 9999 in UTC", {}) from None
+
+
+def _plain_time(time: datetime) -> datetime:
+    """Return a time of a subclass (other libraries have them) as what it is."""
+    return datetime.combine(datetime.date(time), datetime.time(time), UTC)
 
 
 def _read_cost(value: object) -> Decimal:
@@ -98,7 +106,7 @@ class Message(Model, frozen=True):
     """The utterance it belongs to: text, reasoning and calls that were said in one breath."""
     thread_id: Name | None = None
     """The conversation."""
-    to: tuple[Name, ...] = ()
+    to: Annotated[tuple[Name, ...], FailFast()] = ()
     """The receivers; empty: visible to all in the thread, delivered to none."""
     lane: Lane = "talk"
     """`talk`: what agents say and do; `control`: the protocol of actors; `effect`: the journal."""
@@ -176,54 +184,73 @@ class Message(Model, frozen=True):
         return form
 
 
-_SMALL = 4096
-_FEW = 8
+_SMALL = 128 * 1024
+"""Bytes, at worst, up to which a message needs no measuring: far below the default limits, envelope included."""
+_WORST = 6
+"""Bytes of a character at worst: a control character is written as six."""
 
 
 def is_surely_small(message: Message) -> bool:
-    """Whether a message has so few and so small pieces that, escaped at worst, it is far below the default limits.
-
-    Eight parts of three texts of 4,096 characters, each written as six bytes, come to 0.6 MiB.
-    """
+    """Whether a message is far below the default limits by a rough look, which reads no text."""
     fields = message.__dict__
     return (
         current_limits() is DEFAULT_LIMITS
         and fields["metadata"] is EMPTY
         and fields["usage"] is None
-        and len(fields["to"]) <= _FEW
-        and _has_small_pieces(fields["payload"])
+        and not fields["to"]
+        and _weight(fields["payload"]) <= _SMALL
     )
 
 
-def _has_small_pieces(model: Model) -> bool:
+def _weight(model: Model) -> int:
+    """Return how many bytes a model takes at worst; of a value that is parsed already, too many."""
+    total = 1024  # names, keys and punctuation
     value: Any
     for value in model.__dict__.values():
         if type(value) is str or type(value) is bytes:
-            if len(value) > _SMALL:
-                return False
+            total += _WORST * len(value)
         elif type(value) is tuple:
-            pieces = cast("tuple[Model, ...]", value)
-            if len(pieces) > _FEW or not all(map(_has_small_pieces, pieces)):
-                return False
+            total += sum(map(_weight, cast("tuple[Model, ...]", value)))
         elif type(value) is dict or type(value) is list:
-            return False  # parsed already: only measuring tells
-    return True
+            total += _SMALL
+    return total
 
 
 def check_size(message: Message) -> None:
-    """Measure a message.
+    """Measure a message as it is stored.
 
     Raises:
         PydanticCustomError: it, or the `data:` URLs in it, are over the limit.
     """
     limits = current_limits()
-    inline = sum(len(part.url) for part in message.parts if isinstance(part, MediaPart) and part.url[:5].lower() == "data:")
-    size = len(house_bytes(message)) - inline
-    _refuse_over(limits.message_bytes, size, "message", "store large content outside and send its URL")
-    _refuse_over(limits.data_url_bytes, inline, "data: URLs of the message", "upload the file and send its URL")
+    inline = sum(len(part.url.encode()) for part in message.parts if isinstance(part, MediaPart) and is_data_url(part.url))
+    text = house_bytes(message)
+    size = len(HOUSE_MARK) - 1 + len(text) - inline
+    _refuse_over(limits.message_bytes, size, "message", "bytes", "store large content outside and send its URL")
+    _refuse_over(limits.data_url_bytes, inline, "data: URLs of the message", "bytes", "upload the file and send its URL")
+    _refuse_over(most_values(limits), count_values(text, limits), "message", "values", "store large data as media")
 
 
-def _refuse_over(limit: int, found: int, what: str, advice: str) -> None:
+def _refuse_over(limit: int, found: int, what: str, unit: str, advice: str) -> None:
     if found > limit:
-        context: dict[str, Any] = {"what": what, "found": found, "limit": limit, "advice": advice}
-        raise PydanticCustomError("too_large", "The {what} has {found} bytes, more than {limit}: {advice}", context)
+        context: dict[str, Any] = {"what": what, "found": found, "unit": unit, "limit": limit, "advice": advice}
+        raise PydanticCustomError("too_large", "The {what} has {found} {unit}, more than {limit}: {advice}", context)
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def most_values(limits: Limits) -> int:
+    """Return how many values a whole message may have: it may hold more than one large one."""
+    return 2 * limits.nodes
+
+
+def count_values(text: bytes, limits: Limits) -> int:
+    """Return about how many values a JSON text has, exactly if they may be too many; a look before it is parsed."""
+    if len(text) <= 2 * limits.nodes:
+        return 0
+    roughly = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if roughly <= most_values(limits):
+        return roughly
+    bare = _STRING.sub(b"", text)
+    return bare.count(b",") + bare.count(b"[") + bare.count(b"{")

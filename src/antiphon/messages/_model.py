@@ -17,9 +17,21 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
 from antiphon.messages._json import JsonError, JsonObject, Path, canonical, freeze, own, parse, unpacked, with_big_ints
+from antiphon.messages._limits import NO_LIMITS, use_limits
 from antiphon.messages._names import is_name
 
-__all__ = ["EMPTY", "VERIFIED", "JsonField", "Model", "house_bytes"]
+__all__ = [
+    "EMPTY",
+    "HOUSE_KEY",
+    "HOUSE_MARK",
+    "HOUSE_VERSION",
+    "VERIFIED",
+    "JsonField",
+    "Model",
+    "house_bytes",
+    "without_default",
+    "written",
+]
 
 VERIFIED = object()
 """The validation context of `loads`: the whole text was parsed and checked, so its values are ours to keep as they are."""
@@ -31,6 +43,12 @@ _NAMESPACE_DEPTH = 2
 """The levels of `{namespace: {key: …}}`, which do not count."""
 
 _NOTHING = JsonObject({})
+HOUSE_VERSION = 1
+"""The version that `dumps` writes, under the key `antiphon`."""
+HOUSE_KEY = "antiphon"
+HOUSE_MARK = f'{{"{HOUSE_KEY}":{HOUSE_VERSION},'.encode()
+"""How a stored message begins."""
+
 _OPTIONS = orjson.OPT_UTC_Z
 
 
@@ -48,9 +66,9 @@ class JsonField:
             raise _at(exc.path, PydanticCustomError("json", "{reason}", {"reason": exc.reason}), value) from None
         if self.shape != "any":
             _check_object(kept, (), "a JSON object (a dict)")
-        if self.shape == "namespaces":
             if kept in ({}, EMPTY):
                 return EMPTY
+        if self.shape == "namespaces":
             _check_namespaces(unpacked(kept))
         return kept
 
@@ -82,6 +100,11 @@ def _check_namespaces(metadata: dict[str, Any]) -> None:
 def _at(path: Path, error: PydanticCustomError, value: Any) -> ValidationError:
     """Return an error that Pydantic adds to the place it is raised at."""
     return ValidationError.from_exception_data("json", [InitErrorDetails(type=error, loc=path, input=value)])
+
+
+def without_default(schema: dict[str, Any]) -> None:
+    """Leave a default out of a JSON schema that is ours to keep."""
+    schema.pop("default", None)
 
 
 class _View:
@@ -116,6 +139,10 @@ class Model(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     @override
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        if not cls.__module__.startswith("antiphon."):
+            raise TypeError(
+                f"{cls.__bases__[0].__name__} is final: put what you need into metadata, under a namespace of yours"
+            )
         fields = cls.model_fields
         cls._defaults = {
             name: {} if field.default is EMPTY else field.default
@@ -178,6 +205,20 @@ class Model(BaseModel, frozen=True, extra="forbid"):
         """
         return type(self)(**{**dict(self), **(update or {})})
 
+    @override
+    def copy(self, **changes: Any) -> Self:  # type: ignore[override]
+        """Return another value, by `model_copy`."""
+        return self.model_copy(update=changes.get("update"))
+
+    @override
+    def __setstate__(self, state: Any) -> None:
+        raise TypeError(f"{type(self).__name__} cannot be changed")
+
+    @property
+    @override
+    def model_fields_set(self) -> set[str]:
+        return set(self.__pydantic_fields_set__)
+
     @classmethod
     @override
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
@@ -186,7 +227,8 @@ class Model(BaseModel, frozen=True, extra="forbid"):
 
 
 def _revive(cls: type[Model], data: bytes) -> Model:
-    return cls.model_validate(parse(data))
+    with use_limits(NO_LIMITS):
+        return cls.model_validate(parse(data))
 
 
 def written(value: Any) -> Any:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 import orjson
-from pydantic import AfterValidator, Field, Strict, StringConstraints
+from pydantic import AfterValidator, FailFast, Field, Strict, StringConstraints
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from antiphon.messages._json import Json
-from antiphon.messages._model import EMPTY, JsonField, Model
-from antiphon.messages._names import Name
+from antiphon.messages._model import EMPTY, JsonField, Model, without_default
+from antiphon.messages._names import HIDDEN, Name
 
 __all__ = [
     "Citation",
@@ -37,14 +37,15 @@ Count = Annotated[int, Strict(), Field(ge=0, le=2**53)]
 Metadata: TypeAlias = Mapping[str, Mapping[str, Json]]
 """`{namespace: {key: value}}`: opaque to the core; a dialect keeps under its own name what only it understands."""
 
-MetadataField = Annotated[Metadata, JsonField("namespaces")]
+MetadataField = Annotated[Metadata, JsonField("namespaces"), Field(json_schema_extra=without_default)]
 
 Modality: TypeAlias = Literal["image", "audio", "video", "document"]
 
 _URL = re.compile(
     r"https?://[^\s/?#]+|data:[^,]*,|gs://[^\s/]+|s3://[^\s/]+|urn:[a-z0-9][a-z0-9-]{0,31}:\S",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
+_CONTROL = re.compile("[\x7f-\x9f]")
 
 
 def _check_url(url: str) -> str:
@@ -55,9 +56,17 @@ def _check_url(url: str) -> str:
             {"start": repr(url[:40])},
         )
     # Written without an escape means no control character, quote or backslash; and it is the quickest look at 32 MiB.
-    if len(orjson.dumps(url)) != len(url.encode()) + 2:
-        raise PydanticCustomError("media_url", "A media URL must not contain control characters, quotes or backslashes", {})
+    hidden = _CONTROL if is_data_url(url) else HIDDEN
+    if len(orjson.dumps(url)) != len(url.encode()) + 2 or (not url.isascii() and hidden.search(url)) or "\x7f" in url:
+        raise PydanticCustomError(
+            "media_url", "A media URL must not contain control or invisible characters, quotes or backslashes", {}
+        )
     return url
+
+
+def is_data_url(url: str) -> bool:
+    """Whether a URL holds its content itself."""
+    return url[:5].lower() == "data:"
 
 
 MediaUrl = Annotated[Text, AfterValidator(_check_url)]
@@ -84,7 +93,7 @@ class TextPart(Model, frozen=True):
 
     kind: Literal["text"] = "text"
     text: Text
-    citations: tuple[Citation, ...] = ()
+    citations: Annotated[tuple[Citation, ...], FailFast()] = ()
     metadata: MetadataField = EMPTY
 
     @override

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias, cast
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import FailFast, Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
@@ -23,7 +23,7 @@ class PartsPayload(Model, frozen=True):
     """Something said or shown: text and media in any order."""
 
     kind: Literal["parts"] = "parts"
-    parts: tuple[Part, ...]
+    parts: Annotated[tuple[Part, ...], FailFast()]
 
     @override
     def __house__(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class OptionResultPayload(Model, frozen=True):
     option_name: Name
     result: Annotated[Json, JsonField("any")] = None
     """What the option returned; of an error, the details."""
-    parts: tuple[Part, ...] = ()
+    parts: Annotated[tuple[Part, ...], FailFast()] = ()
     """What the option showed besides: an image, a document."""
     is_error: StrictBool = False
     error_type: Text | None = None

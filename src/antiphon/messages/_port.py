@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import uuid_utils
 
+from antiphon.messages._names import is_name
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -46,8 +48,15 @@ current_port = _port.get
 
 
 def new_id() -> str:
-    """Return a fresh id from the port in use."""
-    return _port.get().new_id()
+    """Return a fresh id from the port in use.
+
+    Raises:
+        ValueError: the port gave something that is no name.
+    """
+    made = _port.get().new_id()
+    if not is_name(made):
+        raise ValueError(f"the port's new_id() must give a name, not {made!r}")
+    return made
 
 
 @contextmanager

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from antiphon.messages._conversation import Conversation
     from antiphon.messages._message import Message
 
-__all__ = ["Transition", "collapse", "group_by_step", "group_by_turn"]
+__all__ = ["Transition", "collapse", "group_by_step", "group_by_turn", "turn_key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,12 @@ def group_by_turn(conversation: Conversation) -> tuple[tuple[Message, ...], ...]
     """Group messages by utterance, in the order the turns began."""
     groups: dict[Hashable, list[Message]] = {}
     for position, message in enumerate(conversation):
-        groups.setdefault(_turn_key(position, message), []).append(message)
+        groups.setdefault(turn_key(position, message), []).append(message)
     return tuple(tuple(group) for group in groups.values())
 
 
-def _turn_key(position: int, message: Message) -> Hashable:
+def turn_key(position: int, message: Message) -> Hashable:
+    """Return what messages of one utterance have in common."""
     if message.turn_id is not None:
         return message.turn_id
     if message.step_num is None or message.kind == "option_result":
@@ -64,7 +65,7 @@ def collapse(conversation: Conversation) -> tuple[Transition, ...]:
     for position, message in enumerate(conversation):
         if message.kind == "option_call":
             step = message.step_num
-            key = ("step", step) if step is not None else ("turn", _turn_key(position, message))
+            key = ("step", message.thread_id, step) if step is not None else ("turn", turn_key(position, message))
             groups.setdefault(key, []).append((position, message))
     return tuple(_transition(conversation, calls) for calls in groups.values())
 
@@ -77,5 +78,5 @@ def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) ->
         turn_id=first.turn_id,
         observation=conversation[:begin],
         actions=actions,
-        results=tuple(result for call in actions if (result := conversation.answer_to(call)) is not None),
+        results=tuple(result for place, _ in calls if (result := conversation.answer_at(place)) is not None),
     )

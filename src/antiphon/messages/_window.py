@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.messages._model import house_bytes
 from antiphon.messages._parts import MediaPart
+from antiphon.messages._steps import turn_key
 
 if TYPE_CHECKING:
     from antiphon.messages._message import Message
 
-__all__ = ["estimate_tokens", "house_size", "is_system", "window_positions"]
+__all__ = ["estimate_tokens", "is_system", "payload_size", "window_positions"]
 
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_OF_MEDIA = 1000
@@ -23,9 +24,9 @@ def is_system(message: Message) -> bool:
     return message.policy == "system"
 
 
-def house_size(message: Message) -> int:
-    """Return the bytes of a message's house form."""
-    return len(house_bytes(message))
+def payload_size(message: Message) -> int:
+    """Return the bytes of what a message says, in its house form."""
+    return len(house_bytes(message.payload))
 
 
 def estimate_tokens(message: Message) -> int:
@@ -45,10 +46,10 @@ def window_positions(
     keep: Callable[[Message], bool],
 ) -> list[int]:
     """Return the positions of a window: the kept ones, then the longest closed end of the conversation that fits."""
-    kept = _kept(messages, call_of, keep)
+    turns = _turns(messages)
+    kept = _kept(messages, call_of, turns, keep)
     spent = sum(cost(messages[position]) for position in kept)
     begin = needed = len(messages)
-    first_of_turn = _first_of_turns(messages)
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         if position not in kept:
@@ -56,19 +57,33 @@ def window_positions(
         if spent > most:
             break
         # What must be inside too: the call of a result, the beginning of an utterance.
-        needed = min(needed, call_of.get(position, position), first_of_turn.get(message.turn_id, position))
+        needed = min(needed, call_of.get(position, position), turns[position][0])
         if needed >= position and position not in orphans and position not in kept:
             begin = position
     return sorted(kept | set(range(begin, len(messages))))
 
 
-def _first_of_turns(messages: Sequence[Message]) -> dict[str | None, int]:
-    first = {message.turn_id: position for position, message in reversed(list(enumerate(messages)))}
-    first.pop(None, None)
-    return first
+def _turns(messages: Sequence[Message]) -> list[list[int]]:
+    """Return for each message the positions of its utterance."""
+    keys = [turn_key(position, message) for position, message in enumerate(messages)]
+    members: dict[Hashable, list[int]] = {}
+    for position, key in enumerate(keys):
+        members.setdefault(key, []).append(position)
+    return [members[key] for key in keys]
 
 
-def _kept(messages: Sequence[Message], call_of: Mapping[int, int], keep: Callable[[Message], bool]) -> set[int]:
-    kept = {position for position, message in enumerate(messages) if keep(message)}
-    calls = {call for result, call in call_of.items() if result in kept or call in kept}
-    return kept | calls | {result for result, call in call_of.items() if call in calls}
+def _kept(
+    messages: Sequence[Message], call_of: Mapping[int, int], turns: list[list[int]], keep: Callable[[Message], bool]
+) -> set[int]:
+    """Return what is to be kept, with all that belongs to it: its utterance, and the other half of each pair."""
+    results: dict[int, list[int]] = {}
+    for result, call in call_of.items():
+        results.setdefault(call, []).append(result)
+    kept: set[int] = set()
+    waiting = [position for position, message in enumerate(messages) if keep(message)]
+    while waiting:
+        position = waiting.pop()
+        if position not in kept:
+            kept.add(position)
+            waiting += [*turns[position], *results.get(position, ()), *((call_of[position],) if position in call_of else ())]
+    return kept
