@@ -100,10 +100,6 @@ class Outcome:
         """Whether the baseline is as fast as itself."""
         return SAME[0] <= self.ratio(self.table.control, self.table.baseline) <= SAME[1]
 
-    @property
-    def passed(self) -> bool:
-        return self.is_steady and all(map(self.meets, self.table.goals))
-
 
 def keep_freed_memory() -> None:
     """Tell the C library not to give memory back. Only glibc can be told; elsewhere nothing happens."""

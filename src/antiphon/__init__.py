@@ -3,12 +3,10 @@
 The names below are imported when first used, so that `import antiphon` costs next to nothing.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as type checkers know it; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from antiphon.messages import (
         RUNTIME_POLICY,
         Citation,
@@ -57,9 +55,11 @@ __version__ = "0.1.0.dev0"
 _HOME = dict.fromkeys(__all__, "antiphon.messages")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 (only when a name is first used)
+
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -7,18 +7,22 @@ and metadata) and then a line a message, so a file of it is JSON Lines and grows
 The bytes are the truth that is hashed, stored and compared, so they are a function of the content: write, read and write
 again is byte-identical. What a version has written, every later one reads: `_UPCASTS` has a step for each version left behind.
 
-`loads` checks everything the constructors check, but much of it once for the whole text: it parsed, it has no duplicate key,
-its depth and size are small, it has no character that a name must not have. What is proven that way is not asked again
-field by field: `_lean` takes those questions out of Pydantic's schema. Any doubt leads to the full schema.
+`loads` checks everything the constructors check. Text in the form that `dumps` writes goes a quick way: that it parses and is
+written again the same proves that it is JSON without a duplicate key, and its depth and size are seen by a look at the whole,
+so `_lean` takes those questions out of Pydantic's schema and asks the others in their shortest form. Any doubt leads to the
+careful way, with the full schema, which alone refuses and explains. The quick way may doubt what the careful one takes, and
+never takes what the careful one refuses; the tests hold the two against each other.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar, cast, overload
 
+import orjson
 from pydantic import ValidationError
 from pydantic_core import SchemaValidator, core_schema
 
@@ -26,9 +30,10 @@ from antiphon.errors import DecodeError, NewerVersionError
 from antiphon.messages._conversation import Conversation, Header
 from antiphon.messages._json import JsonError, fits, parse
 from antiphon.messages._limits import Limits, current_limits, use_limits
-from antiphon.messages._message import Message, count_values, most_values
-from antiphon.messages._model import HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, VERIFIED, JsonField, house_bytes
-from antiphon.messages._names import NAME_LENGTH
+from antiphon.messages._message import Message, count_values, most_values, read_time, stored_form
+from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, JsonField, house_bytes
+from antiphon.messages._names import ASCII_NAME, NAME_LENGTH
+from antiphon.messages._payloads import OptionResultPayload
 
 __all__ = ["HOUSE_VERSION", "dumps", "loads"]
 
@@ -37,6 +42,11 @@ _WIDEST = 64
 """Keys in an object of ours at most, so that a strange one is not looked at key by key."""
 _BIG = 64 * 1024
 """Bytes from which on a text is looked at for such objects."""
+_LARGE = {"option_call": "arguments", "option_result": "result", "parts": ""}
+"""The field of each kind that is kept as text."""
+_NESTING = frozenset({"metadata", "usage"})
+"""The other fields that may be deep."""
+_HOUSE_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?Z$"
 _DATA_URL = re.compile(rb'"data:[^"\\]*"', re.IGNORECASE)
 
 _UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -51,11 +61,11 @@ StoredT = TypeVar("StoredT", Message, Conversation)
 def dumps(value: Message | Conversation) -> bytes:
     """Write a message (one line, without a line break) or a conversation (JSON Lines) in the house format."""
     if isinstance(value, Message):
-        return HOUSE_MARK + house_bytes(value)[1:]
+        return house_bytes(stored_form(value))
     if not isinstance(value, Conversation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"dumps takes a message or a conversation, not {type(value).__name__}")
     header = b"%b%b%b}" % (HOUSE_MARK, _HEADER, house_bytes(value.header))
-    return b"\n".join((header, *map(dumps, value), b""))
+    return b"\n".join((header, *(house_bytes(stored_form(message)) for message in value), b""))
 
 
 # ---------------------------------------------------------------- reading
@@ -77,12 +87,48 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
     if limits is not None:
         with use_limits(limits):
             return loads(data, expect) if expect else loads(data)
-    first, _, rest = bytes(data).partition(b"\n")
-    line = _Line(first, "line 1" if rest else "")
-    found = _conversation(line, rest) if "conversation" in line.form else _only_message(line, rest)
+    text = bytes(data)
+    found = _quickly(text, current_limits()) or _carefully(text)
     if expect is not None and not isinstance(found, expect):
         raise _error(f"expected a {expect.__name__.lower()}, found a {type(found).__name__.lower()}")
     return found
+
+
+def _quickly(text: bytes, limits: Limits) -> Message | None:
+    """Read a message as `dumps` writes it; None for anything else."""
+    if len(text) > limits.message_bytes or not text.startswith(HOUSE_MARK):
+        return None
+    try:
+        form = orjson.loads(text)
+        if not _is_written_so(form, text, limits):
+            return None
+        del form[HOUSE_KEY]
+        return cast("Message", _lean().validate_python(form))
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _is_written_so(form: dict[str, Any], text: bytes, limits: Limits) -> bool:
+    """Whether a parsed text is within depth and is written the same again; the large value in it becomes the text we keep."""
+    payload, _ = form["payload"], form["id"]
+    name = _LARGE[payload["kind"]]
+    value = payload.get(name)
+    if type(value) is not dict and (type(value) is not list or name == "arguments"):
+        return name != "arguments" and orjson.dumps(form) == text and fits(text, form, limits)
+    kept = orjson.dumps(value)
+    nests_elsewhere = form.keys() & _NESTING or "parts" in payload
+    if not fits(kept, value, limits) or (nests_elsewhere and not fits(text, form, limits)):
+        return False
+    payload[name] = orjson.Fragment(kept)
+    same = orjson.dumps(form) == text
+    payload[name] = EMPTY if kept == EMPTY else kept
+    return same
+
+
+def _carefully(text: bytes) -> Message | Conversation:
+    first, _, rest = text.partition(b"\n")
+    line = _Line(first, "line 1" if rest else "")
+    return _conversation(line, rest) if "conversation" in line.form else _only_message(line, rest)
 
 
 def _only_message(line: _Line, rest: bytes) -> Message:
@@ -99,7 +145,10 @@ def _conversation(line: _Line, rest: bytes) -> Conversation:
     except ValidationError as exc:
         raise _explained(exc, "line 1", ("conversation",)) from None
     lines = rest.removesuffix(b"\n").split(b"\n") if rest else []
-    messages = [_Line(text, f"line {number}").message() for number, text in enumerate(lines, start=2)]
+    limits = current_limits()
+    messages = [
+        _quickly(text, limits) or _Line(text, f"line {number}").message() for number, text in enumerate(lines, start=2)
+    ]
     return Conversation(messages, tools=header.tools, metadata=header.metadata)
 
 
@@ -116,7 +165,7 @@ class _Line:
             raise _error(exc.reason, place, exc.path) from None
         if type(form) is not dict:
             raise _error("not a JSON object", place)
-        self.form, self.is_old = _upcast(cast("dict[str, Any]", form), place)
+        self.form = _upcast(cast("dict[str, Any]", form), place)
 
     def _refuse_large(self) -> None:
         """Refuse what is surely too large before it is parsed."""
@@ -135,32 +184,33 @@ class _Line:
 
     def message(self) -> Message:
         """Return the message that the line holds."""
-        text, form, limits = self.text, self.form, current_limits()
-        if "id" not in form:
+        if "id" not in self.form:
             raise _error("Field required", self.place, ("id",))
-        if len(text) > _BIG:
-            _refuse_wide(form, self.place)
+        if len(self.text) > _BIG:
+            _refuse_wide(self.form, self.place)
         try:
-            if len(text) <= limits.message_bytes and not self.is_old and fits(text, form, limits):
-                return cast("Message", _lean(_is_plain(text)).validate_python(form, context=VERIFIED))
-            return Message.model_validate(form)
+            return Message.model_validate(self.form)
         except ValidationError as exc:
             raise _explained(exc, self.place) from None
 
 
 def _refuse_wide(form: dict[str, Any], place: str) -> None:
-    payload = form.get("payload")
-    parts = payload.get("parts") if isinstance(payload, dict) else None
-    for each in (form, payload, *(parts if isinstance(parts, list) else ())):
-        if isinstance(each, dict) and len(each) > _WIDEST:
-            raise _error(f"an object of {len(each)} keys where a message, payload or part was expected", place)
+    payload = _as_object(form.get("payload"))
+    parts = payload.get("parts")
+    listed = cast("list[Any]", parts) if isinstance(parts, list) else []
+    if any(len(each) > _WIDEST for each in (form, payload, *map(_as_object, listed))):
+        raise _error(f"an object of more than {_WIDEST} keys where a message, payload or part was expected", place)
 
 
-def _upcast(form: dict[str, Any], place: str) -> tuple[dict[str, Any], bool]:
-    """Return a form in the present version, and whether it was in an earlier one."""
+def _as_object(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a form in the present version."""
     version = form.pop(HOUSE_KEY, None)
     if version == HOUSE_VERSION and type(version) is int:
-        return form, False
+        return form
     if type(version) is not int or version < 1:
         raise _error(f"no house format: the key {HOUSE_KEY!r} must hold the version, {HOUSE_VERSION} at present", place)
     if version > HOUSE_VERSION:
@@ -171,39 +221,50 @@ def _upcast(form: dict[str, Any], place: str) -> tuple[dict[str, Any], bool]:
             form = _UPCASTS[step](form)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
             raise _error(f"not what house format {step} was: {type(exc).__name__}", place) from None
-    return form, True
-
-
-def _is_plain(text: bytes) -> bool:
-    """Whether all strings in a JSON text are printable ASCII, so that every name in it is well formed."""
-    return text.isascii() and b"\\" not in text and b"\x7f" not in text
+    return form
 
 
 @cache
-def _lean(plain: bool) -> SchemaValidator:
+def _lean() -> SchemaValidator:
     """Return the validator of `Message` without the questions that a look at the whole text has answered."""
-    return SchemaValidator(_without_answered(Message.__pydantic_core_schema__, plain))
+    Message.model_rebuild()
+    schema = _without_answered(Message.__pydantic_core_schema__)
+    # Otherwise Pydantic takes the validators that nested models have already, and not what this schema says.
+    return SchemaValidator(schema, None, _use_prebuilt=False)
 
 
-def _without_answered(schema: Any, plain: bool) -> Any:
+def _without_answered(schema: Any) -> Any:
     match schema:
         case {"type": "function-plain", "function": {"function": function}} if isinstance(
             mark := getattr(function, "__self__", None), JsonField
         ):
-            lean = {"any": core_schema.any_schema(), "object": core_schema.is_instance_schema(dict)}
+            lean = {"any": core_schema.any_schema(), "object": core_schema.is_instance_schema(bytes)}
             return lean.get(mark.shape, schema)
-        case {"type": "function-after", "function": {"function": function}, "schema": inner} if (
-            getattr(function, "__name__", "") == "_within_limits"
-        ):
-            return _without_answered(inner, plain)
-        case {"type": "union", "custom_error_type": "name"} if plain:
-            return core_schema.str_schema(strict=True, min_length=1, max_length=NAME_LENGTH)
+        case {"type": "function-before", "function": {"function": function}} if function is read_time:
+            text = core_schema.str_schema(strict=True, pattern=_HOUSE_TIME)
+            return core_schema.no_info_after_validator_function(datetime.fromisoformat, text)
+        case {"type": "function-after", "schema": {"cls": cls} as inner} if cls is Message:
+            return _without_answered(inner)
+        case {"type": "function-after", "schema": {"cls": cls} as inner} if cls is OptionResultPayload:
+            return _only_successes(_without_answered(inner))
+        case {"type": "union", "custom_error_type": "name"}:
+            return core_schema.str_schema(strict=True, min_length=1, max_length=NAME_LENGTH, pattern=ASCII_NAME)
         case dict():
-            return {key: _without_answered(each, plain) for key, each in cast("dict[str, Any]", schema).items()}
+            return {key: _without_answered(each) for key, each in cast("dict[str, Any]", schema).items()}
         case list():
-            return [_without_answered(each, plain) for each in cast("list[Any]", schema)]
+            return [_without_answered(each) for each in cast("list[Any]", schema)]
         case _:
             return schema
+
+
+def _only_successes(schema: Any) -> Any:
+    """Return the schema of a result that is no error, so that nothing has to be compared in Python."""
+    none = core_schema.with_default_schema(core_schema.none_schema(), default=None)
+    false = core_schema.with_default_schema(core_schema.literal_schema([False]), default=False)
+    fields = dict(schema["schema"]["fields"])
+    for name in ("error_type", "error_message", "retryable", "is_error"):
+        fields[name] = {**fields[name], "schema": false if name == "is_error" else none}
+    return {**schema, "schema": {**schema["schema"], "fields": fields}}
 
 
 # ---------------------------------------------------------------- errors

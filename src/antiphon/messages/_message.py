@@ -13,13 +13,23 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from antiphon.messages._limits import DEFAULT_LIMITS, Limits, current_limits
-from antiphon.messages._model import EMPTY, HOUSE_MARK, Model, house_bytes, written
+from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, Model, house_bytes, written
 from antiphon.messages._names import Name
 from antiphon.messages._parts import Count, MediaPart, MetadataField, Part, TextPart, is_data_url
 from antiphon.messages._payloads import Kind, OptionCallPayload, PartsPayload, Payload
 from antiphon.messages._port import new_id
 
-__all__ = ["RESERVED_POLICIES", "RUNTIME_POLICY", "Lane", "Message", "RoleHint", "Usage"]
+__all__ = [
+    "RESERVED_POLICIES",
+    "RUNTIME_POLICY",
+    "Lane",
+    "Message",
+    "RoleHint",
+    "Usage",
+    "check_size",
+    "read_time",
+    "stored_form",
+]
 
 RUNTIME_POLICY = "runtime"
 """The policy of what the executor says itself: an error result for a call that never reached its option."""
@@ -33,7 +43,7 @@ Lane: TypeAlias = Literal["talk", "control", "effect"]
 _TOO_FINE = re.compile(r"[.,][0-9]{7}")
 
 
-def _read_time(value: object) -> datetime:
+def read_time(value: object) -> datetime:
     if isinstance(value, str) and not _TOO_FINE.search(value):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
@@ -64,7 +74,7 @@ def _read_cost(value: object) -> Decimal:
     raise PydanticCustomError("cost", "A cost is a Decimal, an int or decimal text, finite and not negative", {})
 
 
-Time = Annotated[datetime, Strict(), BeforeValidator(_read_time)]
+Time = Annotated[datetime, Strict(), BeforeValidator(read_time)]
 Cost = Annotated[Decimal, Strict(), BeforeValidator(_read_cost)]
 
 
@@ -153,35 +163,46 @@ class Message(Model, frozen=True):
         return self
 
     @override
-    def __house__(self) -> dict[str, Any]:  # noqa: C901
-        # What the base class does, spelled out: every message is written at least once, and this is half the time.
-        fields = self.__dict__
-        form: dict[str, Any] = {"id": fields["id"], "policy": fields["policy"], "payload": fields["payload"]}
-        if (hint := fields["role_hint_for_llm"]) is not None:
-            form["role_hint_for_llm"] = hint
-        if (step := fields["step_num"]) is not None:
-            form["step_num"] = step
-        if (turn := fields["turn_id"]) is not None:
-            form["turn_id"] = turn
-        if (thread := fields["thread_id"]) is not None:
-            form["thread_id"] = thread
-        if to := fields["to"]:
-            form["to"] = to
-        if (lane := fields["lane"]) != "talk":
-            form["lane"] = lane
-        if (correlation := fields["correlation_id"]) is not None:
-            form["correlation_id"] = correlation
-        if (reply := fields["in_reply_to"]) is not None:
-            form["in_reply_to"] = reply
-        if (parent := fields["parent_id"]) is not None:
-            form["parent_id"] = parent
-        if (created := fields["created_at"]) is not None:
-            form["created_at"] = created
-        if (usage := fields["usage"]) is not None:
-            form["usage"] = usage
-        if (metadata := fields["metadata"]) is not EMPTY:
-            form["metadata"] = written(metadata)
+    def __house__(self) -> dict[str, Any]:
+        form = stored_form(self)
+        del form[HOUSE_KEY]
         return form
+
+
+def stored_form(message: Message) -> dict[str, Any]:  # noqa: C901
+    """Return the house form with the version before it, two levels deep.
+
+    What the base class does, spelled out: every message is written at least once, and this is half the time.
+    """
+    (own_id, policy, payload, hint, step, turn, thread, to, lane, correlation, reply, parent, created, usage, metadata) = (
+        message.__dict__.values()
+    )
+    form: dict[str, Any] = {HOUSE_KEY: HOUSE_VERSION, "id": own_id, "policy": policy, "payload": payload.__house__()}
+    if hint is not None:
+        form["role_hint_for_llm"] = hint
+    if step is not None:
+        form["step_num"] = step
+    if turn is not None:
+        form["turn_id"] = turn
+    if thread is not None:
+        form["thread_id"] = thread
+    if to:
+        form["to"] = to
+    if lane != "talk":
+        form["lane"] = lane
+    if correlation is not None:
+        form["correlation_id"] = correlation
+    if reply is not None:
+        form["in_reply_to"] = reply
+    if parent is not None:
+        form["parent_id"] = parent
+    if created is not None:
+        form["created_at"] = created
+    if usage is not None:
+        form["usage"] = usage
+    if metadata is not EMPTY:
+        form["metadata"] = written(metadata)
+    return form
 
 
 _SMALL = 128 * 1024

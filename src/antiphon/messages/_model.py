@@ -25,16 +25,12 @@ __all__ = [
     "HOUSE_KEY",
     "HOUSE_MARK",
     "HOUSE_VERSION",
-    "VERIFIED",
     "JsonField",
     "Model",
     "house_bytes",
     "without_default",
     "written",
 ]
-
-VERIFIED = object()
-"""The validation context of `loads`: the whole text was parsed and checked, so its values are ours to keep as they are."""
 
 EMPTY = cast("Any", b"{}")
 """The default of a JSON object field, in the form that is kept: text, which needs no copy per instance."""
@@ -58,10 +54,10 @@ class JsonField:
     def __init__(self, shape: Literal["any", "object", "namespaces"]) -> None:
         self.shape = shape
 
-    def take(self, value: Any, info: core_schema.ValidationInfo) -> Any:
+    def take(self, value: Any) -> Any:
         """Return a value in the form that is kept."""
         try:
-            kept = value if info.context is VERIFIED else own(value, _NAMESPACE_DEPTH if self.shape == "namespaces" else 0)
+            kept = own(value, _NAMESPACE_DEPTH if self.shape == "namespaces" else 0)
         except JsonError as exc:
             raise _at(exc.path, PydanticCustomError("json", "{reason}", {"reason": exc.reason}), value) from None
         if self.shape != "any":
@@ -73,7 +69,7 @@ class JsonField:
         return kept
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
-        return core_schema.with_info_plain_validator_function(
+        return core_schema.no_info_plain_validator_function(
             self.take, serialization=core_schema.plain_serializer_function_ser_schema(unpacked)
         )
 
@@ -130,7 +126,7 @@ class _View:
         raise AttributeError(f"{type(model).__name__}.{self._name} cannot be changed")
 
 
-class Model(BaseModel, frozen=True, extra="forbid"):
+class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """A frozen value with content equality and a house form."""
 
     _defaults: ClassVar[dict[str, Any]] = {}
@@ -206,7 +202,7 @@ class Model(BaseModel, frozen=True, extra="forbid"):
         return type(self)(**{**dict(self), **(update or {})})
 
     @override
-    def copy(self, **changes: Any) -> Self:  # type: ignore[override]
+    def copy(self, **changes: Any) -> Self:
         """Return another value, by `model_copy`."""
         return self.model_copy(update=changes.get("update"))
 
@@ -236,8 +232,8 @@ def written(value: Any) -> Any:
     return orjson.Fragment(value) if type(value) is bytes else value
 
 
-def house_bytes(model: Model) -> bytes:
-    """Return the house form of a model as text."""
+def house_bytes(model: Model | dict[str, Any]) -> bytes:
+    """Return a model, or one level of its house form, as text."""
     try:
         return orjson.dumps(model, _one_level, _OPTIONS)
     except TypeError:
@@ -250,7 +246,9 @@ def _one_level(value: Any) -> Any:
 
 def _expanded(value: Any) -> Any:
     if isinstance(value, Model):
-        return {name: _expanded(field) for name, field in value.__house__().items()}
-    if isinstance(value, tuple):
-        return [_expanded(each) for each in cast("tuple[Any, ...]", value)]
+        value = value.__house__()
+    if isinstance(value, dict):
+        return {name: _expanded(field) for name, field in cast("dict[str, Any]", value).items()}
+    if isinstance(value, tuple | list):
+        return [_expanded(each) for each in cast("list[Any]", value)]
     return with_big_ints(value)

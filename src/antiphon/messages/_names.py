@@ -14,10 +14,13 @@ from typing import Annotated, Any
 
 from pydantic_core import core_schema
 
-__all__ = ["HIDDEN", "NAME_LENGTH", "Name", "is_name"]
+__all__ = ["ASCII_NAME", "HIDDEN", "NAME_LENGTH", "Name", "is_name"]
 
 NAME_LENGTH = 512
 """Characters in a name at most; some providers' ids carry a signature and are longer than one would think."""
+
+ASCII_NAME = "^[!-~]([ -~]*[!-~])?$"
+"""Names that are decided inside Pydantic."""
 
 HIDDEN = re.compile(
     "["
@@ -58,7 +61,7 @@ class _NameSchema:
     """Printable ASCII is accepted inside Pydantic, without a call to Python; anything else is asked of `is_name`."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
-        ascii_name = core_schema.str_schema(strict=True, min_length=1, max_length=NAME_LENGTH, pattern="^[!-~]([ -~]*[!-~])?$")
+        ascii_name = core_schema.str_schema(strict=True, min_length=1, max_length=NAME_LENGTH, pattern=ASCII_NAME)
         return core_schema.union_schema(
             [ascii_name, core_schema.no_info_after_validator_function(_check, core_schema.str_schema(strict=True))],
             mode="left_to_right",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import FailFast, Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,7 +27,8 @@ class PartsPayload(Model, frozen=True):
 
     @override
     def __house__(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", self.__dict__)
+        kind, parts = self.__dict__.values()
+        return {"kind": kind, "parts": [part.__house__() for part in parts]}
 
 
 class OptionCallPayload(Model, frozen=True):
@@ -65,6 +66,13 @@ class OptionResultPayload(Model, frozen=True):
     error_message: Text | None = None
     retryable: StrictBool | None = None
     """Whether calling again may help; None for a success."""
+
+    @override
+    def __house__(self) -> dict[str, Any]:
+        kind, invocation, option, result, parts, is_error, *_ = self.__dict__.values()
+        if parts or is_error or result is None:
+            return super().__house__()
+        return {"kind": kind, "invocation_id": invocation, "option_name": option, "result": written(result)}
 
     @model_validator(mode="after")
     def _error_fields_go_with_is_error(self) -> Self:
