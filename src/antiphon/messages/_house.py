@@ -88,7 +88,7 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
         with use_limits(limits):
             return loads(data, expect) if expect else loads(data)
     text = bytes(data)
-    found = _quickly(text, current_limits()) or _carefully(text)
+    found = (None if b"\n" in text else _quickly(text, current_limits())) or _carefully(text)
     if expect is not None and not isinstance(found, expect):
         raise _error(f"expected a {expect.__name__.lower()}, found a {type(found).__name__.lower()}")
     return found
