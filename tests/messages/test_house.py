@@ -115,6 +115,17 @@ def test_looking_at_a_tool_does_not_change_what_is_written() -> None:
     assert given_ == default
 
 
+def test_an_empty_result_is_a_result() -> None:
+    shown = (TextPart(text="x"),)
+    for parts in ((), shown):
+        empty = said(payload=OptionResultPayload(invocation_id="i", option_name="o", result={}, parts=parts))
+        again = loads(dumps(empty), Message)
+
+        assert b'"result":{}' in dumps(empty)
+        assert again == empty
+        assert dumps(again) == dumps(empty)
+
+
 def test_only_messages_and_conversations_are_written() -> None:
     with pytest.raises(TypeError, match="a message or a conversation, not dict"):
         dumps({})  # type: ignore[arg-type]

@@ -121,33 +121,34 @@ def _is_written_so(form: dict[str, Any], text: bytes, limits: Limits) -> bool:
         return False
     payload[name] = orjson.Fragment(kept)
     same = orjson.dumps(form) == text
-    payload[name] = EMPTY if kept == EMPTY else kept
+    payload[name] = EMPTY if kept == EMPTY and name == "arguments" else kept
     return same
 
 
 def _carefully(text: bytes) -> Message | Conversation:
-    first, _, rest = text.partition(b"\n")
+    first, *rest = text.split(b"\n")
+    if rest and not rest[-1]:
+        rest.pop()  # a line break ends the last line
     line = _Line(first, "line 1" if rest else "")
     return _conversation(line, rest) if "conversation" in line.form else _only_message(line, rest)
 
 
-def _only_message(line: _Line, rest: bytes) -> Message:
+def _only_message(line: _Line, rest: list[bytes]) -> Message:
     if rest:
         raise _error("more after the message; a file of several begins with a conversation line", "line 2")
     return line.message()
 
 
-def _conversation(line: _Line, rest: bytes) -> Conversation:
+def _conversation(line: _Line, rest: list[bytes]) -> Conversation:
     if len(line.form) > 1:
         raise _error(f"unknown key {_shown(min(line.form.keys() - {'conversation'}))}", "line 1")
     try:
         header = Header.model_validate(line.form["conversation"])
     except ValidationError as exc:
         raise _explained(exc, "line 1", ("conversation",)) from None
-    lines = rest.removesuffix(b"\n").split(b"\n") if rest else []
     limits = current_limits()
     messages = [
-        _quickly(text, limits) or _Line(text, f"line {number}").message() for number, text in enumerate(lines, start=2)
+        _quickly(text, limits) or _Line(text, f"line {number}").message() for number, text in enumerate(rest, start=2)
     ]
     return Conversation(messages, tools=header.tools, metadata=header.metadata)
 

@@ -154,7 +154,7 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
         defaults = self._defaults
         form: dict[str, Any] = {}
         for name, value in self.__dict__.items():
-            if name not in defaults or (value is not EMPTY and value != defaults[name]):
+            if name not in defaults or not (value == defaults[name] or (value is EMPTY and defaults[name] == {})):
                 form[name] = written(value)
         return form
 
