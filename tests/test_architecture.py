@@ -59,7 +59,10 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         "Transition",
         "Usage",
         "__version__",
+        "convert",
+        "decode",
         "dumps",
+        "encode",
         "loads",
     }
     assert dir(antiphon) == sorted(antiphon.__all__)

@@ -7,6 +7,7 @@ TYPE_CHECKING = False  # as type checkers know it; importing `typing` would cost
 if TYPE_CHECKING:
     from typing import Any
 
+    from antiphon.dialects import convert, decode, encode
     from antiphon.messages import (
         RUNTIME_POLICY,
         Citation,
@@ -46,13 +47,19 @@ __all__ = [
     "Transition",
     "Usage",
     "__version__",
+    "convert",
+    "decode",
     "dumps",
+    "encode",
     "loads",
 ]
 
 __version__ = "0.1.0.dev0"
 
-_HOME = dict.fromkeys(__all__, "antiphon.messages")
+_HOME = {
+    **dict.fromkeys(__all__, "antiphon.messages"),
+    **dict.fromkeys(("convert", "decode", "encode"), "antiphon.dialects"),
+}
 
 
 def __getattr__(name: str) -> "Any":

@@ -3,8 +3,9 @@
 ```
 AntiphonError                     .retryable: may the same thing succeed later?
 └── DialectError                  .dialect .where
-    └── DecodeError               their bytes are wrong
-        └── NewerVersionError     written by a later antiphon: upgrade, then read
+    ├── DecodeError               their bytes are wrong
+    │   └── NewerVersionError     written by a later antiphon: upgrade, then read
+    └── EncodeError               our message cannot be said in this dialect
 ```
 
 Branches are the layers that speak; leaves are what the caller can do about it. Programming mistakes stay `ValueError`,
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["AntiphonError", "DecodeError", "DialectError", "NewerVersionError"]
+__all__ = ["AntiphonError", "DecodeError", "DialectError", "EncodeError", "NewerVersionError"]
 
 
 class AntiphonError(Exception):
@@ -49,6 +50,10 @@ class DecodeError(DialectError):
 
 class NewerVersionError(DecodeError):
     """The data was written by a later version of antiphon than this one can read."""
+
+
+class EncodeError(DialectError):
+    """The conversation says something that the format cannot, and the caller did not want to lose it."""
 
 
 def _revive(cls: type[DialectError], reason: str, dialect: str, where: str) -> DialectError:

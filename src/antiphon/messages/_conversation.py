@@ -263,6 +263,11 @@ class Conversation(Sequence[Message]):
         """Return the result that answers the call at this position, if it is there."""
         return self._at(self._log.index().answer_to.get(position))
 
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Return the positions of each result and of the call it belongs to: `(call, result)`, in the order of the results."""
+        links = self._log.index().call_of
+        return tuple((call, result) for result, call in links.items() if result < self._length)
+
     def call_of(self, result: Message) -> Message | None:
         """Return the call that this result belongs to, if it is there."""
         return self._at(self._log.index().call_of.get(self._position(result)))

@@ -147,9 +147,7 @@ def _conversation(line: _Line, rest: list[bytes]) -> Conversation:
     except ValidationError as exc:
         raise _explained(exc, "line 1", ("conversation",)) from None
     limits = current_limits()
-    messages = [
-        _quickly(text, limits) or _Line(text, f"line {number}").message() for number, text in enumerate(rest, start=2)
-    ]
+    messages = [_quickly(text, limits) or _Line(text, f"line {number}").message() for number, text in enumerate(rest, start=2)]
     return Conversation(messages, tools=header.tools, metadata=header.metadata)
 
 

@@ -1,0 +1,22 @@
+"""Other people's message formats, as pure functions to and from the core."""
+
+from antiphon.dialects._api import Dialect, Encoded, Loss, Losses
+from antiphon.dialects._meaning import FACETS, meaning
+from antiphon.dialects._registry import Detected, detect, get, names
+from antiphon.dialects._verbs import convert, decode, encode
+
+__all__ = [
+    "FACETS",
+    "Detected",
+    "Dialect",
+    "Encoded",
+    "Loss",
+    "Losses",
+    "convert",
+    "decode",
+    "detect",
+    "encode",
+    "get",
+    "meaning",
+    "names",
+]

@@ -1,0 +1,71 @@
+"""Content as text: what formats share whose messages say one string."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.dialects._meaning import facets_of_parts
+from antiphon.dialects._units import Writing
+from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
+from antiphon.messages._json import write
+
+__all__ = ["has_words", "json_text", "lose_option", "lose_shown", "request_of", "result_text", "said_as_text"]
+
+
+def request_of(payload: object) -> str | None:
+    """Return what an agent is asked, if a call asks an agent: its only argument is a `request` in words."""
+    if not isinstance(payload, OptionCallPayload) or list(payload.arguments) != ["request"]:
+        return None
+    request = payload.arguments["request"]
+    return request if isinstance(request, str) and payload.arguments_text is None else None
+
+
+def json_text(value: Any) -> str:
+    """Return a JSON value as compact text; text as itself."""
+    return value if isinstance(value, str) else write(thaw(value)).decode()
+
+
+def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
+    """Return a message's parts as text, data as JSON text, and report what is not the same in text."""
+    lines = [_line(part) for part in message.parts if isinstance(part, TextPart | DataPart)]
+    text = "\n".join(lines)
+    facets = facets_of_parts(message.parts)
+    for what in facets.keys() - {"text"}:
+        writing.lose(message, what, f"{format_name} says plain text")
+    if text != facets.get("text", ""):
+        writing.lose(message, "text", f"in {format_name} it has data in it")
+    return text
+
+
+def _line(part: TextPart | DataPart) -> str:
+    return part.text if isinstance(part, TextPart) else json_text(part.data)
+
+
+def has_words(message: Message) -> bool:
+    """Whether a message says anything as text."""
+    return any(_line(part) for part in message.parts if isinstance(part, TextPart | DataPart))
+
+
+def lose_shown(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> None:
+    """Report all that a result shows besides."""
+    for what in facets_of_parts(outcome.parts):
+        writing.lose(message, what, f"a result in {format_name} shows nothing besides")
+
+
+def lose_option(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str:
+    """Return the option that a reader will think a result is of: the one that was called; report it if that is another."""
+    call = writing.call_of(message)
+    called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else None
+    if called not in (None, outcome.option_name):
+        writing.lose(message, "option", f"a result in {format_name} is of the option that was called")
+    return called or outcome.option_name
+
+
+def result_text(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str | None:
+    """Return a result as text, JSON as JSON text; None for no result."""
+    lose_shown(message, outcome, writing, format_name)
+    if outcome.result is None:
+        return None
+    if isinstance(outcome.result, bool | int | float):
+        writing.lose(message, "result", f"a result in {format_name} is text")
+    return json_text(outcome.result)

@@ -1,0 +1,83 @@
+"""Which dialects there are: ours, and those that installed packages add by entry point; and which one some data is in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from antiphon.dialects._api import Dialect
+from antiphon.dialects._units import parsed
+
+__all__ = ["Detected", "detect", "get", "names"]
+
+GROUP = "antiphon.dialects"
+"""The entry-point group: `my-format = "my_package.my_module:DIALECT"`."""
+
+_OURS = {
+    "house": "antiphon.dialects._house",
+    "choir": "antiphon.dialects.choir._dialect",
+    "marsys": "antiphon.dialects.marsys._dialect",
+    "agent-framework": "antiphon.dialects.agent_framework._dialect",
+    "atlas": "antiphon.dialects.atlas._dialect",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """Which dialect some data is in."""
+
+    name: str | None
+    """The dialect; None if none fits, or several do."""
+    reason: str
+    """Why, or between which it cannot be told."""
+    candidates: tuple[str, ...]
+    """All that fit."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all dialects."""
+    return (*_OURS, *sorted({point.name for point in entry_points(group=GROUP)} - _OURS.keys()))
+
+
+@cache
+def get(name: str) -> Dialect:
+    """Return a dialect by name.
+
+    Raises:
+        LookupError: there is none of that name.
+    """
+    if name in _OURS:
+        return cast("Dialect", import_module(_OURS[name]).DIALECT)
+    for point in entry_points(group=GROUP, name=name):
+        return cast("Dialect", point.load())
+    raise LookupError(f"no dialect is called {name!r}; there are {', '.join(names())}")
+
+
+def detect(data: Any) -> Detected:
+    """Say which dialect some data is in, and why.
+
+    Raises:
+        DecodeError: it is not JSON at all.
+    """
+    value = _first_lines(data)
+    found = {name: reason for name in names() if (reason := get(name).recognise(value))}
+    match list(found):
+        case []:
+            return Detected(None, f"none of {', '.join(names())} looks like this", ())
+        case [name]:
+            return Detected(name, found[name], (name,))
+        case several:
+            return Detected(None, f"it may be {' or '.join(several)}: say which", tuple(several))
+
+
+def _first_lines(data: Any) -> Any:
+    """Return data as JSON; of JSON Lines, the list of them."""
+    if isinstance(data, bytes | bytearray | str):
+        text = data.encode() if isinstance(data, str) else bytes(data)
+        lines = text.strip().split(b"\n")
+        if len(lines) > 1 and lines[0].rstrip().endswith(b"}"):
+            return [parsed(line, "json") for line in lines if line.strip()]
+    return parsed(data, "json")

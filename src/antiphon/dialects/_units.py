@@ -1,0 +1,291 @@
+"""The machinery of formats that have one JSON object per message: units are read to messages, messages written to units.
+
+A format gives four functions: `read` (a unit to messages), `together` (does this message go into the unit that was begun?),
+`write` (the messages of one unit to a unit) and `recognise`. The rest is the same for all: parsing, positions in errors, ids
+where a unit has none, the residue that brings the same data back, the shape of the whole (one unit or a list), and losses.
+
+The order of decoding matters for the residue: all units are read first, then written again in the full conversation, and only
+then compared with what was there, so that encoding later sees exactly what was compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, NoReturn, cast
+
+from pydantic import ValidationError
+
+from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._residue import residue, restore
+from antiphon.errors import DecodeError, EncodeError
+from antiphon.messages import Conversation, Message, Payload, current_limits, thaw
+from antiphon.messages._json import JsonError, canonical, copy_checked, fits, parse
+
+__all__ = ["Reading", "Unit", "UnitDialect", "Writing", "as_object", "parsed", "sample_units"]
+
+_SAMPLE = 20
+
+
+def sample_units(data: Any) -> list[dict[str, Any]]:
+    """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
+    units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
+    return units if all(isinstance(unit, dict) for unit in units) else []
+
+
+def parsed(data: Any, dialect: str) -> Any:
+    """Return data as plain JSON values of our own: bytes and text are parsed, values are copied and checked.
+
+    Raises:
+        DecodeError: it is not JSON, or over the limits for depth and nodes.
+    """
+    limits = current_limits()
+    try:
+        if not isinstance(data, bytes | bytearray | str):
+            return copy_checked(data, limits)
+        text = data.encode() if isinstance(data, str) else bytes(data)
+        value = parse(text)
+        return value if fits(text, value, limits) else copy_checked(value, limits)
+    except UnicodeEncodeError:
+        raise DecodeError("a lone surrogate: it is no Unicode text", dialect=dialect) from None
+    except JsonError as exc:
+        raise DecodeError(exc.reason, dialect=dialect, where=_path(exc.path)) from None
+
+
+def as_object(value: Any) -> dict[str, Any] | None:
+    """Return a value if it is an object, else None."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def _path(steps: Iterable[str | int]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+
+
+@dataclass(slots=True)
+class Reading:
+    """One conversation being read: what came before the present unit."""
+
+    dialect: str
+    messages: list[Message] = field(default_factory=list[Message])
+    calls: dict[str, Message] = field(default_factory=dict[str, Message])
+    """Calls by whatever the format pairs them with."""
+    waiting: dict[str, list[Message]] = field(default_factory=dict[str, list[Message]])
+    """Open calls in order, by whatever the format pairs them with where it gives no id."""
+    ids: set[str] = field(default_factory=set[str])
+
+
+@dataclass(slots=True)
+class Unit:
+    """One object of the format, with typed looks into it that say where something is wrong."""
+
+    reading: Reading
+    value: dict[str, Any]
+    position: int | None
+    """Its place in a list; None if it stands alone."""
+    made: list[Message] = field(default_factory=list[Message])
+
+    def fail(self, reason: str, *path: str | int) -> NoReturn:
+        steps = path if self.position is None else (self.position, *path)
+        raise DecodeError(reason, dialect=self.reading.dialect, where=_path(steps))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text that must be there, unless there is a default for its absence."""
+        value = self.value.get(key, default)
+        return value if isinstance(value, str) else self.fail(f"expected text, found {_kind(value)}", key)
+
+    def maybe_text(self, key: str) -> str | None:
+        return None if self.value.get(key) is None else self.text(key)
+
+    def object(self, key: str) -> dict[str, Any]:
+        """Return an object; empty if it is not there or null."""
+        value = self.value.get(key)
+        if value is not None and not isinstance(value, dict):
+            self.fail(f"expected an object, found {_kind(value)}", key)
+        return cast("dict[str, Any]", value or {})
+
+    def objects(self, key: str) -> list[dict[str, Any]]:
+        """Return a list of objects; empty if it is not there or null."""
+        value = self.value.get(key)
+        if value is not None and not isinstance(value, list):
+            self.fail(f"expected a list, found {_kind(value)}", key)
+        for index, each in enumerate(cast("list[Any]", value or [])):
+            if not isinstance(each, dict):
+                self.fail(f"expected an object, found {_kind(each)}", key, index)
+        return cast("list[dict[str, Any]]", value or [])
+
+    def iso_time(self, key: str) -> datetime | None:
+        """Return a time written as ISO 8601; one without a zone is UTC."""
+        text = self.maybe_text(key)
+        if text is None:
+            return None
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"expected a time in ISO 8601, found {text[:40]!r}", key)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+    def own_id(self, key: str) -> str:
+        """Return the unit's id; where it has none, one made from its place and content."""
+        found = self.maybe_text(key)
+        if found:
+            return found
+        place = 0 if self.position is None else self.position
+        return f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
+
+    def say(self, payload: Payload | dict[str, Any], *, policy: str, **fields: Any) -> Message:
+        """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it."""
+        unit_id = fields.pop("id", None) or self.own_id("id")
+        message_id = unit_id if not self.made else f"{unit_id}#{len(self.made) + 1}"
+        try:
+            message = Message.model_validate({"id": message_id, "policy": policy, "payload": payload, **fields})
+        except ValidationError as exc:
+            error = exc.errors(include_url=False, include_context=False)[0]
+            self.fail(f"{error['msg']} ({'.'.join(map(str, error['loc']))})")
+        self.made.append(message)
+        return message
+
+
+def _kind(value: Any) -> str:
+    names = {
+        "dict": "an object",
+        "list": "a list",
+        "str": "text",
+        "bool": "a truth value",
+        "int": "a number",
+        "float": "a number",
+    }
+    return names.get(type(value).__name__, "nothing")
+
+
+@dataclass(slots=True)
+class Writing:
+    """One conversation being written: where calls are, and what is lost on the way."""
+
+    conversation: Conversation
+    heads: frozenset[str] = frozenset()
+    """The ids of those messages that a unit begins with: the ones that can be referred to."""
+    as_policy: str | None = None
+    """Whose words are the assistant's; None: as the hints and names say."""
+    losses: list[Loss] = field(default_factory=list[Loss])
+    _turns: Counter[str | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = Counter(message.turn_id for message in self.conversation)
+
+    def lose(self, message: Message, what: str, reason: str) -> None:
+        self.losses.append(Loss(message.id, what, reason))
+
+    def lose_unsaid(
+        self, group: Sequence[Message], *, says: frozenset[str], reason: str, replying: Message | None = None
+    ) -> None:
+        """Report what the messages of one unit say in their fields beyond what the format `says`.
+
+        `replying` is the one whose reply the format does say.
+        """
+        for message in group:
+            for what in self._fields_of(message, group):
+                if what not in says and not (what == "reply" and message is replying):
+                    self.lose(message, what, reason)
+            if "time" in says and message.created_at != group[0].created_at:
+                self.lose(message, "time", "what is said in one message has one time")
+
+    def _fields_of(self, message: Message, group: Sequence[Message]) -> Iterator[str]:
+        for what in ("to", "thread_id", "step_num", "correlation_id", "parent_id", "usage"):
+            if getattr(message, what):
+                yield what
+        if message.lane != "talk":
+            yield "lane"
+        if message.step_num == 0:
+            yield "step_num"
+        if message.created_at is not None:
+            yield "time"
+        if message.kind != "option_result" and message.in_reply_to and self.conversation.get(message.in_reply_to):
+            yield "reply"
+        if message.turn_id is not None and self._turns[message.turn_id] > len(group):
+            yield "turn"
+
+    def call_of(self, result: Message) -> Message | None:
+        return self.conversation.call_of(result)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDialect:
+    """A format of one JSON object per message."""
+
+    name: str
+    summary: str
+    read: Callable[[Unit], None]
+    """Say the messages of one unit."""
+    together: Callable[[Sequence[Message], Message], bool]
+    """Whether a message goes into the unit that these have begun."""
+    write: Callable[[Sequence[Message], Writing], dict[str, Any]]
+    """Write the messages of one unit."""
+    recognise: Callable[[Any], str | None]
+
+    def decode(self, data: Any) -> Conversation:
+        value = parsed(data, self.name)
+        units = cast("list[Any]", value if isinstance(value, list) else [value])
+        groups = self._read(units, alone=not isinstance(value, list))
+        plain = Conversation(message for group in groups for message in group)
+        writing = Writing(plain, frozenset(group[0].id for group in groups))
+        messages: list[Message] = []
+        for unit, group in zip(units, groups, strict=True):
+            patch = residue(self.write(group, writing), unit)
+            messages += [group[0] if patch is None else self._with_residue(group[0], patch), *group[1:]]
+        shape = {} if isinstance(value, list) else {self.name: {"shape": "one"}}
+        return Conversation(messages, metadata=shape)
+
+    def _with_residue(self, first: Message, patch: dict[str, Any]) -> Message:
+        mine = {**first.metadata.get(self.name, {}), "residue": patch}
+        return first.model_copy(update={"metadata": {**first.metadata, self.name: mine}})
+
+    def _read(self, units: list[Any], *, alone: bool) -> list[list[Message]]:
+        reading = Reading(self.name)
+        groups: list[list[Message]] = []
+        for position, value in enumerate(units):
+            unit = Unit(reading, value, None if alone else position)
+            if not isinstance(value, dict):
+                unit.fail(f"expected an object, found {_kind(value)}")
+            self.read(unit)
+            reading.messages += unit.made
+            groups.append(unit.made)
+        return groups
+
+    def encode(
+        self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
+    ) -> Encoded:
+        if options:
+            raise TypeError(f"{self.name} has no option {min(options)!r}")
+        said = Conversation(message for message in conversation if message.lane != "effect")
+        groups = self._groups(said)
+        writing = Writing(said, frozenset(group[0].id for group in groups), as_policy)
+        units = [self._restored(group, self.write(group, writing)) for group in groups]
+        if conversation.tools:
+            writing.losses.append(Loss(None, "tools", f"{self.name} has no place for tools"))
+        if losses == "raise" and writing.losses:
+            raise _refusal(self.name, writing.losses)
+        alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
+        return Encoded(units[0] if alone else units, tuple(writing.losses))
+
+    def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
+        groups: list[list[Message]] = []
+        for message in messages:
+            if groups and self.together(groups[-1], message):
+                groups[-1].append(message)
+            else:
+                groups.append([message])
+        return groups
+
+    def _restored(self, group: Sequence[Message], unit: dict[str, Any]) -> Any:
+        patch = group[0].metadata.get(self.name, {}).get("residue")
+        return unit if patch is None else restore(unit, thaw(patch))
+
+
+def _refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
+    first = losses[0]
+    more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
+    where = "" if first.message_id is None else f"message {first.message_id}"
+    return EncodeError(f"cannot say {first.what}: {first.reason}{more}", dialect=dialect, where=where)

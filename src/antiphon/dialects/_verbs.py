@@ -1,0 +1,45 @@
+"""The verbs that stand at the top of the package: decode, encode, convert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.dialects._api import Encoded, Losses
+from antiphon.dialects._registry import get
+from antiphon.messages import Conversation
+
+__all__ = ["convert", "decode", "encode"]
+
+
+def decode(data: Any, dialect: str) -> Conversation:
+    """Read a conversation from somebody's format: bytes, text, or parsed JSON.
+
+    Raises:
+        DecodeError: the data is not that format; it says where and what was expected.
+        LookupError: there is no dialect of that name.
+    """
+    return get(dialect).decode(data)
+
+
+def encode(
+    conversation: Conversation, dialect: str, as_policy: str | None = None, losses: Losses = "report", **options: Any
+) -> Encoded:
+    """Write a conversation in somebody's format, and report what the format cannot say.
+
+    `as_policy` is the viewpoint: whose words are the assistant's.
+
+    Raises:
+        EncodeError: `losses="raise"`, and something would be lost.
+        LookupError: there is no dialect of that name.
+    """
+    return get(dialect).encode(conversation, as_policy=as_policy, losses=losses, **options)
+
+
+def convert(data: Any, *, source: str, target: str, losses: Losses = "report") -> Encoded:
+    """Turn data in one format into another.
+
+    Raises:
+        DecodeError: the data is not in the source's format.
+        EncodeError: `losses="raise"`, and something would be lost.
+    """
+    return encode(decode(data, source), target, losses=losses)

@@ -1,0 +1,297 @@
+"""What the messages carry: frozen models of each type's content, which take every accepted form and give out one.
+
+A model allows keys it does not know and keeps them. A field that may be left out may also be null, which means the same.
+Short and older forms (an error as text, a plan without its wrapper, …) are turned into the long form when they come in;
+`to_dict` gives the long form as plain JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, cast
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    PlainValidator,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from typing_extensions import override
+
+from antiphon.messages import DataPart, Json, JsonArray, JsonObject, thaw
+
+__all__ = [
+    "VERIFIED",
+    "AnyJson",
+    "AnyObject",
+    "ErrorContent",
+    "FinalContent",
+    "InjectedContext",
+    "Phase",
+    "Plan",
+    "ScriptPlanContent",
+    "ScriptStep",
+    "StrategicPlanContent",
+    "SuggestedPlanContent",
+    "SuggestedStep",
+    "SynthesisContent",
+    "Text",
+    "Value",
+    "own",
+    "refusal",
+    "shape_error",
+]
+
+VERIFIED = object()
+"""The validation context of data that is known to be JSON and is ours alone: it needs no copy."""
+
+
+def own(value: object) -> Json:
+    """Return a private, frozen copy of a JSON value.
+
+    Raises:
+        ValidationError: it is not JSON (NaN, a set, bytes, a key that is no text, …) or nested too deep.
+    """
+    try:
+        return DataPart(data=cast("Json", value)).data
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        raise refusal(first["msg"], value, *first["loc"][1:]) from None  # without the `data` of the part
+
+
+def refusal(reason: str, value: object, *loc: str | int) -> ValidationError:
+    """Return an error that Pydantic adds to the place it is raised at."""
+    error = PydanticCustomError("message", "{reason}", {"reason": reason})
+    return ValidationError.from_exception_data("message", [InitErrorDetails(type=error, loc=loc, input=value)])
+
+
+def _take_json(value: Any, info: ValidationInfo) -> Any:
+    if info.context is not VERIFIED:
+        return own(value)
+    if isinstance(value, dict):
+        return JsonObject(cast("dict[str, Any]", value))
+    return JsonArray(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _take_object(value: Any, info: ValidationInfo) -> Any:
+    taken = _take_json(value, info)
+    if not isinstance(taken, JsonObject):
+        raise shape_error("an object")
+    return taken
+
+
+def shape_error(expected: str) -> PydanticCustomError:
+    """Return the error for a value of another shape than expected."""
+    return PydanticCustomError("shape", "Input should be {expected}", {"expected": expected})
+
+
+Text: TypeAlias = Annotated[str, Strict()]
+AnyJson: TypeAlias = Annotated[Json, PlainValidator(_take_json)]
+AnyObject: TypeAlias = Annotated[Mapping[str, Json], PlainValidator(_take_object)]
+
+
+class Value(BaseModel, frozen=True, extra="allow"):
+    """A frozen JSON object of which some keys are known."""
+
+    __pydantic_extra__: dict[str, AnyJson] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+    accepts: ClassVar[str] = "an object"
+    """The forms that it takes, in words."""
+    _defaults: ClassVar[frozenset[str]] = frozenset()
+    """The fields for which null stands for another default."""
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        fields = cls.model_fields.items()
+        cls._defaults = frozenset(name for name, field in fields if not field.is_required() and field.default is not None)
+
+    @classmethod
+    def long_form(cls, value: Any) -> Any:
+        """Return what came in as the object that the fields describe; what is no accepted form as it is."""
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take(cls, value: Any) -> Any:
+        value = cls.long_form(thaw(value) if isinstance(value, JsonObject | JsonArray) else value)
+        if not isinstance(value, dict):
+            raise shape_error(cls.accepts)
+        given = cast("dict[str, Any]", value)
+        left_out = {name for name in cls._defaults if name in given and given[name] is None}
+        return {name: given[name] for name in given if name not in left_out} if left_out else given
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON, yours to change: the long form, optional fields that are None left out."""
+        fields = type(self).model_fields
+        return {
+            name: _plain(value)
+            for name, value in self
+            if value is not None or name not in fields or fields[name].is_required()
+        }
+
+    @model_serializer(mode="plain")
+    def _written(self) -> dict[str, Any]:
+        return self.to_dict()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Value):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in cast("tuple[Any, ...]", value)]
+    return thaw(value)
+
+
+# ---------------------------------------------------------------- execution and completion
+
+
+class ErrorContent(Value, frozen=True):
+    """What went wrong. Plain text is the `error_message`."""
+
+    accepts: ClassVar[str] = "text or an object"
+
+    error_message: Text
+    error_type: Text | None = None
+    tool: Text | None = None
+
+    @classmethod
+    @override
+    def long_form(cls, value: Any) -> Any:
+        return {"error_message": value} if isinstance(value, str) else value
+
+
+class FinalContent(Value, frozen=True):
+    """How a task ended: what to do with which payload. Plain text is a message to display."""
+
+    accepts: ClassVar[str] = "text or an object"
+
+    operation: Text
+    payload: AnyObject
+    human_readable_summary: Text | None = None
+
+    @classmethod
+    @override
+    def long_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return {"operation": "display_message", "payload": {"message": value}, "human_readable_summary": value}
+
+
+class SynthesisContent(Value, frozen=True):
+    """What a manager made of its workers' results, where that is more than text."""
+
+    accepts: ClassVar[str] = "text or an object"
+
+    synthesized_summary: Text | None = None
+    actual_data: AnyJson = None
+    full_result: AnyJson = None
+    worker_results: AnyJson = None
+
+
+# ---------------------------------------------------------------- plans
+
+
+class Phase(Value, frozen=True):
+    """A part of a strategic plan: what one worker, or manager, is to reach.
+
+    Its place in the plan, from 0, is its `phase_id`. The second spellings are those of older plans.
+    """
+
+    name: Text = Field(validation_alias=AliasChoices("name", "action"))
+    worker: Text = Field(validation_alias=AliasChoices("worker", "manager"))
+    goals: Text | None = Field(default=None, validation_alias=AliasChoices("goals", "context"))
+    """None: the task itself."""
+    notes: Text | None = None
+
+
+class Plan(Value, frozen=True):
+    """The phases, in order, or the workers that get the whole task."""
+
+    phases: tuple[Phase, ...] = Field(default=(), validation_alias=AliasChoices("phases", "steps"))
+    primary_worker: Text | None = None
+    rationale: Text | None = None
+    task_type: Text | None = None
+    parallel_workers: tuple[Text, ...] | None = None
+
+    @model_validator(mode="after")
+    def _says_who_works(self) -> Self:
+        if "phases" not in self.model_fields_set and self.primary_worker is None and self.parallel_workers is None:
+            raise shape_error("a plan: it has phases, or else a primary_worker or parallel_workers")
+        return self
+
+
+class StrategicPlanContent(Value, frozen=True):
+    """An orchestrator's plan and the intent it read from the request. A plan without the wrapper is the `plan`."""
+
+    refined_intent: Text | None = None
+    plan: Plan
+
+    @classmethod
+    @override
+    def long_form(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "plan" in value:
+            return cast("object", value)
+        plan = dict(cast("dict[str, Any]", value))
+        intent = {"refined_intent": plan.pop("refined_intent")} if "refined_intent" in plan else {}
+        return {**intent, "plan": plan}
+
+
+class SuggestedStep(Value, frozen=True):
+    """A step that a worker may follow."""
+
+    name: Text
+    tool: Text | None = None
+
+
+class SuggestedPlanContent(Value, frozen=True):
+    """Steps that a worker may follow. A plain list is the `steps`."""
+
+    accepts: ClassVar[str] = "a list or an object"
+
+    steps: tuple[SuggestedStep, ...]
+
+    @classmethod
+    @override
+    def long_form(cls, value: Any) -> Any:
+        return {"steps": cast("object", value)} if isinstance(value, list | tuple) else value
+
+
+class ScriptStep(Value, frozen=True):
+    """One tool call that a manager wrote down for a worker."""
+
+    name: Text
+    worker: Text
+    tool_name: Text
+    args: AnyObject = Field(default_factory=lambda: JsonObject({}))
+    notes: Text | None = None
+    execution_mode: Literal["direct", "guided"] = "direct"
+    """`direct`: the worker runs the tool as it is; `guided`: the worker takes it as a suggestion."""
+
+
+class ScriptPlanContent(Value, frozen=True):
+    """A manager's script of tool calls."""
+
+    goal: Text | None = None
+    steps: tuple[ScriptStep, ...]
+    metadata: AnyObject | None = None
+
+
+# ---------------------------------------------------------------- context
+
+
+class InjectedContext(Value, frozen=True):
+    """What a manager hands to a worker along with the task."""
+
+    manager_goal: Text | None = None
+    worker_task: Text | None = None
+    script_steps: tuple[ScriptStep, ...] | None = None
+    suggested_plan: SuggestedPlanContent | None = None
+    script_metadata: AnyObject | None = None
+    worker_key: Text | None = None
+    assembled_context: Text | None = None

@@ -1,0 +1,278 @@
+"""The fourteen types of message as frozen models: which fields each must have, which it may have, and of what type.
+
+A message is a plain dict; these models are how one is checked, and a typed way to read one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, cast
+
+from pydantic import AfterValidator, Field, PlainValidator, Strict, ValidationInfo
+from typing_extensions import override
+
+from antiphon.dialects.agent_framework._content import (
+    AnyJson,
+    AnyObject,
+    ErrorContent,
+    FinalContent,
+    InjectedContext,
+    ScriptPlanContent,
+    StrategicPlanContent,
+    SuggestedPlanContent,
+    SynthesisContent,
+    Text,
+    Value,
+    shape_error,
+)
+from antiphon.dialects.agent_framework._time import is_iso
+from antiphon.dialects.agent_framework.constants import (
+    ACTION,
+    ASSISTANT_MESSAGE,
+    DELEGATION,
+    DIRECTOR_CONTEXT,
+    ERROR,
+    FINAL,
+    INJECTED_CONTEXT,
+    OBSERVATION,
+    SCRIPT_PLAN,
+    STRATEGIC_PLAN,
+    SUGGESTED_PLAN,
+    SYNTHESIS,
+    TASK,
+    USER_MESSAGE,
+)
+from antiphon.messages import JsonObject, Name
+
+__all__ = [
+    "ActionMessage",
+    "AnyMessage",
+    "AssistantMessage",
+    "DelegationMessage",
+    "DirectorContextMessage",
+    "Envelope",
+    "ErrorMessage",
+    "FinalMessage",
+    "InjectedContextMessage",
+    "ObservationMessage",
+    "ScriptPlanMessage",
+    "StrategicPlanMessage",
+    "SuggestedPlanMessage",
+    "SynthesisMessage",
+    "TaskMessage",
+    "UserMessage",
+]
+
+
+def _check_iso(text: str) -> str:
+    if not is_iso(text):
+        raise shape_error("a date and time in ISO 8601, such as 2024-01-15T10:30:00Z")
+    return text
+
+
+def _take_synthesis(value: Any, info: ValidationInfo) -> Any:
+    return value if isinstance(value, str) else SynthesisContent.model_validate(value, context=info.context)
+
+
+IsoTime: TypeAlias = Annotated[Text, AfterValidator(_check_iso)]
+Flag: TypeAlias = Annotated[bool, Strict()]
+Index: TypeAlias = Annotated[int, Strict(), Field(ge=0)]
+Synthesis: TypeAlias = Annotated[str | SynthesisContent, PlainValidator(_take_synthesis)]
+
+
+class Envelope(Value, frozen=True):
+    """What every message may have, whatever its type."""
+
+    type: str
+    agent_key: Name | None = None
+    """The agent it is from, or for."""
+    timestamp: IsoTime | None = None
+    metadata: AnyObject | None = None
+    message_id: Name | None = None
+    turn_id: Name | None = None
+    """The turn of the conversation it belongs to."""
+    is_global: Flag | None = None
+    """Whether it is broadcast: visible to all agents."""
+
+    @override
+    def to_dict(self) -> dict[str, Any]:
+        form = super().to_dict()
+        return {name: form[name] for name in (*own_fields(type(self)), *form) if name in form}
+
+
+def own_fields(model: type[Envelope]) -> list[str]:
+    """Return the type and the fields that say something, which come before those that say when, whose and which."""
+    return ["type", *(name for name in model.model_fields if name not in Envelope.model_fields and name != "call_id")]
+
+
+# ---------------------------------------------------------------- conversation
+
+
+class UserMessage(Envelope, frozen=True):
+    """What a user said."""
+
+    type: Literal["user_message"] = USER_MESSAGE
+    content: Text
+
+
+class AssistantMessage(Envelope, frozen=True):
+    """What the assistant answered."""
+
+    type: Literal["assistant_message"] = ASSISTANT_MESSAGE
+    content: Text
+
+
+# ---------------------------------------------------------------- execution trace
+
+
+class Trace(Envelope, frozen=True):
+    """A message of an execution trace: it says whose."""
+
+    agent_key: Name  # pyright: ignore[reportGeneralTypeIssues] (has no default here: it must be given)
+    call_id: Name | None = None
+    """What a call and its answer have in common; without it, they pair by their order per `agent_key`."""
+
+
+class TaskMessage(Trace, frozen=True):
+    """A task given to an agent. It begins a turn of that agent."""
+
+    type: Literal["task"] = TASK
+    content: Text
+
+
+class ActionMessage(Trace, frozen=True):
+    """A tool that an agent wants to run."""
+
+    type: Literal["action"] = ACTION
+    tool: Name
+    args: AnyObject
+    content: AnyJson = None
+
+
+class ObservationMessage(Trace, frozen=True):
+    """What a tool gave back; a failure that the tool itself reports is one too."""
+
+    type: Literal["observation"] = OBSERVATION
+    content: AnyJson
+
+    @property
+    def summary(self) -> str | None:
+        """The `human_readable_summary` of the content, if it is an object that has one."""
+        content: Any = self.content
+        found: Any = content.get("human_readable_summary") if type(content) is JsonObject else None
+        return found if isinstance(found, str) else None
+
+
+class ErrorMessage(Trace, frozen=True):
+    """What was raised while something ran. The type of a textual error may stand beside it."""
+
+    type: Literal["error"] = ERROR
+    content: ErrorContent
+    error_type: Text | None = None
+
+    @classmethod
+    @override
+    def long_form(cls, value: Any) -> Any:
+        message = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        content = ErrorContent.long_form(message.get("content"))
+        if not isinstance(content, dict) or not isinstance(message.get("error_type"), str):
+            return cast("object", value)
+        return {**message, "content": {"error_type": message["error_type"], **cast("dict[str, Any]", content)}}
+
+    @override
+    def to_dict(self) -> dict[str, Any]:
+        form = super().to_dict()
+        if self.error_type == self.content.error_type:
+            form.pop("error_type", None)  # said in the content
+        return form
+
+
+# ---------------------------------------------------------------- completion
+
+
+class FinalMessage(Envelope, frozen=True):
+    """The end of a task."""
+
+    type: Literal["final"] = FINAL
+    content: FinalContent
+    call_id: Name | None = None
+
+
+class SynthesisMessage(Envelope, frozen=True):
+    """What a manager made of its workers' results, for all to see."""
+
+    type: Literal["synthesis"] = SYNTHESIS
+    content: Synthesis
+    from_manager: Name
+    phase_id: Index | None = None
+    """The place of the phase in the plan, from 0."""
+    is_global: Flag = True
+
+
+# ---------------------------------------------------------------- planning
+
+
+class StrategicPlanMessage(Envelope, frozen=True):
+    """An orchestrator's plan: what is to be reached, in phases."""
+
+    type: Literal["strategic_plan"] = STRATEGIC_PLAN
+    content: StrategicPlanContent
+
+
+class SuggestedPlanMessage(Envelope, frozen=True):
+    """Steps suggested to a worker."""
+
+    type: Literal["suggested_plan"] = SUGGESTED_PLAN
+    content: SuggestedPlanContent
+
+
+class ScriptPlanMessage(Envelope, frozen=True):
+    """Tool calls that a manager wrote down for its workers."""
+
+    type: Literal["script_plan"] = SCRIPT_PLAN
+    content: ScriptPlanContent
+
+
+# ---------------------------------------------------------------- context and delegation
+
+
+class DirectorContextMessage(Envelope, frozen=True):
+    """Text put together for an orchestrator or a manager before it plans."""
+
+    type: Literal["director_context"] = DIRECTOR_CONTEXT
+    content: Text
+
+
+class InjectedContextMessage(Envelope, frozen=True):
+    """What a worker is handed along with its task."""
+
+    type: Literal["injected_context"] = INJECTED_CONTEXT
+    content: InjectedContext
+
+
+class DelegationMessage(Envelope, frozen=True):
+    """A task that a manager passes to a worker."""
+
+    type: Literal["delegation"] = DELEGATION
+    worker: Name
+    task: Text
+    content: AnyJson = None
+    call_id: Name | None = None
+
+
+AnyMessage: TypeAlias = (
+    UserMessage
+    | AssistantMessage
+    | TaskMessage
+    | ActionMessage
+    | ObservationMessage
+    | ErrorMessage
+    | FinalMessage
+    | SynthesisMessage
+    | StrategicPlanMessage
+    | SuggestedPlanMessage
+    | ScriptPlanMessage
+    | DirectorContextMessage
+    | InjectedContextMessage
+    | DelegationMessage
+)
+"""A message of any of the fourteen types."""

@@ -1,0 +1,100 @@
+"""Writes agent_framework entries, one for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.dialects._content import lose_option, lose_shown, request_of, said_as_text
+from antiphon.dialects._units import Writing
+from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, thaw
+
+__all__ = ["together", "write"]
+
+_SAYS = frozenset({"time"})
+_REASON = "an agent_framework entry has no place for it"
+_FROM_MANAGER = frozenset({"synthesis"})
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Each message is an entry of its own."""
+    return False
+
+
+def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Write one entry."""
+    message = group[0]
+    match message.payload:
+        case OptionCallPayload() as call:
+            entry = _call(message, call, writing)
+        case OptionResultPayload() as outcome:
+            entry = _answer(message, outcome, writing)
+        case _:
+            entry = _said(message, writing)
+    entry["message_id"] = message.id
+    if message.created_at is not None:
+        entry["timestamp"] = message.created_at.isoformat()
+    writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
+    return entry
+
+
+def _type_of(message: Message) -> str | None:
+    kind = message.metadata.get("agent-framework", {}).get("type")
+    return kind if isinstance(kind, str) else None
+
+
+def _said(message: Message, writing: Writing) -> dict[str, Any]:
+    kind = _type_of(message) or ("user_message" if message.policy == "user" else "assistant_message")
+    data = [part for part in message.parts if isinstance(part, DataPart)]
+    is_data = len(data) == 1 == len(message.parts) and not isinstance(data[0].data, str)
+    content = thaw(data[0].data) if is_data else said_as_text(message, writing, "agent_framework")
+    entry: dict[str, Any] = {"type": kind, "content": content}
+    if kind in _FROM_MANAGER:
+        entry["from_manager"] = message.policy
+    elif f"{message.policy}_message" != kind:
+        entry["agent_key"] = message.policy
+    return entry
+
+
+def _is_task(message: Message) -> bool:
+    kind = _type_of(message)
+    return kind in ("task", "delegation") if kind else request_of(message.payload) is not None
+
+
+def _call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+    if _is_task(message):
+        request = call.arguments.get("request", call.arguments.get("task"))
+        entry = {"type": "task", "content": thaw(request), "agent_key": call.option_name}
+        if _type_of(message) == "delegation":
+            entry = {"type": "delegation", "task": thaw(request), "worker": call.option_name}
+        return {**entry, "from_manager": message.policy, "call_id": call.invocation_id}
+    if call.arguments_text is not None and not call.arguments:
+        writing.lose(message, "arguments", "the args of an action are an object")
+    known = {"type": "action", "tool": call.option_name, "args": thaw(call.arguments)}
+    return {**known, "agent_key": message.policy, "call_id": call.invocation_id}
+
+
+def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    call = writing.call_of(message)
+    lose_shown(message, outcome, writing, "agent_framework")
+    if message.policy != lose_option(message, outcome, writing, "agent_framework"):
+        writing.lose(message, "speaker", "an observation is said by the tool")
+    task = call is not None and _is_task(call)
+    entry: dict[str, Any] = {
+        "type": "error" if outcome.is_error else "final" if task else "observation",
+        "agent_key": outcome.option_name if call is None or task else call.policy,
+        "content": _error(outcome) if outcome.is_error else thaw(outcome.result),
+        "call_id": outcome.invocation_id,
+    }
+    return entry if call is not None else {**entry, "tool": outcome.option_name}
+
+
+def _error(outcome: OptionResultPayload) -> dict[str, Any]:
+    content = {
+        "error_message": outcome.error_message,
+        "error_type": outcome.error_type,
+        "tool": outcome.option_name,
+        "retryable": outcome.retryable,
+        "details": thaw(outcome.result),
+    }
+    return {key: value for key, value in content.items() if value is not None}

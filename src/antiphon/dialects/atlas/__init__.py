@@ -1,0 +1,10 @@
+"""Atlas: structured messages between agents, with tool calls and their results, and values that survive JSON.
+
+A message can be changed until it is sent. What it holds is data: it takes copies and gives copies.
+"""
+
+from antiphon.dialects.atlas._message import StructuredMessage
+from antiphon.dialects.atlas._tools import ToolCall, ToolResult, ToolStatus
+from antiphon.dialects.atlas._types import MessageType
+
+__all__ = ["MessageType", "StructuredMessage", "ToolCall", "ToolResult", "ToolStatus"]

@@ -1,0 +1,493 @@
+"""The structured message: content, metadata, tool calls and results, from one agent to another.
+
+A message is one JSON object in the written form of `_values.py`, a lock, and whether it was sent. Rules that make it safe to
+share between threads: nothing inside the object is ever changed in place, except that the two tool lists grow; whoever writes
+or looks at more than one field holds the lock; whatever comes in or goes out is a copy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, cast
+
+from typing_extensions import TypedDict, override
+
+from antiphon.dialects.atlas._fields import FIELDS, encode_field, encode_message, parse
+from antiphon.dialects.atlas._tools import ToolCall, ToolResult, ToolStatus, decode_call, encode_call, encode_result
+from antiphon.dialects.atlas._types import MessageType
+from antiphon.dialects.atlas._values import Encoder, copied, decode, decode_fields, refuse
+
+if TYPE_CHECKING:
+    from antiphon.dialects.atlas._values import Encoders
+
+__all__ = ["StructuredMessage"]
+
+_UNKNOWN_TYPE = "unknown"
+
+
+class Envelope(TypedDict, total=False):
+    """What every factory takes besides its own arguments."""
+
+    metadata: Mapping[str, Any] | None
+    task_id: str | None
+    timestamp: float | None
+    message_id: str | None
+
+
+class Routed(Envelope, total=False):
+    """An envelope of which the factory knows who sends and receives it, unless it is told."""
+
+    source_agent: str | None
+    target_agent: str | None
+
+
+class Answer(Routed, total=False):
+    """An envelope that may have tool calls and results."""
+
+    tool_calls: Iterable[ToolCall | Mapping[str, Any]] | None
+    tool_results: Iterable[ToolResult | Mapping[str, Any]] | None
+
+
+class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
+    """A message between agents: mutable until it is sent, safe to share between threads, equal by content.
+
+    What is read is a copy: to change a message, assign the field, or use `update_metadata`, `add_tool_call` and
+    `add_tool_result`.
+
+    Raises:
+        ValueError: a field has the wrong type, or holds what cannot be written as JSON; the error has the path.
+    """
+
+    __slots__ = ("__weakref__", "_data", "_lock", "_sent")
+
+    encoders: ClassVar[Encoders] = {}
+    """How to write values of other classes: `{class: function that gives a plain value}`. A subclass sets its own."""
+
+    def __init__(
+        self,
+        content: str,
+        metadata: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
+        tool_calls: Iterable[ToolCall | Mapping[str, Any]] | None = None,
+        tool_results: Iterable[ToolResult | Mapping[str, Any]] | None = None,
+        *,
+        source_agent: str | None = None,
+        target_agent: str | None = None,
+        timestamp: float | None = None,
+        message_id: str | None = None,
+    ) -> None:
+        given = {
+            "content": content,
+            "metadata": metadata,
+            "task_id": task_id,
+            "timestamp": timestamp,
+            "tool_calls": tool_calls,
+            "tool_results": tool_results,
+            "source_agent": source_agent,
+            "target_agent": target_agent,
+            "message_id": message_id,
+        }
+        self._open_with(encode_message(given, Encoder(self.encoders)))
+
+    def _open_with(self, data: dict[str, Any]) -> None:
+        self._data = data
+        self._lock = Lock()
+        self._sent = False
+
+    @classmethod
+    def _of(cls, data: dict[str, Any]) -> Self:
+        message = cls.__new__(cls)
+        message._open_with(data)
+        return message
+
+    # ------------------------------------------------------------ fields
+
+    @property
+    def content(self) -> str:
+        """What is said, as text."""
+        return cast("str", self._data["content"])
+
+    @content.setter
+    def content(self, value: str) -> None:
+        self._assign("content", value)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What there is to know about the message: its `type`, what it answers, anything else. A copy."""
+        return decode_fields(self._data["metadata"])
+
+    @metadata.setter
+    def metadata(self, value: Mapping[str, Any]) -> None:
+        self._assign("metadata", value)
+
+    @property
+    def task_id(self) -> str:
+        """The task that this and related messages belong to."""
+        return cast("str", self._data["task_id"])
+
+    @task_id.setter
+    def task_id(self, value: str) -> None:
+        self._assign("task_id", value)
+
+    @property
+    def timestamp(self) -> float:
+        """When it was made, in seconds since 1970."""
+        return cast("float", self._data["timestamp"])
+
+    @timestamp.setter
+    def timestamp(self, value: float) -> None:
+        self._assign("timestamp", value)
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The tools to be run, each `{id, name, arguments}`. A copy."""
+        return [decode_call(call) for call in self._items("tool_calls")]
+
+    @tool_calls.setter
+    def tool_calls(self, value: Iterable[ToolCall | Mapping[str, Any]]) -> None:
+        self._assign("tool_calls", value)
+
+    @property
+    def tool_results(self) -> list[dict[str, Any]]:
+        """What tools gave back, each `{name, result, call_id, status}` and `error` if it failed. A copy."""
+        return [decode_fields(result) for result in self._items("tool_results")]
+
+    @tool_results.setter
+    def tool_results(self, value: Iterable[ToolResult | Mapping[str, Any]]) -> None:
+        self._assign("tool_results", value)
+
+    @property
+    def source_agent(self) -> str | None:
+        """Who sends it."""
+        return cast("str | None", self._data["source_agent"])
+
+    @source_agent.setter
+    def source_agent(self, value: str | None) -> None:
+        self._assign("source_agent", value)
+
+    @property
+    def target_agent(self) -> str | None:
+        """Who is to receive it."""
+        return cast("str | None", self._data["target_agent"])
+
+    @target_agent.setter
+    def target_agent(self, value: str | None) -> None:
+        self._assign("target_agent", value)
+
+    @property
+    def message_id(self) -> str:
+        """The id of this one message: `task_id` is shared by all messages of a task."""
+        return cast("str", self._data["message_id"])
+
+    @message_id.setter
+    def message_id(self, value: str) -> None:
+        self._assign("message_id", value)
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The fields that `from_dict` found and does not know. A copy; `to_dict` gives them back."""
+        return {key: decode(value) for key, value in self._data.items() if key not in FIELDS}
+
+    def _assign(self, name: str, value: Any) -> None:
+        encoded = encode_field(name, value, Encoder(self.encoders))
+        with self._lock:
+            self._check_open()
+            self._data[name] = encoded
+
+    def _items(self, name: str) -> list[dict[str, Any]]:
+        with self._lock:
+            return list(self._data[name])
+
+    def update_metadata(self, changes: Mapping[str, Any]) -> None:
+        """Set some keys of the metadata and leave the others, in one step.
+
+        Raises:
+            RuntimeError: the message was sent.
+            ValueError: a value cannot be written as JSON.
+        """
+        encoded = encode_field("metadata", changes, Encoder(self.encoders))
+        with self._lock:
+            self._check_open()
+            self._data["metadata"] = self._data["metadata"] | encoded
+
+    # ------------------------------------------------------------ sent
+
+    @property
+    def sent(self) -> bool:
+        """Whether it can no longer be changed."""
+        return self._sent
+
+    def seal(self) -> Self:
+        """Mark the message as sent: from here on any change is refused."""
+        with self._lock:
+            self._sent = True
+        return self
+
+    def copy(self) -> Self:
+        """Return the same message, open to changes. Give it a `message_id` of its own if both are sent."""
+        return self._of(self.to_dict())
+
+    def _check_open(self) -> None:
+        if self._sent:
+            raise RuntimeError(f"the message {self.message_id!r} was sent and cannot be changed; change its copy()")
+
+    # ------------------------------------------------------------ type
+
+    @property
+    def message_type(self) -> str:
+        """The type in the metadata; without one, what the tool calls or results say it is, else `unknown`."""
+        given = decode(self._data["metadata"].get("type"))
+        if isinstance(given, str) and given:
+            return given
+        if self.has_tool_calls:
+            return MessageType.TOOL_REQUEST.value
+        return MessageType.TOOL_RESPONSE.value if self.has_tool_results else _UNKNOWN_TYPE
+
+    @property
+    def reply_to(self) -> str | None:
+        """Who is to receive the answer: `metadata["reply_to"]` if it names someone, else the sender."""
+        named = decode(self._data["metadata"].get("reply_to"))
+        return named if isinstance(named, str) and named else self.source_agent
+
+    # ------------------------------------------------------------ tools
+
+    @property
+    def has_tool_calls(self) -> bool:
+        """Whether it asks for tools to be run."""
+        return bool(self._data["tool_calls"])
+
+    @property
+    def has_tool_results(self) -> bool:
+        """Whether it has something that tools gave back."""
+        return bool(self._data["tool_results"])
+
+    def add_tool_call(self, name: str, arguments: Mapping[str, Any] | None = None, call_id: str | None = None) -> str:
+        """Add a tool call and return its id, which is made if none is given.
+
+        Raises:
+            RuntimeError: the message was sent.
+            ValueError: the id is that of another call here, or the arguments cannot be written as JSON.
+        """
+        given = {"id": call_id, "name": name, "arguments": arguments}
+        call = encode_call(given, Encoder(self.encoders), ("tool_calls",))
+        identity = cast("str", call["id"])
+        with self._lock:
+            self._check_open()
+            if any(other["id"] == identity for other in self._data["tool_calls"]):
+                refuse(f"the call id {identity!r} is taken; give another, or none", ("tool_calls",))
+            self._data["tool_calls"].append(call)
+        return identity
+
+    def add_tool_result(
+        self, name: str, result: Any, call_id: str, status: ToolStatus = "success", error: str | None = None
+    ) -> None:
+        """Add what came of the call `call_id`. It need not be a call of this message.
+
+        Raises:
+            RuntimeError: the message was sent.
+            ValueError: the status and the rest do not fit, or the result cannot be written as JSON.
+        """
+        given = ToolResult(name, result, call_id, status, error)
+        encoded = encode_result(given, Encoder(self.encoders), ("tool_results",))
+        with self._lock:
+            self._check_open()
+            self._data["tool_results"].append(encoded)
+
+    def unmatched_results(self, *earlier: StructuredMessage) -> list[dict[str, Any]]:
+        """Return the results whose call is neither in this message nor in the earlier ones given."""
+        calls = self._call_ids(earlier)
+        return [result for result in self.tool_results if result["call_id"] not in calls]
+
+    def _call_ids(self, earlier: Iterable[StructuredMessage]) -> set[str]:
+        return {call["id"] for message in (self, *earlier) for call in message._items("tool_calls")}
+
+    # ------------------------------------------------------------ checks
+
+    def validation_errors(self, *earlier: StructuredMessage) -> list[str]:
+        """Return what a strict reader would find wrong; nothing if all is well.
+
+        `earlier` are the messages whose calls the results may answer, such as the tool request.
+        """
+        return [*self._type_errors(), *self._id_errors(), *self._result_errors(earlier)]
+
+    def _type_errors(self) -> list[str]:
+        given = decode(self._data["metadata"].get("type"))
+        if not isinstance(given, str) or not given:
+            return ["metadata.type: is missing or no text; name a MessageType or a type of your own"]
+        if given == MessageType.TOOL_REQUEST and not self.has_tool_calls:
+            return ["tool_calls: a tool_request needs at least one"]
+        if given == MessageType.TOOL_RESPONSE and not self.has_tool_results:
+            return ["tool_results: a tool_response needs at least one"]
+        return []
+
+    def _id_errors(self) -> list[str]:
+        empty = [f"{name}: is empty" for name in ("task_id", "message_id") if not self._data[name]]
+        calls = Counter(cast("str", call["id"]) for call in self._items("tool_calls"))
+        return empty + [f"tool_calls: {times} calls have the id {each!r}" for each, times in calls.items() if times > 1]
+
+    def _result_errors(self, earlier: Iterable[StructuredMessage]) -> list[str]:
+        calls = self._call_ids(earlier)
+        errors: list[str] = []
+        seen: set[str] = set()
+        for index, result in enumerate(self._items("tool_results")):
+            call_id = cast("str", result["call_id"])
+            if call_id not in calls:
+                errors.append(f"tool_results[{index}]: no call has the id {call_id!r}")
+            elif call_id in seen:
+                errors.append(f"tool_results[{index}]: the call {call_id!r} has a result already")
+            seen.add(call_id)
+        return errors
+
+    # ------------------------------------------------------------ factories
+
+    @classmethod
+    def create_query(
+        cls, content: str, source_agent: str | None = None, target_agent: str | None = None, **envelope: Unpack[Envelope]
+    ) -> Self:
+        """Ask a question."""
+        return cls._create(MessageType.QUERY, content, None, **envelope, source_agent=source_agent, target_agent=target_agent)
+
+    @classmethod
+    def create_task(
+        cls,
+        content: str,
+        source_agent: str | None,
+        target_agent: str | None,
+        task_data: Mapping[str, Any] | None = None,
+        *,
+        reply_to: str | None = None,
+        **envelope: Unpack[Envelope],
+    ) -> Self:
+        """Give work to an agent. `task_data` goes into the metadata; `reply_to` receives the result, else the source does."""
+        waiting = {} if reply_to is None else {"reply_to": reply_to}
+        envelope["metadata"] = {**(envelope.get("metadata") or {}), **(task_data or {}), **waiting}
+        return cls._create(MessageType.TASK, content, None, **envelope, source_agent=source_agent, target_agent=target_agent)
+
+    @classmethod
+    def create_response(cls, content: str, original_message: StructuredMessage, **envelope: Unpack[Answer]) -> Self:
+        """Answer a message: same task, source and target swapped."""
+        return cls._create(MessageType.RESPONSE, content, original_message, **envelope)
+
+    @classmethod
+    def create_result(
+        cls, content: str, original_message: StructuredMessage | None = None, **envelope: Unpack[Answer]
+    ) -> Self:
+        """Say what a task has come to.
+
+        With another `target_agent` it is a step on the way: `metadata["reply_to"]` names who waits for the end.
+        """
+        return cls._create(MessageType.RESULT, content, original_message, **envelope)
+
+    @classmethod
+    def create_error(
+        cls, error_message: str, original_message: StructuredMessage | None = None, **envelope: Unpack[Answer]
+    ) -> Self:
+        """Say that something failed, in answer to a message or on its own."""
+        return cls._create(MessageType.ERROR, error_message, original_message, **envelope)
+
+    @classmethod
+    def create_status(
+        cls, content: str, original_message: StructuredMessage | None = None, **envelope: Unpack[Answer]
+    ) -> Self:
+        """Say how far something has come."""
+        return cls._create(MessageType.STATUS, content, original_message, **envelope)
+
+    @classmethod
+    def create_tool_request(
+        cls,
+        content: str = "",
+        tool_calls: Iterable[ToolCall | Mapping[str, Any]] | None = None,
+        **envelope: Unpack[Routed],
+    ) -> Self:
+        """Ask for tools to be run. Give the `task_id` of the message in whose course they are needed."""
+        return cls._create(MessageType.TOOL_REQUEST, content, None, **envelope, tool_calls=tool_calls)
+
+    @classmethod
+    def create_tool_response(
+        cls,
+        content: str = "",
+        original_message: StructuredMessage | None = None,
+        tool_results: Iterable[ToolResult | Mapping[str, Any]] | None = None,
+        **envelope: Unpack[Routed],
+    ) -> Self:
+        """Give back what tools came to, in answer to the request."""
+        return cls._create(MessageType.TOOL_RESPONSE, content, original_message, **envelope, tool_results=tool_results)
+
+    @classmethod
+    def _create(cls, kind: MessageType, content: str, original: StructuredMessage | None, **envelope: Unpack[Answer]) -> Self:
+        """Make a message of a kind: the type is set last, so no other metadata can claim it."""
+        if original is not None:
+            envelope = _answering(original, envelope)
+        envelope["metadata"] = {**(envelope.get("metadata") or {}), "type": kind.value}
+        return cls(content, **envelope)
+
+    # ------------------------------------------------------------ in and out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the message as plain JSON data, which is yours to change."""
+        with self._lock:
+            return cast("dict[str, Any]", copied(self._data))
+
+    def to_json(self) -> str:
+        """Return the message as JSON text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` gave. Only `content` is required; unknown fields are kept.
+
+        Raises:
+            ValueError: it is no message; the error has the path.
+        """
+        return cls._of(encode_message(data, Encoder(cls.encoders, written=True)))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is not JSON in UTF-8, or no message.
+        """
+        return cls.from_dict(parse(text))
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StructuredMessage):
+            return NotImplemented
+        return type(self) is type(other) and _canonical(self) == _canonical(other)
+
+    @override
+    def __repr__(self) -> str:
+        shown = ("content", "task_id", "source_agent", "target_agent")
+        fields = ", ".join(f"{name}={self._data[name]!r}" for name in shown)
+        return f"{type(self).__name__}(type={self.message_type!r}, {fields})"
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.to_dict())
+
+
+def _revive(cls: type[StructuredMessage], data: dict[str, Any]) -> StructuredMessage:
+    return cls.from_dict(data)
+
+
+def _canonical(message: StructuredMessage) -> str:
+    """Return text that is the same for the same content; `1`, `1.0` and `True` differ."""
+    return json.dumps(message.to_dict(), sort_keys=True)
+
+
+def _answering(original: StructuredMessage, envelope: Answer) -> Answer:
+    """Return the envelope of an answer: same task, to whoever waits for it, unless something else was said."""
+    waiting = original.reply_to
+    target = envelope.get("target_agent") or waiting
+    onward = {} if target == waiting or waiting is None else {"reply_to": waiting}
+    links = {"in_reply_to": original.task_id, "in_reply_to_message": original.message_id}
+    answer = envelope.copy()
+    answer["task_id"] = envelope.get("task_id") or original.task_id
+    answer["source_agent"] = envelope.get("source_agent") or original.target_agent
+    answer["target_agent"] = target
+    answer["metadata"] = {**onward, **(envelope.get("metadata") or {}), **links}
+    return answer

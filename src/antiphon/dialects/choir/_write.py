@@ -1,0 +1,100 @@
+"""Writes Choir messages, one for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.dialects._content import lose_option, lose_shown, said_as_text
+from antiphon.dialects._units import Writing, as_object
+from antiphon.dialects.choir._read import request_type
+from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.protocol import response_type_of
+
+__all__ = ["together", "write"]
+
+_SAYS = frozenset({"time", "to", "correlation_id"})
+_REASON = "a Choir message has no place for it"
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Each message is one of its own."""
+    return False
+
+
+def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Write one Choir message."""
+    message = group[0]
+    says = _SAYS
+    match message.payload:
+        case OptionCallPayload() as call:
+            unit = _request(message, call, writing)
+            says |= {"lane"}
+        case OptionResultPayload() as outcome:
+            unit = _response(message, outcome, writing)
+            says |= {"lane"}
+        case _ if (told := _told(message)) is not None:
+            unit = {"id": message.id, **told}
+            says |= {"lane"}
+        case _:
+            unit = _talk(message, writing)
+    if len(message.to) > 1:
+        writing.lose(message, "to", "a Choir message has one receiver")
+    envelope = {
+        "sender": message.policy,
+        "receiver": message.to[0] if message.to else None,
+        "timestamp": message.created_at.isoformat().replace("+00:00", "Z") if message.created_at else None,
+        "correlation_id": message.correlation_id,
+    }
+    writing.lose_unsaid(group, says=says, reason=_REASON)
+    return {**unit, **{key: value for key, value in envelope.items() if value is not None}}
+
+
+def _told(message: Message) -> dict[str, Any] | None:
+    """Return the type and data of what is only told, if this is it."""
+    match message.parts:
+        case (DataPart(data=JsonObject() as told),) if message.lane == "control" and set(told) == {"type", "data"}:
+            return thaw(told) if isinstance(told["type"], str) and isinstance(told["data"], JsonObject) else None
+        case _:
+            return None
+
+
+def _talk(message: Message, writing: Writing) -> dict[str, Any]:
+    role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
+    return {"id": message.id, "type": "MESSAGE", "data": {"role": role, "content": said_as_text(message, writing, "Choir")}}
+
+
+def _request(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+    if call.arguments_text is not None and not call.arguments:
+        writing.lose(message, "arguments", "the data of a Choir message are an object")
+    if message.lane == "talk":
+        writing.lose(message, "lane", "a Choir request is control")
+    return {"id": call.invocation_id, "type": call.option_name, "data": thaw(call.arguments)}
+
+
+def _response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    lose_shown(message, outcome, writing, "Choir")
+    lose_option(message, outcome, writing, "Choir")
+    if message.lane == "talk":
+        writing.lose(message, "lane", "a Choir response is control")
+    data = _error(outcome) if outcome.is_error else _data(thaw(outcome.result))
+    kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
+    if writing.call_of(message) is None and request_type(kind) != outcome.option_name:
+        writing.lose(message, "option", "a Choir response names its request only by id")
+    return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
+
+
+def _data(result: Any) -> dict[str, Any]:
+    """Return a result as the data of a response: an object as it is, anything else as its only key."""
+    plain = as_object(result)
+    return {"result": result} if plain is None or list(plain) == ["result"] else plain
+
+
+def _error(outcome: OptionResultPayload) -> dict[str, Any]:
+    details = thaw(outcome.result)
+    plain = as_object(details) or {}
+    known = {"error_message", "error_code", "retryable"}
+    data = {"error_message": outcome.error_message, "error_code": outcome.error_type, "retryable": outcome.retryable}
+    if not plain or known & plain.keys() or list(plain) == ["details"]:
+        plain = {} if details is None else {"details": details}
+    return {**plain, **{key: value for key, value in data.items() if value is not None}}

@@ -1,0 +1,195 @@
+"""Message: one thing said in a MARSYS system, frozen, with its JSON form and its form for a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Annotated, Any, Self, TypeAlias
+
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
+
+from antiphon.dialects.marsys._tools import llm_tool_calls, sanitize_tool_name
+from antiphon.dialects.marsys._values import Calls, Object, Text, Time, as_object, unfrozen
+from antiphon.messages import current_port
+from antiphon.messages._json import JsonError, parse, write
+
+__all__ = ["FIELDS", "Message", "Processor"]
+
+FIELDS = ("role", "content", "name", "message_id", "tool_calls", "tool_call_id", "metadata", "timestamp")
+"""The keys of the JSON form, in the format's order."""
+
+_CONFIG = ConfigDict(strict=True, extra="forbid", validate_default=True)
+
+
+def _no_field(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    if taken := [name for name in FIELDS if name in extra]:
+        raise PydanticCustomError("extra", "{taken} is a field of its own; give it as an argument", {"taken": taken[0]})
+    return extra
+
+
+@dataclass(frozen=True, slots=True, config=_CONFIG)
+class Message:
+    """One thing said: frozen, with copies of the tool calls and metadata it is given, which cannot be changed either.
+
+    Any role and any shape of tool call can be constructed: `validation_errors` says what is wrong with them.
+
+    ```python
+    from antiphon.dialects.marsys import Message
+
+    print(Message("assistant", "On it.", name="weather_agent").to_llm_dict())
+    #> {'role': 'assistant', 'content': 'On it.', 'name': 'weather_agent'}
+    ```
+    """
+
+    role: Text
+    content: Text
+    name: Text | None = None
+    """Who, by role: the speaker of an assistant or error message, the tool, the agent that is called or that responds."""
+    message_id: Text = Field(default_factory=lambda: current_port().new_id())
+    tool_calls: Calls | None = None
+    """As given; `to_llm_dict` completes them."""
+    tool_call_id: Text | None = None
+    """Of a tool message: the `id` of the call it answers."""
+    metadata: Object | None = None
+    """Context, never sent to a model: `caller` and `task_id` of an agent_call, `error_type` of an error, what you like."""
+    timestamp: Time = Field(default_factory=lambda: current_port().now())
+    """Aware; a time without a zone is taken as UTC."""
+    extra: Annotated[Object, AfterValidator(_no_field)] = Field(default_factory=dict, kw_only=True)
+    """Keys that came with the JSON form and are none of the fields; they go out with it again."""
+
+    # ------------------------------------------------------------ what is in the metadata
+
+    @property
+    def caller(self) -> str | None:
+        """The agent that made an agent_call."""
+        return self._text_in_metadata("caller")
+
+    @property
+    def task_id(self) -> str | None:
+        """What pairs an agent_call with its agent_response."""
+        return self._text_in_metadata("task_id")
+
+    @property
+    def chain_id(self) -> str | None:
+        """The id of the message that began the chain this one was added to."""
+        return self._text_in_metadata("chain_id")
+
+    @property
+    def error_type(self) -> str | None:
+        """The class of the exception that an error message is about."""
+        return self._text_in_metadata("error_type")
+
+    def _text_in_metadata(self, key: str) -> str | None:
+        value = (self.metadata or {}).get(key)
+        return value if isinstance(value, str) else None
+
+    # ------------------------------------------------------------ copies
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed; id and time stay the same.
+
+        Raises:
+            ValidationError: a changed field is not allowed.
+            TypeError: there is no such field.
+        """
+        return dataclasses.replace(self, **changes)
+
+    def forward(self, to: str, *, by: str | None = None) -> Self:
+        """Return the message as it is passed on to another agent: same id and time, the way noted in the metadata.
+
+        An agent_call becomes a call of `to`; its caller, to whom the response goes, stays.
+        """
+        way = {"forwarded_to": to} if by is None else {"forwarded_to": to, "forwarded_by": by}
+        callee = to if self.role == "agent_call" else self.name
+        return self.replace(name=callee, metadata={**(self.metadata or {}), **way})
+
+    # ------------------------------------------------------------ for a model
+
+    def to_llm_dict(self, *, null_content: bool = False) -> dict[str, Any]:
+        """Return what a provider is told: role, content and name; tool calls in their whole form; nothing that is None.
+
+        The role stays as it is: `process_for_llm` turns the ones that no provider knows into `user`. With `null_content`,
+        a message that only calls tools has `None` as its content instead of `""`.
+        """
+        only_calls = bool(self.tool_calls) and not self.content
+        form: dict[str, Any] = {"role": self.role, "content": None if null_content and only_calls else self.content}
+        if self.name:
+            form["name"] = sanitize_tool_name(self.name)
+        if self.tool_calls:
+            form["tool_calls"] = llm_tool_calls(self.tool_calls, self.message_id)
+        if self.tool_call_id is not None:
+            form["tool_call_id"] = self.tool_call_id
+        return form
+
+    @classmethod
+    def from_response_dict(
+        cls,
+        response: Mapping[str, Any],
+        processor: Processor | None = None,
+        default_id: str | None = None,
+        default_role: str = "assistant",
+        default_name: str | None = None,
+    ) -> Message:
+        """Return the message that a model's response is.
+
+        The processor sees a copy of the response first. It returns another dict, or a `Message`, which is then the answer.
+        The defaults stand in for what the response does not say.
+
+        Raises:
+            ValueError: the response or what the processor returned is no message.
+        """
+        said: Any = as_object(response, "a response")
+        if processor is not None:
+            said = processor(deepcopy(dict(response)))
+            if isinstance(said, Message):
+                return said
+            said = as_object(said, "what a processor returns, unless it is a Message,")
+        defaults = {"message_id": default_id, "role": default_role, "name": default_name}
+        given = {key: value for key, value in said.items() if value is not None or key not in defaults}
+        return cls.from_dict({**defaults, **given, "tool_calls": said.get("tool_calls") or None})
+
+    # ------------------------------------------------------------ JSON
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: the fields that are not None, the time as ISO 8601 with its offset."""
+        form: dict[str, Any] = {field: getattr(self, field) for field in FIELDS if getattr(self, field) is not None}
+        form["timestamp"] = self.timestamp.isoformat()
+        return {key: unfrozen(value) for key, value in {**form, **self.extra}.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the message of a JSON form. A content that is missing or null is `""`; a missing id or time is a new one.
+
+        Raises:
+            ValidationError: a field is not what it should be; the error says which.
+            ValueError: this is no dict.
+        """
+        data = as_object(data, "a message")
+        fields: dict[str, Any] = {field: data[field] for field in FIELDS if data.get(field) is not None}
+        fields.setdefault("content", "")
+        return cls(**fields, extra={key: value for key, value in data.items() if key not in FIELDS})
+
+    def to_json(self) -> str:
+        """Return the JSON form as text."""
+        return write(self.to_dict()).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Return the message of a JSON text.
+
+        Raises:
+            ValidationError: a field is not what it should be; the error says which.
+            ValueError: this is no JSON object.
+        """
+        try:
+            data = parse(text.encode() if isinstance(text, str) else text)
+        except (JsonError, UnicodeEncodeError) as exc:
+            raise ValueError(f"a message is JSON text: {getattr(exc, 'reason', exc)}") from None
+        return cls.from_dict(data)
+
+
+Processor: TypeAlias = Callable[[dict[str, Any]], "Mapping[str, Any] | Message"]
+"""What makes a response fit before it becomes a message."""

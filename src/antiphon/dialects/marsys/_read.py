@@ -1,0 +1,144 @@
+"""Reads a MARSYS message: seven roles, of which three talk, two call and answer, one fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antiphon.dialects._units import Unit, as_object
+from antiphon.messages import RUNTIME_POLICY, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+from antiphon.messages._json import JsonError, parse, write
+
+__all__ = ["read"]
+
+
+def read(unit: Unit) -> None:
+    """Say what one MARSYS message says."""
+    role = unit.text("role")
+    common = {"id": unit.own_id("message_id"), "created_at": unit.iso_time("timestamp")}
+    match role:
+        case "system" | "user" | "assistant":
+            _talk(unit, role, common)
+        case "tool" if unit.maybe_text("tool_call_id"):
+            _answer(unit, unit.text("tool_call_id"), common, role)
+        case "agent_call":
+            _agent_call(unit, common)
+        case "agent_response" if _task(unit):
+            _answer(unit, str(_task(unit)), common, role)
+        case "error" if unit.maybe_text("tool_call_id") or _task(unit) in unit.reading.calls:
+            _failure(unit, common)
+        case "tool" | "agent_response" | "error":
+            _told(unit, role, common)
+        case _:
+            unit.fail(f"unknown role {role!r}; expected one of the seven", "role")
+
+
+def _talk(unit: Unit, role: str, common: dict[str, Any]) -> None:
+    policy = unit.maybe_text("name") or role
+    calls = unit.objects("tool_calls")
+    content = unit.maybe_text("content") or ""
+    fields = {**common, "policy": policy, "role_hint_for_llm": role}
+    if len(calls) + bool(content) > 1:
+        fields["turn_id"] = _fresh_turn(unit, common["id"])
+    if content or not calls:
+        unit.say(PartsPayload(parts=(TextPart(text=content),) if content else ()), **fields)
+    for index, call in enumerate(calls):
+        _tool_call(unit, index, call, {**fields, "role_hint_for_llm": "assistant"})
+
+
+def _fresh_turn(unit: Unit, id: str) -> str:
+    """Return the unit's id, told apart from that of an earlier unit with the same one."""
+    turn = id if id not in unit.reading.ids else f"{id}@{unit.position}"
+    unit.reading.ids.add(turn)
+    return turn
+
+
+def _tool_call(unit: Unit, index: int, call: dict[str, Any], fields: dict[str, Any]) -> None:
+    path = ("tool_calls", index)
+    function = as_object(call.get("function")) or {}
+    name = function.get("name")
+    if not isinstance(name, str):
+        unit.fail("expected a function with a name", *path, "function")
+    invocation = call.get("id", f"{fields['id']}-call-{index}")
+    arguments, text = _arguments(unit, function.get("arguments", {}), (*path, "function", "arguments"))
+    payload = {
+        "kind": "option_call",
+        "invocation_id": invocation,
+        "option_name": name,
+        "arguments": arguments,
+        "arguments_text": text,
+    }
+    metadata = _as("assistant") if list(arguments) == ["request"] else {}  # a tool, although it looks like an agent
+    made = unit.say(payload, metadata=metadata, **fields)
+    unit.reading.calls[made.invocation_id or ""] = made
+
+
+def _arguments(unit: Unit, given: Any, path: tuple[str | int, ...]) -> tuple[dict[str, Any], str | None]:
+    """Return the arguments, and their text where it is not plainly the JSON of them."""
+    if (plain := as_object(given)) is not None:
+        return plain, None
+    if not isinstance(given, str):
+        unit.fail("expected the arguments as JSON text", *path)
+    try:
+        arguments = as_object(parse(given.encode()))
+    except JsonError:
+        return {}, given
+    if arguments is None:
+        return {}, given
+    return arguments, None if write(arguments).decode() == given else given
+
+
+def _task(unit: Unit) -> str | None:
+    task = unit.object("metadata").get("task_id")
+    return task if isinstance(task, str) and task else None
+
+
+def _agent_call(unit: Unit, common: dict[str, Any]) -> None:
+    caller = unit.object("metadata").get("caller")
+    payload = OptionCallPayload(
+        invocation_id=_task(unit) or common["id"],
+        option_name=unit.text("name"),
+        arguments={"request": unit.text("content")},
+    )
+    policy = caller if isinstance(caller, str) and caller else "unknown"
+    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"), **common)
+    unit.reading.calls[payload.invocation_id] = made
+
+
+def _answer(unit: Unit, invocation: str, common: dict[str, Any], role: str) -> None:
+    name = unit.maybe_text("name") or _called(unit, invocation)
+    payload = OptionResultPayload(invocation_id=invocation, option_name=name, result=unit.maybe_text("content"))
+    metadata = _as(role) if role == "agent_response" else {}
+    unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata, **common)
+
+
+def _failure(unit: Unit, common: dict[str, Any]) -> None:
+    invocation = unit.maybe_text("tool_call_id") or str(_task(unit))
+    context = unit.object("metadata")
+    kind, retryable = context.get("error_type"), context.get("retryable")
+    payload = OptionResultPayload(
+        invocation_id=invocation,
+        option_name=_called(unit, invocation) if invocation in unit.reading.calls else unit.text("name", "unknown"),
+        is_error=True,
+        error_type=kind if isinstance(kind, str) and kind else "Error",
+        error_message=unit.text("content"),
+        retryable=retryable if isinstance(retryable, bool) else None,
+        result=context.get("details"),
+    )
+    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=_as("error"), **common)
+
+
+def _called(unit: Unit, invocation: str) -> str:
+    """Return the name of the option that an invocation called."""
+    call = unit.reading.calls.get(invocation)
+    return call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
+
+
+def _told(unit: Unit, role: str, common: dict[str, Any]) -> None:
+    """Say something that answers no call that could be found."""
+    content = unit.maybe_text("content") or ""
+    parts = (TextPart(text=content),) if content else ()
+    unit.say(PartsPayload(parts=parts), policy=unit.maybe_text("name") or role, metadata=_as(role), **common)
+
+
+def _as(role: str) -> dict[str, dict[str, str]]:
+    return {"marsys": {"role": role}}

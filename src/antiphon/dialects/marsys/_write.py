@@ -1,0 +1,116 @@
+"""Writes MARSYS messages: an utterance with its tool calls is one, everything else is one each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antiphon.dialects._content import has_words, json_text, lose_option, lose_shown, request_of, result_text, said_as_text
+from antiphon.dialects._units import Writing
+from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, thaw
+
+__all__ = ["together", "write"]
+
+_SAYS = frozenset({"time"})
+_TALKING = ("system", "user", "assistant")
+_REASON = "a MARSYS message has no place for it"
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """An utterance is one message: text first, then its calls."""
+    first = group[0]
+    return (
+        message.kind == "option_call"
+        and first.kind != "option_result"
+        and (first.kind != "parts" or has_words(first))
+        and first.turn_id is not None
+        and first.turn_id == message.turn_id
+        and first.policy == message.policy
+        and not _asks_agent(first)
+        and not _asks_agent(message)
+    )
+
+
+def _asks_agent(message: Message) -> bool:
+    """Whether a message is an agent_call: it was one here before, or it looks like one and was nothing else."""
+    role = _role_of(message)
+    return role == "agent_call" or (role is None and request_of(message.payload) is not None)
+
+
+def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Write the messages of one unit."""
+    first = group[0]
+    match first.payload:
+        case OptionResultPayload() as outcome:
+            unit = _failure(first, outcome, writing) if outcome.is_error else _answer(first, outcome, writing)
+        case OptionCallPayload() as call if _asks_agent(first):
+            unit = _agent_call(first, call)
+        case _:
+            unit = _talk(group, writing)
+    unit["message_id"] = first.id
+    if first.created_at is not None:
+        unit["timestamp"] = first.created_at.isoformat()
+    writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
+    return unit
+
+
+def _role_of(message: Message) -> str | None:
+    """Return the role that a message had here before, where the core has no word for it."""
+    role = message.metadata.get("marsys", {}).get("role")
+    return role if isinstance(role, str) else None
+
+
+def _talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    first = group[0]
+    calls = [_tool_call(message.payload) for message in group if isinstance(message.payload, OptionCallPayload)]
+    role = "assistant" if calls else _role_of(first) or _talking_role(first, writing.as_policy)
+    said = first if first.kind == "parts" else None
+    unit: dict[str, Any] = {"role": role, "content": "" if said is None else said_as_text(said, writing, "MARSYS")}
+    if first.policy != role:
+        unit["name"] = first.policy
+    return {**unit, "tool_calls": calls} if calls else unit
+
+
+def _talking_role(message: Message, as_policy: str | None) -> str:
+    if as_policy is not None and message.policy != "system":
+        return "assistant" if message.policy == as_policy else "user"
+    if message.role_hint_for_llm in _TALKING:
+        return str(message.role_hint_for_llm)
+    return message.policy if message.policy in _TALKING else "assistant"
+
+
+def _tool_call(call: OptionCallPayload) -> dict[str, Any]:
+    text = json_text(call.arguments) if call.arguments_text is None else call.arguments_text
+    return {"id": call.invocation_id, "type": "function", "function": {"name": call.option_name, "arguments": text}}
+
+
+def _agent_call(message: Message, call: OptionCallPayload) -> dict[str, Any]:
+    content = request_of(call) or json_text(call.arguments)
+    metadata = {"caller": message.policy, "task_id": call.invocation_id}
+    return {"role": "agent_call", "content": content, "name": call.option_name, "metadata": metadata}
+
+
+def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    content = result_text(message, outcome, writing, "MARSYS")
+    call = writing.call_of(message)
+    unit: dict[str, Any] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
+    if _role_of(message) == "agent_response" or (call is not None and _asks_agent(call)):
+        unit = {"role": "agent_response", "name": outcome.option_name, "metadata": {"task_id": outcome.invocation_id}}
+    if message.policy != outcome.option_name:
+        writing.lose(message, "speaker", "a MARSYS result is said by the tool or agent that was called")
+    return unit if content is None else {**unit, "content": content}
+
+
+def _failure(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    metadata = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": thaw(outcome.result)}
+    if message.policy != RUNTIME_POLICY:
+        writing.lose(message, "speaker", "a MARSYS error is said by the runtime")
+    lose_option(message, outcome, writing, "MARSYS")
+    lose_shown(message, outcome, writing, "MARSYS")
+    return {
+        "role": "error",
+        "content": outcome.error_message,
+        "tool_call_id": outcome.invocation_id,
+        "metadata": {key: value for key, value in metadata.items() if value is not None},
+        **({} if writing.call_of(message) else {"name": outcome.option_name}),
+    }

@@ -1,0 +1,414 @@
+"""Every type of the protocol, with the model of its data: each request after its reply.
+
+The first line of a docstring says what the type means: the documentation takes it from there. `CATALOGUE` has the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from antiphon.messages._parts import Count
+from antiphon.protocol._data import Notice, Reply, Request
+from antiphon.protocol._fields import Object, Phase, Positive, Quantity, Share, Text, ThreadState, Timestamp, Value
+from antiphon.protocol._open import NOTHING
+from antiphon.protocol._table import Entry, entries
+from antiphon.protocol._values import (
+    AgentConfig,
+    AgentContext,
+    AgentResult,
+    ChatTurn,
+    PhaseContext,
+    PhaseOutput,
+    PreparedContext,
+)
+
+__all__ = [
+    "CATALOGUE",
+    "AgentConfigUpdated",
+    "AgentInvoked",
+    "AgentResponse",
+    "AgentStreamChunk",
+    "ContextPrepared",
+    "CreateThread",
+    "Error",
+    "ErrorAcknowledged",
+    "ErrorNotification",
+    "GetThreadStatus",
+    "Heartbeat",
+    "HeartbeatResponse",
+    "InitializePhase",
+    "InvokeAgent",
+    "PauseThread",
+    "PhaseInitialized",
+    "PhaseProcessed",
+    "PrepareContext",
+    "ProcessPhase",
+    "ProcessWithAgent",
+    "Restart",
+    "RestartComplete",
+    "ResumeThread",
+    "Retry",
+    "StartThread",
+    "Stop",
+    "StopComplete",
+    "Supervise",
+    "SupervisionStarted",
+    "Talk",
+    "TerminateThread",
+    "ThreadCreated",
+    "ThreadPaused",
+    "ThreadResult",
+    "ThreadResumed",
+    "ThreadStarted",
+    "ThreadStatus",
+    "ThreadTerminated",
+    "UpdateAgentConfig",
+]
+
+# ---------------------------------------------------------------- threads
+
+
+class ThreadCreated(Reply, frozen=True, type="THREAD_CREATED"):
+    """The thread is there."""
+
+    thread_id: Text
+    status: Literal["created"] = "created"
+
+
+class CreateThread(Request[ThreadCreated], frozen=True, type="CREATE_THREAD", family="thread"):
+    """Make a thread for a user's input."""
+
+    user_id: Text
+    initial_input: Text
+    metadata: Object = NOTHING
+    """Such as the source and the session."""
+
+
+class ThreadStarted(Reply, frozen=True, type="THREAD_STARTED"):
+    """The thread runs."""
+
+    thread_id: Text
+    status: Literal["processing"] = "processing"
+    started_at: Timestamp
+
+
+class StartThread(Request[ThreadStarted], frozen=True, type="START_THREAD", family="thread"):
+    """Begin with the first phase."""
+
+    thread_id: Text
+
+
+class ThreadPaused(Reply, frozen=True, type="THREAD_PAUSED"):
+    """The thread rests."""
+
+    thread_id: Text
+    status: Literal["paused"] = "paused"
+    paused_at: Timestamp
+    current_phase: Phase
+    """The phase that goes on later."""
+
+
+class PauseThread(Request[ThreadPaused], frozen=True, type="PAUSE_THREAD", family="thread"):
+    """Rest at the next boundary."""
+
+    thread_id: Text
+
+
+class ThreadResumed(Reply, frozen=True, type="THREAD_RESUMED"):
+    """The thread runs again."""
+
+    thread_id: Text
+    status: Literal["processing"] = "processing"
+    resumed_at: Timestamp
+    current_phase: Phase
+
+
+class ResumeThread(Request[ThreadResumed], frozen=True, type="RESUME_THREAD", family="thread"):
+    """Go on where the thread was paused."""
+
+    thread_id: Text
+
+
+class ThreadTerminated(Reply, frozen=True, type="THREAD_TERMINATED"):
+    """The thread is over."""
+
+    thread_id: Text
+    status: Literal["terminated"] = "terminated"
+    terminated_at: Timestamp
+    reason: Text
+
+
+class TerminateThread(Request[ThreadTerminated], frozen=True, type="TERMINATE_THREAD", family="thread"):
+    """End a thread for good."""
+
+    thread_id: Text
+    reason: Text
+
+
+class ThreadStatus(Reply, frozen=True, type="THREAD_STATUS"):
+    """Where the thread is. The phases completed and remaining are all six, and the current one is the first that remains."""
+
+    thread_id: Text
+    status: ThreadState
+    current_phase: Phase | None
+    """None when none remains."""
+    created_at: Timestamp
+    updated_at: Timestamp
+    phases_completed: tuple[Phase, ...]
+    phases_remaining: tuple[Phase, ...]
+
+
+class GetThreadStatus(Request[ThreadStatus], frozen=True, type="GET_THREAD_STATUS", family="thread"):
+    """Ask where a thread is."""
+
+    thread_id: Text
+
+
+class ThreadResult(Notice, frozen=True, type="THREAD_RESULT", family="thread"):
+    """A thread has ended by itself: what came of it."""
+
+    thread_id: Text
+    status: Literal["completed", "failed"]
+    outputs: Object
+    """By phase, what `PhaseOutput` has."""
+    response: Text | None = None
+    """The answer to the user, of a thread that completed."""
+    error_message: Text | None = None
+    error_code: Text | None = None
+
+
+# ---------------------------------------------------------------- phases
+
+
+class PhaseProcessed(Reply, frozen=True, type="PHASE_PROCESSED"):
+    """The phase is done."""
+
+    thread_id: Text
+    phase_type: Phase
+    output: PhaseOutput
+    processing_time: Quantity
+    """In seconds."""
+
+
+class ProcessPhase(Request[PhaseProcessed], frozen=True, type="PROCESS_PHASE", family="phase"):
+    """Run one phase of a thread."""
+
+    thread_id: Text
+    phase_type: Phase
+    input: Text
+    context: PhaseContext | None = None
+
+
+class PhaseInitialized(Reply, frozen=True, type="PHASE_INITIALIZED"):
+    """The phase can be run."""
+
+    phase_type: Phase
+    status: Literal["ready"] = "ready"
+    agent_id: Text
+
+
+class InitializePhase(Request[PhaseInitialized], frozen=True, type="INITIALIZE_PHASE", family="phase"):
+    """Set a phase up; a configuration it had is replaced."""
+
+    phase_type: Phase
+    config: AgentConfig
+
+
+class ContextPrepared(Reply, frozen=True, type="CONTEXT_PREPARED"):
+    """The context is ready for an agent."""
+
+    thread_id: Text
+    phase_type: Phase
+    context: PreparedContext
+
+
+class PrepareContext(Request[ContextPrepared], frozen=True, type="PREPARE_CONTEXT", family="phase"):
+    """Make an agent's context from what was said."""
+
+    thread_id: Text
+    phase_type: Phase
+    previous_phase_output: PhaseOutput | None
+    """None before the first phase."""
+    conversation_history: tuple[ChatTurn, ...]
+
+
+class AgentInvoked(Reply, frozen=True, type="AGENT_INVOKED"):
+    """The named agent has answered."""
+
+    agent_id: Text
+    result: AgentResult
+    processing_time: Quantity
+    """In seconds."""
+
+
+class InvokeAgent(Request[AgentInvoked], frozen=True, type="INVOKE_AGENT", family="phase"):
+    """Ask a named agent, from within a phase."""
+
+    agent_id: Text
+    input: Text
+    context: AgentContext | None = None
+    stream: bool = False
+    """Whether to tell AGENT_STREAM_CHUNKs on the way to the answer."""
+
+
+# ---------------------------------------------------------------- agents
+
+
+class AgentResponse(Reply, frozen=True, type="AGENT_RESPONSE"):
+    """The agent has answered."""
+
+    result: AgentResult
+    processing_time: Quantity
+    """In seconds."""
+
+
+class ProcessWithAgent(Request[AgentResponse], frozen=True, type="PROCESS_WITH_AGENT", family="agent"):
+    """Ask the agent that the receiver keeps."""
+
+    input: Text
+    context: AgentContext | None = None
+    agent_id: Text | None = None
+    """Whom the sender expects there; refused if it is another."""
+
+
+class AgentConfigUpdated(Reply, frozen=True, type="AGENT_CONFIG_UPDATED"):
+    """The next run has the new settings."""
+
+    agent_id: Text
+    status: Literal["updated"] = "updated"
+
+
+class UpdateAgentConfig(Request[AgentConfigUpdated], frozen=True, type="UPDATE_AGENT_CONFIG", family="agent"):
+    """Change the settings that are given; the others stay."""
+
+    agent_id: Text
+    config: AgentConfig
+
+
+class AgentStreamChunk(Notice, frozen=True, type="AGENT_STREAM_CHUNK", family="agent"):
+    """A piece of an answer that is still being made."""
+
+    agent_id: Text
+    index: Count
+    """Its place among the pieces, from 0."""
+    text: Text
+
+
+# ---------------------------------------------------------------- the system
+
+
+class HeartbeatResponse(Reply, frozen=True, type="HEARTBEAT_RESPONSE"):
+    """The actor lives."""
+
+    status: Literal["alive"] = "alive"
+    uptime: Quantity
+    """In seconds, since its last start."""
+    load: Share
+    """How full its mailbox is, from 0 to 1."""
+
+
+class Heartbeat(Request[HeartbeatResponse], frozen=True, type="HEARTBEAT", family="system"):
+    """Ask whether an actor lives."""
+
+
+class SupervisionStarted(Reply, frozen=True, type="SUPERVISION_STARTED"):
+    """The actor is watched."""
+
+    actor_id: Text
+    status: Literal["supervised"] = "supervised"
+
+
+class Supervise(Request[SupervisionStarted], frozen=True, type="SUPERVISE", family="system"):
+    """Ask a supervisor to watch an actor."""
+
+    actor_id: Text
+
+
+class RestartComplete(Reply, frozen=True, type="RESTART_COMPLETE"):
+    """The actor has begun anew."""
+
+    actor_id: Text
+    status: Literal["restarted"] = "restarted"
+    restarted_at: Timestamp
+
+
+class Restart(Request[RestartComplete], frozen=True, type="RESTART", family="system"):
+    """Begin anew, or let an actor do so."""
+
+    actor_id: Text | None = None
+    """Whom a supervisor is to restart; else the receiver."""
+    reason: Text
+
+
+class StopComplete(Reply, frozen=True, type="STOP_COMPLETE"):
+    """The actor takes no more messages."""
+
+    actor_id: Text
+    status: Literal["stopped"] = "stopped"
+    stopped_at: Timestamp
+
+
+class Stop(Request[StopComplete], frozen=True, type="STOP", family="system"):
+    """Stop, or let an actor stop."""
+
+    actor_id: Text | None = None
+    """Whom a supervisor is to stop; else the receiver."""
+    reason: Text
+
+
+# ---------------------------------------------------------------- errors
+
+
+class ErrorAcknowledged(Reply, frozen=True, type="ERROR_ACKNOWLEDGED"):
+    """The supervisor has dealt with it."""
+
+    actor_id: Text
+    action_taken: Literal["restart", "stop", "escalate", "ignore"]
+    error_logged: bool
+
+
+class Error(Request[ErrorAcknowledged], frozen=True, type="ERROR", family="error"):
+    """A message failed. As an answer it comes in an `ErrorResponse`, to which nothing is due."""
+
+    error_message: Text
+    error_code: Text | None = None
+    thread_id: Text | None = None
+    phase_type: Phase | None = None
+    details: Value = None
+
+
+class ErrorNotification(Request[ErrorAcknowledged], frozen=True, type="ERROR_NOTIFICATION", family="error"):
+    """Tell a supervisor that an actor failed."""
+
+    actor_id: Text
+    """Who failed."""
+    error_message: Text
+    error_code: Text | None = None
+    details: Value
+    reported_by: Text | None = None
+    failed_message_id: Text | None = None
+
+
+class Retry(Request[Reply], frozen=True, type="RETRY", family="error"):
+    """Try a message again that failed. It is answered as that message is."""
+
+    original_message_id: Text
+    attempt: Positive
+    """Which try this is, from 1."""
+    max_attempts: Positive
+    original_message: Value = None
+    """The message itself, for a receiver that may not have it any more."""
+
+
+# ---------------------------------------------------------------- talk
+
+
+class Talk(Notice, frozen=True, type="MESSAGE", family="talk"):
+    """Plain talk: somebody says something."""
+
+    role: Text
+    content: Text
+
+
+CATALOGUE: tuple[Entry, ...] = entries()
+"""Every type of the protocol that can be sent, one row each."""

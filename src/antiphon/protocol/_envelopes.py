@@ -1,0 +1,167 @@
+"""The three envelopes: a message, a response to it, and the response that says it failed.
+
+Which of them some JSON is, its keys tell: a `message_id` makes it a response, and the type ERROR an error. So a message
+refuses that key, and a response of type ERROR holds what an error response holds, whatever class it was made as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from antiphon.messages._port import current_port, new_id
+from antiphon.protocol._fields import Object, Text, Timestamp
+from antiphon.protocol._open import NOTHING, Open
+from antiphon.protocol._table import response_type_of
+
+if TYPE_CHECKING:
+    from antiphon.messages import Json
+
+__all__ = ["ERROR", "ErrorResponse", "Message", "Response"]
+
+ERROR: Final = "ERROR"
+"""The type of an error response."""
+
+_RETRY = "RETRY"
+
+
+def _now() -> datetime:
+    return current_port().now()
+
+
+class Envelope(Open, frozen=True):
+    """What every envelope has."""
+
+    id: Text = Field(default_factory=new_id)
+    type: Text
+    data: Object = NOTHING
+    sender: Text | None = None
+    """The actor that sends it."""
+    receiver: Text | None = None
+    """The actor that it is for."""
+    timestamp: Timestamp = Field(default_factory=_now)
+    correlation_id: Text | None = None
+    """The exchange it belongs to: the same on everything that follows from one message."""
+
+
+class Message(Envelope, frozen=True):
+    """A request from one actor to another, or something it is told."""
+
+    @model_validator(mode="after")
+    def _is_no_response(self) -> Self:
+        if "message_id" in self.__pydantic_extra__:
+            raise _refused("A message has no message_id: make it a Response", "message_id")
+        return self
+
+    def get_response_type(self, original: Message | None = None) -> str:
+        """Return the type of the response that is due; for one that nobody has declared, the type with `_RESPONSE` after it.
+
+        A RETRY is answered as the message that it retries: give that as `original`, or let its data have `original_message`.
+        """
+        if self.type == _RETRY:
+            if original is not None:
+                return original.get_response_type()
+            match self.data:
+                case {"original_message": {"type": str(original_type)}}:
+                    return response_type_of(original_type)
+                case _:
+                    pass
+        return response_type_of(self.type)
+
+    def reply(self, type: str | None = None, data: Mapping[str, Json] | None = None, **fields: Any) -> Response:
+        """Return the response to this message, addressed and correlated; `fields` are other fields of the response.
+
+        Raises:
+            ValidationError: a value is not allowed.
+        """
+        response_type = self.get_response_type() if type is None else type
+        return Response(**self._back(fields), type=response_type, data={} if data is None else data)
+
+    def reply_error(self, error_message: str, error_code: str | None = None, **fields: Any) -> ErrorResponse:
+        """Return the response that says this message failed; `data` in `fields` adds details.
+
+        Raises:
+            ValidationError: a value is not allowed.
+        """
+        return ErrorResponse(error_message, error_code, **self._back(fields))
+
+    def _back(self, fields: dict[str, Any]) -> dict[str, Any]:
+        correlation_id = self.id if self.correlation_id is None else self.correlation_id
+        way = {"sender": self.receiver, "receiver": self.sender, "correlation_id": correlation_id, "message_id": self.id}
+        return way | fields
+
+
+class Response(Envelope, frozen=True):
+    """The answer to a message."""
+
+    message_id: Text | None = None
+    """The id of the message that it answers."""
+
+    @model_validator(mode="after")
+    def _says_what_failed(self) -> Self:
+        if self.type == ERROR:
+            _check_text(self.data, "error_message")
+            if self.data.get("error_code") is not None:
+                _check_text(self.data, "error_code")
+        return self
+
+
+def _check_text(data: Mapping[str, Json], key: str) -> None:
+    if not isinstance(data.get(key), str):
+        raise _refused(f"The data of an ERROR has text under {key!r}", "data", key)
+
+
+def _refused(reason: str, *place: str) -> ValidationError:
+    """Return an error that Pydantic adds to its own, at this place."""
+    error = PydanticCustomError("envelope", "{reason}", {"reason": reason})
+    return ValidationError.from_exception_data("envelope", [InitErrorDetails(type=error, loc=place, input=None)])
+
+
+class ErrorResponse(Response, frozen=True):
+    """The answer that says a message failed: why, and by which code."""
+
+    type: Literal["ERROR"] = ERROR
+
+    @overload
+    def __init__(
+        self, /, error_message: str, error_code: str | None = None, message_id: str | None = None, **fields: Any
+    ) -> None: ...
+    @overload
+    def __init__(self, /, *, data: Mapping[str, Json], message_id: str | None = None, **fields: Any) -> None: ...
+    def __init__(
+        self,
+        /,
+        error_message: str | None = None,
+        error_code: str | None = None,
+        message_id: str | None = None,
+        **fields: Any,
+    ) -> None:
+        """Take the message and the code as arguments, further details as `data`; or all of them as `data`, as it is dumped.
+
+        An argument wins over the same key of `data`. A code that is not given is left out.
+
+        Raises:
+            ValidationError: a value is not allowed, or there is no error message.
+        """
+        given = {"error_message": error_message, "error_code": error_code}
+        reserved = {key: value for key, value in given.items() if value is not None}
+        extra = fields.pop("data", {})
+        data = {**reserved, **cast("Mapping[str, Any]", extra), **reserved} if isinstance(extra, Mapping) else extra
+        super().__init__(**fields, data=data, message_id=message_id)
+
+    # Validation goes to the fields and not through `__init__`: what comes as data is kept as it came.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess]
+
+    @property
+    def error_message(self) -> str:
+        """What went wrong."""
+        return cast("str", self.data["error_message"])
+
+    @property
+    def error_code(self) -> str | None:
+        """Which kind of failure: one of `ErrorCode`, or a program's own."""
+        return cast("str | None", self.data.get("error_code"))

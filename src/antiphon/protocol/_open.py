@@ -1,0 +1,127 @@
+"""A frozen value that keeps the keys it does not know, at every depth: another program may say more than we understand.
+
+JSON inside it, known or not, is checked and copied when it comes in, and given out as something that cannot be changed. Fields
+are kept in that form (the core keeps text until someone looks; these are mostly looked at). Unknown keys are kept plain,
+because Pydantic before 2.13 writes them without asking their schema, and are frozen on the way out.
+
+A field whose default is a plain constant (`status: Literal["created"] = "created"`) saves typing but not the key: it counts as
+given, and data from outside must have it. Any other default means that the field is optional, and left out until it is given.
+"""
+
+# No postponed annotations: Pydantic before 2.13 looks up those of `__pydantic_extra__` in the module of each subclass.
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, Field
+from pydantic_core import core_schema
+from typing_extensions import override
+
+from antiphon.messages._json import Json, JsonObject, canonical, freeze, plain, unpacked
+from antiphon.messages._model import JsonField
+
+__all__ = ["NOTHING", "Frozen", "Open", "optional_fields", "required_fields"]
+
+_EMPTY = JsonObject({})
+
+NOTHING: Any = Field(default_factory=lambda: _EMPTY)
+"""The default of a JSON object: an empty one."""
+
+
+class Frozen(JsonField):
+    """Marks a field as JSON that is kept as it is given out."""
+
+    @override
+    def take(self, value: Any) -> Any:
+        return freeze(unpacked(super().take(value)))
+
+    @override
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
+        # What the serializer is given to see is not copied; what it then writes is.
+        serialization = core_schema.plain_serializer_function_ser_schema(plain)
+        return core_schema.no_info_plain_validator_function(self.take, serialization=serialization)
+
+
+class _Unknown(JsonField):
+    """Marks the values of unknown keys."""
+
+    @override
+    def take(self, value: Any) -> Any:
+        return unpacked(super().take(value))
+
+
+class Open(BaseModel, frozen=True, extra="allow"):
+    """A frozen value with content equality that keeps unknown keys."""
+
+    __pydantic_extra__: dict[str, Annotated[Json, _Unknown("any")]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    _constants: ClassVar[frozenset[str]] = frozenset()
+    """The fields that a constructor fills in with their one value."""
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        cls._constants = frozenset(name for name, default in defaults.items() if isinstance(default, str | int | float))
+
+    @override
+    def model_post_init(self, context: Any, /) -> None:
+        self.__pydantic_fields_set__.update(self._constants)
+
+    @property
+    @override
+    def model_extra(self) -> dict[str, Any]:
+        """The keys that the model does not know."""
+        return {name: freeze(value) for name, value in self.__pydantic_extra__.items()}
+
+    if not TYPE_CHECKING:  # pragma: no branch (a type checker would believe in every attribute)
+
+        def __getattr__(self, name: str) -> Any:
+            return freeze(super().__getattr__(name))
+
+    @override
+    def __iter__(self) -> Any:
+        for name, value in super().__iter__():
+            yield name, freeze(value)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Open) or type(self) is not type(other):
+            return NotImplemented
+        return self is other or _content(self) == _content(other)
+
+    @override
+    def __hash__(self) -> int:
+        return hash(_content(self))
+
+    @override
+    def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
+        """Return another value with some fields changed, checked like any other.
+
+        Raises:
+            ValidationError: an updated field is not allowed.
+        """
+        changed = type(self).model_validate({**dict(self), **(update or {})})
+        changed.__pydantic_fields_set__.intersection_update(self.__pydantic_fields_set__.union(update or ()))
+        return changed
+
+    @classmethod
+    @override
+    def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
+        """Construct with every check: there is no unchecked way in."""
+        return cls.model_validate(values)
+
+
+def _content(model: Open) -> bytes:
+    return canonical(model.model_dump(mode="json"))
+
+
+def required_fields(model: type[Open]) -> tuple[str, ...]:
+    """Return the keys that data of this model must have when it comes from outside."""
+    constants = model._constants  # pyright: ignore[reportPrivateUsage]
+    return tuple(name for name, field in model.model_fields.items() if field.is_required() or name in constants)
+
+
+def optional_fields(model: type[Open]) -> tuple[str, ...]:
+    """Return the keys that data of this model may have."""
+    required = required_fields(model)
+    return tuple(name for name in model.model_fields if name not in required)

@@ -1,0 +1,81 @@
+"""Conversations for Hypothesis: any order of talk, calls and results, with everything a message can carry."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from tests import strategies as core
+
+from antiphon import Conversation, Message
+from antiphon.messages import Tool
+
+_WORDS = st.sampled_from(["", "hello", "two\nlines", '{"a": 1}', "ünï ☃", "null"])
+_VALUES = st.sampled_from([None, "done", "", {"a": [1, 2.5]}, {"result": 1}, {"details": 1}, [], {}, 7, True, '{"a":1}'])
+_ARGUMENTS = st.sampled_from([{}, {"city": "Oslo"}, {"request": "look"}, {"request": 1}, {"task": "x"}, {"a": {"b": [None]}}])
+_POLICIES = st.sampled_from(["user", "assistant", "system", "planner", "search", "runtime"])
+
+
+@st.composite
+def payloads(draw: st.DrawFn, kind: str, position: int, waiting: list[tuple[str, str]]) -> dict[str, Any]:
+    """A payload; a result answers a call that waits, or none."""
+    invocation = {"invocation_id": f"c{position}", "option_name": draw(st.sampled_from(["search", "r"]))}
+    if kind == "option_call":
+        waiting.append((invocation["invocation_id"], invocation["option_name"]))
+    elif kind == "option_result" and waiting and draw(st.booleans()):
+        found = waiting.pop(draw(st.integers(min_value=0, max_value=len(waiting) - 1)))
+        invocation = {"invocation_id": found[0], "option_name": found[1]}
+    if kind == "option_call":
+        text = draw(st.sampled_from([None, None, "broken {"]))
+        return {"kind": kind, **invocation, "arguments": {} if text else draw(_ARGUMENTS), "arguments_text": text}
+    parts = draw(st.lists(some_part(), max_size=2))
+    if kind == "parts":
+        return {"kind": kind, "parts": parts}
+    error = {
+        "is_error": True,
+        "error_type": draw(st.sampled_from(["Timeout", "Error", "ERROR"])),
+        "error_message": draw(_WORDS),
+    }
+    outcome = draw(st.sampled_from([{}, {**error, "retryable": draw(st.sampled_from([None, True, False]))}]))
+    return {"kind": kind, **invocation, "result": draw(_VALUES), "parts": parts if draw(st.booleans()) else [], **outcome}
+
+
+@st.composite
+def some_part(draw: st.DrawFn) -> dict[str, Any]:
+    text = {"kind": "text", "text": draw(_WORDS)}
+    return draw(
+        st.sampled_from(
+            [
+                text,
+                text,
+                {**text, "citations": [{"title": "Sky"}]},
+                {"kind": "media", "modality": "image", "url": "https://example.com/x.png"},
+                {"kind": "reasoning", "text": draw(_WORDS)},
+                {"kind": "data", "data": draw(_VALUES)},
+                {"kind": "foreign", "dialect": "gemini", "value": {"x": 1}},
+            ]
+        )
+    )
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> Conversation:
+    messages: list[Message] = []
+    waiting: list[tuple[str, str]] = []
+    for position in range(draw(st.integers(min_value=0, max_value=6))):
+        kind = draw(st.sampled_from(["parts", "option_call", "option_result"]))
+        fields = {
+            "role_hint_for_llm": st.sampled_from([None, "user", "assistant", "system", "tool"]),
+            "step_num": st.sampled_from([None, None, 0, 3]),
+            "turn_id": st.sampled_from([None, None, "t1", "t2"]),
+            "thread_id": st.sampled_from([None, None, "th"]),
+            "to": st.sampled_from([(), (), ("bob",), ("bob", "eve")]),
+            "lane": st.sampled_from(["talk", "talk", "control", "effect"]),
+            "correlation_id": st.sampled_from([None, None, "c", "i"]),
+            "in_reply_to": st.sampled_from([None, None, "0", "1", "gone"]),
+            "parent_id": st.sampled_from([None, None, "i"]),
+            "created_at": st.none() | core.times.filter(lambda time: time.year > 1970),
+            "usage": st.sampled_from([None, None, {"input_tokens": 3}]),
+        }
+        given = {name: draw(each) for name, each in fields.items() if draw(st.booleans())}
+        message = {"id": str(position), "policy": draw(_POLICIES), "payload": draw(payloads(kind, position, waiting)), **given}
+        messages.append(Message.model_validate(message))
+    return Conversation(messages, tools=draw(st.sampled_from([(), (Tool(name="t"),)])))

@@ -1,0 +1,129 @@
+"""The verbs, the registry and detection."""
+
+import json
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from tests.dialects.samples import SAMPLES
+
+import antiphon
+from antiphon import Conversation, Message, PartsPayload, TextPart
+from antiphon.dialects import Dialect, Encoded, Loss, _registry, detect, get, names
+from antiphon.errors import DecodeError, EncodeError
+from antiphon.messages import Tool
+
+
+def test_the_verbs_stand_at_the_top_of_the_package() -> None:
+    data = [{"role": "user", "content": "hi"}]
+    conversation = antiphon.decode(data, "marsys")
+
+    assert conversation[0].text == "hi"
+    assert antiphon.encode(conversation, "marsys") == Encoded(data)
+    converted = antiphon.convert(json.dumps(data), source="marsys", target="agent-framework")
+    assert converted.value[0]["type"] == "user_message"
+
+
+def test_dialects_are_known_by_name() -> None:
+    assert names()[:5] == ("house", "choir", "marsys", "agent-framework", "atlas")
+    for name in names():
+        assert get(name).name == name
+        assert get(name).summary
+    with pytest.raises(LookupError, match="no dialect is called 'esperanto'; there are house, choir"):
+        get("esperanto")
+
+
+def test_others_add_theirs_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("mine", "antiphon.dialects.marsys._dialect:DIALECT", "antiphon.dialects")
+    monkeypatch.setattr(_registry, "entry_points", lambda group, name=None: [point] if name in (None, "mine") else [])
+    get.cache_clear()
+
+    assert names()[-1] == "mine"
+    assert get("mine").name == "marsys"
+    get.cache_clear()
+
+
+def test_losses_are_reported_or_refused() -> None:
+    said = Message(id="1", policy="user", thread_id="t", payload=PartsPayload(parts=(TextPart(text="hi"),)))
+    conversation = Conversation([said], tools=[Tool(name="t")])
+
+    losses = antiphon.encode(conversation, "marsys").losses
+    assert losses == (
+        Loss("1", "thread_id", "a MARSYS message has no place for it"),
+        Loss(None, "tools", "marsys has no place for tools"),
+    )
+    with pytest.raises(EncodeError, match=r"marsys at message 1: cannot say thread_id: .* \(and 1 more\)"):
+        antiphon.encode(conversation, "marsys", losses="raise")
+    with pytest.raises(EncodeError, match="cannot say tools"):
+        antiphon.encode(Conversation(tools=[Tool(name="t")]), "atlas", losses="raise")
+    assert antiphon.encode(conversation, "house", losses="raise").losses == ()
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_unknown_option_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} has no option 'speed'"):
+        get(name).encode(Conversation(), speed=3)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_format_is_recognised_by_its_look(name: str) -> None:
+    """From parsed JSON, from text, from bytes, from JSON Lines; a list or one unit."""
+    units = SAMPLES[name]
+    lines = "\n".join(json.dumps(unit) for unit in units)
+
+    for data in (units, units[0], json.dumps(units), json.dumps(units).encode(), lines, lines.encode() + b"\n"):
+        found = detect(data)
+        assert found.name == name, found
+        assert found.reason
+        assert found.candidates == (name,)
+
+
+def test_our_own_format_is_recognised() -> None:
+    assert detect(antiphon.dumps(Conversation())).name == "house"
+
+
+@pytest.mark.parametrize("data", [[], {}, [1], "7", b"null", [{"hello": 1}], [{"type": "user_message"}, {"role": "user"}]])
+def test_what_looks_like_nothing_is_said_to(data: Any) -> None:
+    found = detect(data)
+
+    assert found.name is None
+    assert found.candidates == ()
+    assert "none of" in found.reason
+
+
+def test_what_may_be_several_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_registry._OURS, "twin", "antiphon.dialects.marsys._dialect")
+    found = detect([{"role": "user", "content": "hi"}])
+
+    assert found.name is None
+    assert found.candidates == ("marsys", "twin")
+    assert found.reason == "it may be marsys or twin: say which"
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(DecodeError, match="not JSON"):
+        detect(b"{")
+
+
+def test_the_house_format_is_a_dialect_that_loses_nothing() -> None:
+    house: Dialect = get("house")
+    one = Message(id="1", policy="user", payload=PartsPayload(parts=()))
+    conversation = Conversation([one], metadata={"a": {"b": 1}})
+
+    assert house.decode(antiphon.dumps(conversation)) == conversation
+    assert house.decode(antiphon.dumps(one).decode()) == Conversation([one])
+    assert house.decode(house.encode(conversation).value) == conversation
+    assert house.decode(house.encode(conversation).value[1]) == Conversation([one])
+
+
+def test_a_viewpoint_makes_the_others_users() -> None:
+    """What other agents say to it is a user's."""
+    talk = [
+        {"role": "system", "content": "rules"},
+        {"role": "assistant", "name": "a", "content": "mine"},
+        {"role": "assistant", "name": "b", "content": "theirs"},
+    ]
+    seen = antiphon.encode(antiphon.decode(talk, "marsys"), "marsys", as_policy="a").value
+
+    assert [unit["role"] for unit in seen] == ["system", "assistant", "user"]
+    assert [unit.get("name") for unit in seen] == [None, "a", "b"]

@@ -1,0 +1,67 @@
+"""What every dialect promises, held against every dialect there is."""
+
+import pytest
+from hypothesis import given
+from tests.dialects.conversations import conversations
+from tests.dialects.samples import SAMPLES
+
+from antiphon import Conversation, dumps
+from antiphon.dialects import decode, encode, get, meaning, names
+from antiphon.messages._json import canonical
+from antiphon.testing import check_dialect
+
+
+def differences(one: Conversation, other: Conversation) -> set[tuple[int, str]]:
+    """The facets that two conversations do not have in common, by place."""
+    first, second = meaning(one), meaning(other)
+    longest = max(len(first), len(second))
+    pairs = [((*first, *({},) * longest)[place], (*second, *({},) * longest)[place]) for place in range(longest)]
+    return {
+        (place, facet)
+        for place, (ours, theirs) in enumerate(pairs)
+        for facet in {*ours, *theirs}
+        if ours.get(facet) != theirs.get(facet)
+    }
+
+
+@pytest.mark.parametrize("name", names())
+@given(conversation=conversations())
+def test_what_is_lost_is_exactly_what_is_reported(name: str, conversation: Conversation) -> None:
+    """For any conversation: what `meaning` loses on the way to a format and back are the losses."""
+    dialect = get(name)
+    encoded = dialect.encode(conversation)
+    back = dialect.decode(encoded.value)
+    places = {m.id: place for place, m in enumerate(m for m in conversation if m.lane != "effect")}
+    reported = {(places[loss.message_id], loss.what) for loss in encoded.losses if loss.message_id is not None}
+
+    assert differences(conversation, back) == reported, dumps(conversation).decode()
+    assert all(loss.reason for loss in encoded.losses)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_dialect_keeps_its_promises_on_samples(name: str) -> None:
+    """Together, one by one, and alone."""
+    units = SAMPLES[name]
+
+    check_dialect(get(name), [units, [], *([unit] for unit in units), *units])
+
+
+@pytest.mark.parametrize(("source", "target"), [(s, t) for s in SAMPLES for t in SAMPLES if s != t])
+def test_every_pair_reports_exactly_what_it_loses(source: str, target: str) -> None:
+    conversation = decode(SAMPLES[source], source)
+    encoded = encode(conversation, target)
+    places = {message.id: place for place, message in enumerate(conversation)}
+    reported = {(places[loss.message_id], loss.what) for loss in encoded.losses if loss.message_id is not None}
+
+    assert differences(conversation, decode(encoded.value, target)) == reported
+
+
+@pytest.mark.parametrize("name", names())
+@given(conversation=conversations())
+def test_an_encoded_conversation_is_a_fixed_point(name: str, conversation: Conversation) -> None:
+    """What a dialect has written, it reads and writes again the same, without a loss."""
+    value = encode(conversation, name).value
+    again = encode(decode(value, name), name)
+
+    assert canonical(again.value) == canonical(value)
+    assert not again.losses
