@@ -35,6 +35,7 @@ from antiphon.messages._json import canonical
         ("marsys", [{"role": "user", "timestamp": "noon"}], "[0].timestamp", "ISO 8601"),
         ("marsys", [{"role": "user", "metadata": 1, "name": "a\x00"}], "[0]", "A name is"),
         ("marsys", [{"role": "agent_call", "metadata": 1}], "[0].metadata", "expected an object"),
+        ("marsys", [{"role": "agent_call", "content": "", "name": "a\x00"}], "[0]", "A name is"),
         ("agent-framework", [{"type": "gossip"}], "[0].type", "unknown type 'gossip'"),
         ("agent-framework", [{"type": "user_message"}], "[0].content", "expected content"),
         ("agent-framework", [{"type": "action", "tool": "x", "args": []}], "[0].args", "expected an object, found a list"),

@@ -174,8 +174,10 @@ def test_metadata_has_room_for_a_value_of_full_depth() -> None:
         deep = [deep]
 
     assert message(metadata={"dialect": {"original": deep}})
+    for _ in range(15):
+        deep = [deep]
     with pytest.raises(ValidationError, match="nested deeper"):
-        message(metadata={"dialect": {"original": [deep]}})
+        message(metadata={"dialect": {"original": deep}})
 
 
 def test_a_call_is_the_callers_and_a_result_the_options() -> None:

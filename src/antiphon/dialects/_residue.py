@@ -6,66 +6,83 @@ dialect's own namespace. `restore(written, residue)` puts it back, and is carefu
 differently than when the unit was read is left as it is written. So an unchanged unit comes back as it was, and an edited one
 but for the edit.
 
-A patch is JSON, one of three kinds, told apart by their only key:
+A patch is a flat list of changes, each at a path, so that it is hardly deeper than what it holds:
 
-- `{"is": original, "was": print}`: this value instead, if what is written here still has that fingerprint;
-- `{"in": {key: patch}, "add": {key: value}, "drop": {key: print}}` for an object: inside, more, less;
-- `{"at": {index: patch}}` for an array of the same length.
+- `{"at": path, "is": value, "was": print}`: this value instead, if what is written there still has that fingerprint;
+- `{"at": path, "add": value}`: a key more, if none is written there;
+- `{"at": path, "drop": print}`: a key less, if what is written there still has that fingerprint.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from antiphon.messages._json import canonical
 
 __all__ = ["residue", "restore"]
 
+_Path: TypeAlias = tuple[str | int, ...]
 
-def residue(written: Any, original: Any) -> dict[str, Any] | None:
-    """Return the patch that turns what we write into what was there; None if they are the same data."""
-    if _same(written, original):
-        return None
+
+def residue(written: Any, original: Any) -> list[dict[str, Any]]:
+    """Return the changes that turn what we write into what was there; none if they are the same data."""
+    return [] if _same(written, original) else list(_changes(written, original, ()))
+
+
+def _changes(written: Any, original: Any, path: _Path) -> Iterator[dict[str, Any]]:
     if isinstance(written, dict) and isinstance(original, dict):
-        return _object_residue(cast("dict[str, Any]", written), cast("dict[str, Any]", original))
-    if (
-        isinstance(written, list)
-        and isinstance(original, list)
-        and len(cast("list[Any]", written)) == len(cast("list[Any]", original))
-    ):
-        pairs = enumerate(zip(cast("list[Any]", written), cast("list[Any]", original), strict=True))
-        return {"at": {str(index): patch for index, (ours, theirs) in pairs if (patch := residue(ours, theirs))}}
-    return {"is": original, "was": _print(written)}
+        yield from _changes_of_object(cast("dict[str, Any]", written), cast("dict[str, Any]", original), path)
+    elif isinstance(written, list) and isinstance(original, list) and _length(written) == _length(original):
+        pairs = zip(cast("list[Any]", written), cast("list[Any]", original), strict=True)
+        for index, (ours, theirs) in enumerate(pairs):
+            yield from _changes(ours, theirs, (*path, index))
+    elif not _same(written, original):
+        yield {"at": list(path), "is": original, "was": _print(written)}
 
 
-def _object_residue(written: dict[str, Any], original: dict[str, Any]) -> dict[str, Any]:
-    inside = {key: patch for key in written if key in original and (patch := residue(written[key], original[key]))}
-    more = {key: value for key, value in original.items() if key not in written}
-    less = {key: _print(value) for key, value in written.items() if key not in original}
-    return {kind: change for kind, change in (("in", inside), ("add", more), ("drop", less)) if change}
+def _changes_of_object(written: dict[str, Any], original: dict[str, Any], path: _Path) -> Iterator[dict[str, Any]]:
+    for key, value in original.items():
+        if key in written:
+            yield from _changes(written[key], value, (*path, key))
+        else:
+            yield {"at": [*path, key], "add": value}
+    for key, value in written.items():
+        if key not in original:
+            yield {"at": [*path, key], "drop": _print(value)}
 
 
-def restore(written: Any, patch: Any) -> Any:
-    """Return what we write with the residue put back, where it still fits."""
-    if patch is None:
-        return written
-    if "is" in patch:
-        return patch["is"] if _print(written) == patch["was"] else written
-    if isinstance(written, dict):
-        return _restored_object(cast("dict[str, Any]", written), patch)
-    if isinstance(written, list):
-        changes = patch.get("at", {})
-        return [restore(each, changes.get(str(index))) for index, each in enumerate(cast("list[Any]", written))]
+def restore(written: Any, changes: list[dict[str, Any]]) -> Any:
+    """Return what we write with the residue put back, where it still fits. What is written may be changed."""
+    for change in changes:
+        written = _changed(written, change["at"], change)
     return written
 
 
-def _restored_object(written: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    inside, less = patch.get("in", {}), patch.get("drop", {})
-    kept = {
-        key: restore(value, inside.get(key)) for key, value in written.items() if key not in less or less[key] != _print(value)
-    }
-    return {**kept, **{key: value for key, value in patch.get("add", {}).items() if key not in kept}}
+def _changed(value: Any, path: list[str | int], change: dict[str, Any]) -> Any:
+    if not path:
+        return change["is"] if _print(value) == change["was"] else value
+    box, key = value, path[0]
+    there = isinstance(box, dict) if isinstance(key, str) else isinstance(box, list) and key < _length(cast("Any", box))
+    if not there:
+        return value
+    if len(path) == 1 and "is" not in change:
+        _add_or_drop(box, cast("str", key), change)
+    elif isinstance(key, int) or key in box:
+        box[key] = _changed(box[key], path[1:], change)
+    return box
+
+
+def _add_or_drop(box: dict[str, Any], key: str, change: dict[str, Any]) -> None:
+    if "add" in change:
+        box.setdefault(key, change["add"])
+    elif key in box and _print(box[key]) == change["drop"]:
+        del box[key]
+
+
+def _length(value: Any) -> int:
+    return len(value)
 
 
 def _same(one: Any, other: Any) -> bool:

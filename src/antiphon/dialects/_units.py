@@ -28,6 +28,8 @@ from antiphon.messages._json import JsonError, canonical, copy_checked, fits, pa
 __all__ = ["Reading", "Unit", "UnitDialect", "Writing", "as_object", "parsed", "sample_units"]
 
 _SAMPLE = 20
+_ENVELOPE = 8
+"""How much deeper than a value the data around it may be."""
 
 
 def sample_units(data: Any) -> list[dict[str, Any]]:
@@ -45,10 +47,10 @@ def parsed(data: Any, dialect: str) -> Any:
     limits = current_limits()
     try:
         if not isinstance(data, bytes | bytearray | str):
-            return copy_checked(data, limits)
+            return copy_checked(data, limits, _ENVELOPE)
         text = data.encode() if isinstance(data, str) else bytes(data)
         value = parse(text)
-        return value if fits(text, value, limits) else copy_checked(value, limits)
+        return value if fits(text, value, limits) else copy_checked(value, limits, _ENVELOPE)
     except UnicodeEncodeError:
         raise DecodeError("a lone surrogate: it is no Unicode text", dialect=dialect) from None
     except JsonError as exc:
@@ -135,6 +137,11 @@ class Unit:
         place = 0 if self.position is None else self.position
         return f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
 
+    def refuse(self, exc: ValidationError) -> NoReturn:
+        """Say what the core refuses, and where in a message it would have been."""
+        error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        self.fail(f"{error['msg']} ({'.'.join(map(str, error['loc']))[:80]})")
+
     def say(self, payload: Payload | dict[str, Any], *, policy: str, **fields: Any) -> Message:
         """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it."""
         unit_id = fields.pop("id", None) or self.own_id("id")
@@ -142,8 +149,7 @@ class Unit:
         try:
             message = Message.model_validate({"id": message_id, "policy": policy, "payload": payload, **fields})
         except ValidationError as exc:
-            error = exc.errors(include_url=False, include_context=False)[0]
-            self.fail(f"{error['msg']} ({'.'.join(map(str, error['loc']))})")
+            self.refuse(exc)
         self.made.append(message)
         return message
 
@@ -234,11 +240,11 @@ class UnitDialect:
         messages: list[Message] = []
         for unit, group in zip(units, groups, strict=True):
             patch = residue(self.write(group, writing), unit)
-            messages += [group[0] if patch is None else self._with_residue(group[0], patch), *group[1:]]
+            messages += [self._with_residue(group[0], patch) if patch else group[0], *group[1:]]
         shape = {} if isinstance(value, list) else {self.name: {"shape": "one"}}
         return Conversation(messages, metadata=shape)
 
-    def _with_residue(self, first: Message, patch: dict[str, Any]) -> Message:
+    def _with_residue(self, first: Message, patch: list[dict[str, Any]]) -> Message:
         mine = {**first.metadata.get(self.name, {}), "residue": patch}
         return first.model_copy(update={"metadata": {**first.metadata, self.name: mine}})
 
@@ -249,7 +255,10 @@ class UnitDialect:
             unit = Unit(reading, value, None if alone else position)
             if not isinstance(value, dict):
                 unit.fail(f"expected an object, found {_kind(value)}")
-            self.read(unit)
+            try:
+                self.read(unit)
+            except ValidationError as exc:
+                unit.refuse(exc)
             reading.messages += unit.made
             groups.append(unit.made)
         return groups

@@ -27,7 +27,7 @@ class Limits:
     """All `data:` URLs of one message together, in bytes."""
 
     depth: int = 64
-    """How many containers may be nested in one JSON value; `{}` has depth 1. In metadata, a value in a namespace.
+    """How many containers may be nested in one JSON value; `{}` has depth 1. Metadata may be 16 deeper.
     At most 200, a little before parsers give up."""
 
     nodes: int = 100_000

@@ -35,8 +35,8 @@ __all__ = [
 EMPTY = cast("Any", b"{}")
 """The default of a JSON object field, in the form that is kept: text, which needs no copy per instance."""
 
-_NAMESPACE_DEPTH = 2
-"""The levels of `{namespace: {key: …}}`, which do not count."""
+_NAMESPACE_DEPTH = 16
+"""How much deeper metadata may be than a value: room for its namespaces, and for what a dialect keeps around a value."""
 
 _NOTHING = JsonObject({})
 HOUSE_VERSION = 1

@@ -18,8 +18,8 @@ _UNKNOWN = "x-not-known"
 def check_dialect(dialect: Dialect, samples: Iterable[Any]) -> None:
     """Check what a dialect promises, on samples (parsed JSON) of its format.
 
-    The same data comes back, without a loss; after an edit, all but the edited unit does; an unknown key is kept at every depth;
-    the meaning survives without the dialect's own namespace; a longer history begins like a shorter one.
+    The same data comes back, without a loss; after an edit, all but the edited unit does; an unknown key is kept at every
+    depth; the meaning survives without the dialect's own namespace; a longer history begins like a shorter one.
 
     Raises:
         AssertionError: a promise is broken; it says which, and on what.
@@ -53,10 +53,13 @@ def _with_unknown_keys(sample: Any) -> Iterator[Any]:
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    children: Iterable[Any] = ()
     if isinstance(value, dict):
-        yield cast("dict[str, Any]", value)
-    children = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for child in cast("Iterable[Any]", children):
+        yield (found := cast("dict[str, Any]", value))
+        children = found.values()
+    elif isinstance(value, list):
+        children = cast("list[Any]", value)
+    for child in children:
         yield from _objects(child)
 
 

@@ -93,7 +93,7 @@ def _talk(
     task = fields["correlation_id"]
     if task:
         unit.reading.ids.add(task)
-        unit.reading.calls[f"said {task}"] = unit.made[-1]
+        unit.reading.calls[f"said {task}"] = unit.made[0]
 
 
 def _replied_to(unit: Unit, replied: Any) -> str | None:
@@ -113,8 +113,7 @@ def _tool_call(unit: Unit, index: int, call: dict[str, Any], fields: dict[str, A
         unit.fail("expected the arguments as an object", "tool_calls", index, "arguments")
     invocation = call.get("id", f"{fields['id']}-call-{index}")
     payload = {"kind": "option_call", "invocation_id": invocation, "option_name": name, "arguments": arguments}
-    mine = {"atlas": {**fields["metadata"].get("atlas", {}), "tool": True}}
-    _say(unit, payload, fields, role_hint_for_llm="assistant", metadata=mine)
+    _say(unit, payload, fields, role_hint_for_llm="assistant", metadata=_as_tool(fields))
 
 
 def _tool_result(unit: Unit, index: int, result: dict[str, Any], fields: dict[str, Any]) -> str | None:
@@ -137,8 +136,13 @@ def _tool_result(unit: Unit, index: int, result: dict[str, Any], fields: dict[st
             "result": result.get("details"),
         }
     payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
-    _say(unit, payload, fields, role_hint_for_llm="tool", policy=name)
+    _say(unit, payload, fields, role_hint_for_llm="tool", policy=name, metadata=_as_tool(fields))
     return None
+
+
+def _as_tool(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the notes of a message that stands among the tool calls or results, and not as a task or its answer."""
+    return {"atlas": {**fields["metadata"].get("atlas", {}), "tool": True}}
 
 
 def _say(unit: Unit, payload: Any, fields: dict[str, Any], **other: Any) -> Message:

@@ -8,7 +8,16 @@ from typing import Any
 
 from antiphon.dialects._content import has_words, lose_shown, request_of, result_text, said_as_text
 from antiphon.dialects._units import Writing
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages import (
+    DataPart,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+    thaw,
+)
 
 __all__ = ["together", "write"]
 
@@ -76,6 +85,8 @@ def _type_of(message: Message) -> str | None:
 
 
 def _is_answer(message: Message, call: Message | None) -> bool:
+    if message.metadata.get("atlas", {}).get("tool"):
+        return False
     return _is_task(call) if call is not None else _type_of(message) in ("result", "error", "response")
 
 
@@ -131,7 +142,7 @@ def _lose_error_details(message: Message, outcome: OptionResultPayload, writing:
 def _talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     first, last = group[0], group[-1]
     speaker = _speaker(group)
-    unit: dict[str, Any] = {"content": said_as_text(last, writing, "Atlas") if last.kind == "parts" else ""}
+    unit: dict[str, Any] = {"content": said_as_text(_words(last), writing, "Atlas") if last.kind == "parts" else ""}
     if speaker:
         unit["source_agent"] = speaker
     metadata: dict[str, Any] = {"type": _type_of(first) or _usual_type(group)}
@@ -144,7 +155,37 @@ def _talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
         unit["task_id"] = first.correlation_id
     calls = [_tool_call(m.payload, m, writing) for m in group if isinstance(m.payload, OptionCallPayload)]
     results = [_tool_result(m.payload, m, writing) for m in group if isinstance(m.payload, OptionResultPayload)]
+    results += [_echoed(invocation, writing) for invocation in _echoes(last)]
     return unit | ({"tool_calls": calls} if calls else {}) | ({"tool_results": results} if results else {})
+
+
+def _echoes(message: Message) -> list[str]:
+    """Return the invocations whose results a message says again."""
+    found = [_echo(part) for part in message.parts]
+    return [invocation for invocation in found if invocation is not None]
+
+
+def _echo(part: Part) -> str | None:
+    """Return the invocation, if a part says its result again."""
+    if not isinstance(part, DataPart) or not isinstance(part.data, JsonObject) or list(part.data) != ["result_of"]:
+        return None
+    invocation = part.data["result_of"]
+    return invocation if isinstance(invocation, str) else None
+
+
+def _words(message: Message) -> Message:
+    """Return a message without the results that it only says again."""
+    if not _echoes(message):
+        return message
+    rest = [part for part in message.parts if _echo(part) is None]
+    return message.model_copy(update={"payload": PartsPayload(parts=tuple(rest))})
+
+
+def _echoed(invocation: str, writing: Writing) -> dict[str, Any]:
+    result = writing.conversation.result(invocation)
+    if result is None or not isinstance(result.payload, OptionResultPayload):
+        return {"name": "unknown", "call_id": invocation, "result": None, "status": "success"}
+    return _tool_result(result.payload, result, Writing(writing.conversation))
 
 
 def _usual_type(group: Sequence[Message]) -> str:
