@@ -45,7 +45,7 @@ docs: .venv/.ready ## build the docs into site/
 	@$(BIN)/zensical build --clean
 
 lock: $(UV) ## choose the versions of all dependencies anew
-	$(UV) pip compile pyproject.toml --group dev --universal --generate-hashes --no-header --upgrade -o requirements.lock
+	$(UV) pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --upgrade -o requirements.lock
 	$(UV) pip compile benchmarks/requirements.in pyproject.toml --universal --generate-hashes --no-header --upgrade -o benchmarks/requirements.lock
 
 clean: ## remove everything that was made

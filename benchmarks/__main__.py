@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks import codec, imports
+from benchmarks import codec, convert, imports
 from benchmarks._harness import Outcome, Table, keep_freed_memory, run
 from benchmarks._report import machine, render, summary, versions, write_json
 
-BENCHMARKS: dict[str, Callable[[str], Iterator[Table]]] = {"codec": codec.tables, "imports": imports.tables}
+BENCHMARKS: dict[str, Callable[[str], Iterator[Table]]] = {
+    "codec": codec.tables,
+    "convert": convert.tables,
+    "imports": imports.tables,
+}
 
 
 def main(asked: list[str]) -> int:

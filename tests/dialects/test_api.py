@@ -100,6 +100,26 @@ def test_what_may_be_several_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.reason == "it may be marsys or twin: say which"
 
 
+def test_json_that_looks_like_lines_is_json() -> None:
+    assert detect('[{"role": "user", "content": "a", "message_id": "1"}\n,{"role": "user", "content": "b"}]').name == "marsys"
+    assert detect('{"role": "user", "metadata": {}\n}').name == "marsys"
+
+
+def test_a_broken_dialect_of_another_package_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("broken", "no_such_module:DIALECT", "antiphon.dialects")
+    monkeypatch.setattr(_registry, "entry_points", lambda group, name=None: [point] if name in (None, "broken") else [])
+
+    assert detect(SAMPLES["atlas"]).name == "atlas"
+    with pytest.raises(ImportError):
+        get("broken")
+
+
+def test_what_is_written_is_recognised() -> None:
+    """Tools become types in Choir, which are not in capitals."""
+    for name in SAMPLES:
+        assert detect(antiphon.convert(SAMPLES["marsys"], source="marsys", target=name).value).name == name
+
+
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(DecodeError, match="not JSON"):
         detect(b"{")

@@ -53,7 +53,7 @@ def test_choir(messages: list[Any]) -> None:
 
 
 calls = st.builds(
-    lambda id, name, arguments: {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}},
+    lambda call_id, name, arguments: {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}},
     names,
     names,
     st.one_of(words, objects.map(json.dumps)),

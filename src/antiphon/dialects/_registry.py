@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from antiphon.dialects._api import Dialect
 from antiphon.dialects._units import parsed
+from antiphon.errors import DecodeError
 
 __all__ = ["Detected", "detect", "get", "names"]
 
@@ -63,7 +64,7 @@ def detect(data: Any) -> Detected:
         DecodeError: it is not JSON at all.
     """
     value = _first_lines(data)
-    found = {name: reason for name in names() if (reason := get(name).recognise(value))}
+    found = {name: reason for name in names() if (reason := _recognised(name, value))}
     match list(found):
         case []:
             return Detected(None, f"none of {', '.join(names())} looks like this", ())
@@ -73,11 +74,24 @@ def detect(data: Any) -> Detected:
             return Detected(None, f"it may be {' or '.join(several)}: say which", tuple(several))
 
 
+def _recognised(name: str, value: Any) -> str | None:
+    """Ask one dialect. One of another package that cannot be loaded recognises nothing, and breaks nothing."""
+    try:
+        return get(name).recognise(value)
+    except (ImportError, AttributeError):
+        if name in _OURS:
+            raise
+        return None
+
+
 def _first_lines(data: Any) -> Any:
     """Return data as JSON; of JSON Lines, the list of them."""
-    if isinstance(data, bytes | bytearray | str):
-        text = data.encode() if isinstance(data, str) else bytes(data)
-        lines = text.strip().split(b"\n")
-        if len(lines) > 1 and lines[0].rstrip().endswith(b"}"):
-            return [parsed(line, "json") for line in lines if line.strip()]
-    return parsed(data, "json")
+    try:
+        return parsed(data, "json")
+    except DecodeError:
+        if not isinstance(data, bytes | bytearray | str):
+            raise
+        lines = data.splitlines()
+        if len(lines) <= 1:
+            raise
+        return [parsed(line, "json") for line in lines if line.strip()]

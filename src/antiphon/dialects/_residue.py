@@ -63,15 +63,24 @@ def restore(written: Any, changes: list[dict[str, Any]]) -> Any:
 def _changed(value: Any, path: list[str | int], change: dict[str, Any]) -> Any:
     if not path:
         return change["is"] if _print(value) == change["was"] else value
-    box, key = value, path[0]
-    there = isinstance(box, dict) if isinstance(key, str) else isinstance(box, list) and key < _length(cast("Any", box))
-    if not there:
-        return value
-    if len(path) == 1 and "is" not in change:
-        _add_or_drop(box, cast("str", key), change)
-    elif isinstance(key, int) or key in box:
-        box[key] = _changed(box[key], path[1:], change)
-    return box
+    key = path[0]
+    if isinstance(key, int):
+        _change_item(value, key, path[1:], change)
+    elif isinstance(value, dict):
+        _change_key(cast("dict[str, Any]", value), key, path[1:], change)
+    return cast("Any", value)
+
+
+def _change_item(box: Any, index: int, rest: list[str | int], change: dict[str, Any]) -> None:
+    if isinstance(box, list) and index < _length(box):
+        box[index] = _changed(box[index], rest, change)
+
+
+def _change_key(box: dict[str, Any], key: str, rest: list[str | int], change: dict[str, Any]) -> None:
+    if not rest and "is" not in change:
+        _add_or_drop(box, key, change)
+    elif key in box:
+        box[key] = _changed(box[key], rest, change)
 
 
 def _add_or_drop(box: dict[str, Any], key: str, change: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, NoReturn, cast
@@ -23,7 +23,8 @@ from antiphon.dialects._api import Encoded, Loss, Losses
 from antiphon.dialects._residue import residue, restore
 from antiphon.errors import DecodeError, EncodeError
 from antiphon.messages import Conversation, Message, Payload, current_limits, thaw
-from antiphon.messages._json import JsonError, canonical, copy_checked, fits, parse
+from antiphon.messages._json import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked
+from antiphon.messages._limits import NO_LIMITS
 
 __all__ = ["Reading", "Unit", "UnitDialect", "Writing", "as_object", "parsed", "sample_units"]
 
@@ -42,15 +43,15 @@ def parsed(data: Any, dialect: str) -> Any:
     """Return data as plain JSON values of our own: bytes and text are parsed, values are copied and checked.
 
     Raises:
-        DecodeError: it is not JSON, or over the limits for depth and nodes.
+        DecodeError: it is not JSON, or nested too deep. (How much a message may hold is asked when it is made.)
     """
-    limits = current_limits()
+    limits = replace(current_limits(), nodes=NO_LIMITS.nodes)
     try:
         if not isinstance(data, bytes | bytearray | str):
-            return copy_checked(data, limits, _ENVELOPE)
+            return unpacked(own(data, _ENVELOPE, limits))
         text = data.encode() if isinstance(data, str) else bytes(data)
         value = parse(text)
-        return value if fits(text, value, limits) else copy_checked(value, limits, _ENVELOPE)
+        return value if is_shallow(text, value, limits.depth + _ENVELOPE) else copy_checked(value, limits, _ENVELOPE)
     except UnicodeEncodeError:
         raise DecodeError("a lone surrogate: it is no Unicode text", dialect=dialect) from None
     except JsonError as exc:

@@ -35,11 +35,13 @@ def encode(
     return get(dialect).encode(conversation, as_policy=as_policy, losses=losses, **options)
 
 
-def convert(data: Any, *, source: str, target: str, losses: Losses = "report") -> Encoded:
+def convert(
+    data: Any, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: Any
+) -> Encoded:
     """Turn data in one format into another.
 
     Raises:
         DecodeError: the data is not in the source's format.
         EncodeError: `losses="raise"`, and something would be lost.
     """
-    return encode(decode(data, source), target, losses=losses)
+    return encode(decode(data, source), target, as_policy, losses, **options)

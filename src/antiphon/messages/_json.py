@@ -233,9 +233,11 @@ def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
     A node takes a byte and a comma, a container two brackets. A line indented by the limit shows something inside the
     deepest container allowed.
     """
-    if len(text) > 2 * limits.nodes:
-        return False
-    depth = limits.depth + room
+    return len(text) <= 2 * limits.nodes and is_shallow(text, value, limits.depth + room)
+
+
+def is_shallow(text: bytes, value: Any, depth: int) -> bool:
+    """Whether a value, whose text this is, is certainly not nested deeper; False asks for an exact look."""
     if len(text) <= 2 * depth or _brackets(text) <= depth:
         return True
     if len(text) > _INDENTED:

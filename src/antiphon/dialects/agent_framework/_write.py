@@ -44,7 +44,8 @@ def _type_of(message: Message) -> str | None:
 
 
 def _said(message: Message, writing: Writing) -> dict[str, Any]:
-    kind = _type_of(message) or ("user_message" if message.policy == "user" else "assistant_message")
+    is_user = "user" in (message.policy, message.role_hint_for_llm)
+    kind = _type_of(message) or ("user_message" if is_user else "assistant_message")
     data = [part for part in message.parts if isinstance(part, DataPart)]
     is_data = len(data) == 1 == len(message.parts) and not isinstance(data[0].data, str)
     content = thaw(data[0].data) if is_data else said_as_text(message, writing, "agent_framework")

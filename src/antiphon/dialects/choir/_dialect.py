@@ -10,15 +10,18 @@ from antiphon.dialects.choir._write import together, write
 
 __all__ = ["DIALECT"]
 
-_ENVELOPE = frozenset({"id", "type", "data", "sender", "receiver", "timestamp", "correlation_id", "message_id"})
+_ENVELOPE = frozenset({"id", "sender", "receiver", "correlation_id", "message_id"})
 
 
 def recognise(data: Any) -> str | None:
     """Say why parsed JSON looks like Choir."""
     units = sample_units(data)
-    if not units or not all(isinstance(kind := unit.get("type"), str) and kind.isupper() for unit in units):
-        return None
-    return "types in capitals, in an envelope of Choir" if all(len(_ENVELOPE & unit.keys()) > 1 for unit in units) else None
+    known = bool(units) and all(isinstance(unit.get("type"), str) and _carries(unit) for unit in units)
+    return "a type with data, in an envelope of Choir" if known else None
+
+
+def _carries(unit: dict[str, Any]) -> bool:
+    return isinstance(unit.get("data"), dict) or (unit["type"].isupper() and bool(_ENVELOPE & unit.keys()))
 
 
 DIALECT = UnitDialect("choir", "Choir requests, responses and errors", read, together, write, recognise)

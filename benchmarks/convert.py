@@ -1,0 +1,41 @@
+"""Conversion: the tool conversation from each format to each other one, against loading it once in the house format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import orjson
+
+from antiphon import Conversation, convert, dumps, encode, loads
+from benchmarks._harness import Goal, Table, clocked
+from benchmarks._messages import cases
+from benchmarks.peers import antiphon_
+
+__all__ = ["tables"]
+
+FORMATS = ("choir", "marsys", "agent-framework", "atlas")
+LOAD = "load once"
+
+
+def tables(part: str = "") -> Iterator[Table]:
+    """Make one table per source."""
+    (case,) = (case for case in cases() if case.is_stream)
+    conversation = Conversation(antiphon_.construct(case))
+    data = dumps(conversation)
+    for source in FORMATS:
+        if part in f"from {source}":
+            text = orjson.dumps(encode(conversation, source).value)
+            targets = {
+                f"to {target}": partial(convert, text, source=source, target=target) for target in FORMATS if target != source
+            }
+            candidates = {LOAD: partial(loads, data, Conversation), **targets}
+            yield Table(
+                name=f"convert from {source}",
+                unit="us a message",
+                scale=1e6,
+                baseline=LOAD,
+                candidates={name: clocked(work, len(case.messages)) for name, work in candidates.items()},
+                goals=tuple(Goal(name, 2.0, LOAD) for name in targets),
+                notes=("from JSON text to parsed JSON, with every loss reported",),
+            )

@@ -1,0 +1,11 @@
+"""The command line: convert between formats, list them, read a conversation. Needs the extra `cli`."""
+
+try:
+    from antiphon.cli._app import app
+except ModuleNotFoundError as exc:
+    if str(exc.name).partition(".")[0] not in ("rich", "typer"):
+        raise
+    _MESSAGE = 'the command line needs Typer and Rich: pip install "antiphon[cli]"'
+    raise ModuleNotFoundError(_MESSAGE, name=exc.name) from exc
+
+__all__ = ["app"]

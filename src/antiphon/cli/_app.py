@@ -1,0 +1,47 @@
+"""The app: every command by its name, and what holds for all of them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from antiphon import __version__
+from antiphon.cli._convert import convert
+from antiphon.cli._dialects import dialects
+from antiphon.cli._show import show
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="antiphon",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help and errors: they are piped and searched as often as they are looked at
+    pretty_exceptions_enable=False,  # these print local variables, and so what people have said
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"antiphon {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Convert conversations between message formats, and read them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows a number, not a traceback
+
+
+app.command()(convert)
+app.command()(dialects)
+app.command()(show)

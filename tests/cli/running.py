@@ -1,0 +1,90 @@
+"""Ways to run the command line: as a process of its own, in a terminal, and inside the test."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from antiphon import Conversation, Message, PartsPayload, dumps
+from antiphon.cli import app
+
+COMMAND = (sys.executable, "-m", "antiphon")
+PLAIN = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "COLUMNS", "NO_COLOR", "TERM"}}
+"""Without what a developer's own terminal says about colours and width."""
+
+
+def run(*arguments: str | Path, stdin: str | bytes = b"", **environment: str) -> Result:
+    """Run the app inside the test. A traceback is a failure of the test."""
+    given = [str(each) for each in arguments]
+    result = CliRunner().invoke(app, given, input=stdin, env=environment, prog_name="antiphon")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def start(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command as a user does."""
+    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, check=False, env={**PLAIN, **environment})
+
+
+def in_terminal(*arguments: str | Path, columns: int = 60) -> str:
+    """Run the command in a terminal, and return everything that it wrote there."""
+    ours, theirs = pty.openpty()
+    environment = {**PLAIN, "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    written = b""
+    while chunk := _read(ours):
+        written += chunk
+    process.wait()
+    os.close(ours)
+    return written.decode().replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # as Linux says that the other end is closed
+        return b""
+
+
+def save(path: Path, data: Any) -> Path:
+    path.write_text(json.dumps(data))
+    return path
+
+
+def save_house(path: Path, messages: Sequence[Message]) -> Path:
+    path.write_bytes(dumps(Conversation(messages)))
+    return path
+
+
+def said(*parts: Any, policy: str = "ada", **fields: Any) -> Message:
+    return Message(policy=policy, payload=PartsPayload(parts=parts), **fields)
+
+
+def tool_call(id: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {
+        "id": id,
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))},
+    }
+
+
+CHAT: list[dict[str, Any]] = [
+    {"role": "user", "content": "Is it warm in Oslo?", "message_id": "m-1"},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "message_id": "m-2",
+        "tool_calls": [tool_call("c-1", "get_weather", city="Oslo")],
+    },
+    {"role": "tool", "name": "get_weather", "tool_call_id": "c-1", "content": "cold", "message_id": "m-3"},
+    {"role": "assistant", "content": "It is cold.", "message_id": "m-4"},
+]
+"""A tool conversation in MARSYS."""

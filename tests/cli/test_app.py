@@ -1,0 +1,191 @@
+"""The app as a whole: what it is called, what it needs, and that all of it is documented."""
+
+import contextlib
+import io
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from tests.cli.running import PLAIN, in_terminal, run, start
+
+import antiphon
+from antiphon.cli import app
+from antiphon.dialects import get, names
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "cli.md"
+COMMANDS = typer.main.get_command(app).commands
+BLOCK = re.compile(r"(?<=```console\n)(?:.*\n)*?(?=```)")
+
+
+@pytest.mark.slow
+def test_the_version_is_that_of_the_package() -> None:
+    done = start("--version")
+
+    assert (done.returncode, done.stdout.decode()) == (0, f"antiphon {antiphon.__version__}\n")
+    assert run("--version").stdout == done.stdout.decode()
+
+
+def test_without_a_command_it_says_what_there_is() -> None:
+    result = run()
+
+    assert result.exit_code == 2
+    assert all(f"\n  {name} " in result.output for name in COMMANDS)
+    assert run("--help").exit_code == 0
+
+
+@pytest.mark.slow
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """As a message of one line where it is run, as an error where it is imported."""
+    hide = "import sys; sys.modules['typer'] = None; "
+    ran = python(f"{hide}from antiphon.__main__ import main; main()")
+    imported = python(f"{hide}import antiphon.cli")
+
+    advice = 'the command line needs Typer and Rich: pip install "antiphon[cli]"'
+    assert (ran.returncode, ran.stderr.decode()) == (1, f"antiphon: {advice}\n")
+    assert imported.returncode == 1
+    assert imported.stderr.decode().endswith(f"ModuleNotFoundError: {advice}\n")
+
+
+def python(code: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+
+
+def test_without_the_extra_the_import_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_cli(monkeypatch)
+    for name in [name for name in sys.modules if name.startswith("rich.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "antiphon\[cli\]"') as raised:
+        import antiphon.cli  # noqa: F401
+
+    assert str(raised.value.name).startswith("rich")
+
+
+def test_another_module_that_is_missing_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_cli(monkeypatch)
+    monkeypatch.setitem(sys.modules, "antiphon.dialects", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"antiphon\.dialects"):
+        import antiphon.cli  # noqa: F401
+
+
+def forget_cli(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the command line imported anew, and put back as it was after the test."""
+    monkeypatch.delattr(antiphon, "cli")
+    for name in [name for name in sys.modules if name.startswith("antiphon.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_the_package_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under its own name, whatever the file is called."""
+    monkeypatch.setattr(sys, "argv", ["whatever", "convert"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("antiphon", run_name="__main__")
+
+    assert ended.value.code == 2
+    assert "Usage: antiphon convert" in capsys.readouterr().err
+
+
+def test_main_without_the_extra_ends_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    from antiphon.__main__ import main
+
+    forget_cli(monkeypatch)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"pip install"):
+        main()
+
+
+# ---------------------------------------------------------------- antiphon dialects
+
+
+def test_the_dialects_are_listed_with_their_summaries() -> None:
+    result = run("dialects")
+
+    rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()]
+    assert rows == [["name", "summary"], *([name, get(name).summary] for name in names())]
+    assert result.stderr == ""
+
+
+@pytest.mark.usefixtures("twin")
+def test_a_dialect_of_others_is_listed() -> None:
+    row = run("dialects").stdout.splitlines()[-1]
+
+    assert row.split(maxsplit=1) == ["twin", "a [red]twin[/red] of MARSYS⟨U+0007⟩"]
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_dialect_of_others_that_is_broken_hides_none() -> None:
+    rows = run("dialects").stdout.splitlines()
+
+    assert len(rows) == 1 + len(names())
+    assert rows[-1].split(maxsplit=1)[0] == "broken"
+    assert "cannot be loaded: No module named" in rows[-1]
+
+
+def test_a_table_shows_what_was_said_as_it_is(twin: None) -> None:
+    """No markup is interpreted, and no control character is passed on."""
+    shown = run("dialects", FORCE_COLOR="1", TERM="xterm", COLUMNS="80").stdout
+
+    assert "│ twin " in shown
+    assert "│ a [red]twin[/red] of MARSYS⟨U+0007⟩" in shown
+
+
+def test_output_may_go_into_a_variable() -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as caught:
+        app(["dialects"], standalone_mode=False)
+
+    assert caught.getvalue() == run("dialects").stdout
+
+
+@pytest.mark.slow
+def test_the_dialects_are_a_table_in_a_terminal_and_plain_elsewhere() -> None:
+    assert "┃" in in_terminal("dialects")
+
+    plain = start("dialects").stdout.decode()
+    assert "┃" not in plain
+    assert "\x1b" not in plain
+
+
+# ---------------------------------------------------------------- the page of the docs
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_documented_with_every_option(name: str) -> None:
+    section = re.search(rf"^## `antiphon {name}`$(.*?)(?=^## )", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+    assert section, f"docs/cli.md has no section `antiphon {name}`"
+    for parameter in COMMANDS[name].params:
+        for option in parameter.opts if parameter.param_type_name == "option" else ["FILE"]:
+            assert option == "--help" or f"`{option}" in section[1], option
+
+
+@pytest.mark.slow
+def test_what_the_page_shows_is_what_is_printed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each console block is run in a shell, with `chat.json` as the page has it; `--update-examples` writes what it prints."""
+    page = PAGE.read_text()
+    chat = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    assert chat
+    (tmp_path / "chat.json").write_text(chat[1])
+    command = tmp_path / "antiphon"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m antiphon "$@"\n')
+    command.chmod(0o755)
+
+    shown = BLOCK.sub(lambda block: printed(block[0].splitlines()[0], tmp_path), page)
+
+    if request.config.getoption("update_examples"):
+        PAGE.write_text(shown)
+    assert PAGE.read_text() == shown
+
+
+def printed(line: str, folder: Path) -> str:
+    """Return a line of the shell and what it prints, on stdout and stderr."""
+    environment = {**PLAIN, "PATH": f"{folder}:{PLAIN['PATH']}"}
+    shell = ["/bin/sh", "-c", f"{{ {line.removeprefix('$ ')}; }} 2>&1"]
+    done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, check=False)
+    return f"{line}\n{done.stdout.decode()}"
