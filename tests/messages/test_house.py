@@ -1,6 +1,7 @@
 """The house format: bytes that are a function of the content, and a door that lets nothing else in."""
 
 import json
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -198,6 +199,14 @@ def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyP
     old = dumps(said()).replace(b'"policy"', b'"actor"')
 
     assert loads(old, Message) == said(step_num=7)
+
+
+def test_what_an_upcast_cannot_read_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_house, "HOUSE_VERSION", 2)
+    monkeypatch.setattr(_house, "_UPCASTS", {1: lambda form: form["gone"]})
+
+    with pytest.raises(DecodeError, match="not what house format 1 was: KeyError"):
+        _house._carefully(dumps(said()))
 
 
 # ---------------------------------------------------------------- bad input
@@ -513,8 +522,9 @@ def test_numbers_are_written_in_one_way_for_ever(number: float, text: bytes) -> 
         + b",".join([b"1"] * 99_000)
         + b"]}",
         b'{"antiphon":1,"id":"data:","policy":"u","payload":[' + b",".join([b"[]"] * 4_000_000) + b"]}",
+        b'{"antiphon":1,"id":"m","policy":"u","payload":[' + b",".join([b"[]"] * 300_000) + b"]}",
     ],
-    ids=["duplicate among many", "unknown keys", "wrong parts", "wrong receivers", "many lists"],
+    ids=["duplicate among many", "unknown keys", "wrong parts", "wrong receivers", "many lists", "many in a mebibyte"],
 )
 def test_hostile_bytes_cost_little(data: bytes) -> None:
     """G21: a refusal takes less than a second, and not many times the memory of the input."""
@@ -539,6 +549,16 @@ def test_strange_keys_are_not_printed_as_they_are() -> None:
 
     assert str(strange.value) == r"antiphon at '\x1b[2J\nERROR': Extra inputs are not permitted"
     assert len(str(long.value)) < 200
+
+
+def test_a_python_that_reads_fewer_digits_is_obeyed() -> None:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    try:
+        with pytest.raises(DecodeError, match="than this Python is set to read"):
+            loads(call_with(b"9" * 700))
+    finally:
+        sys.set_int_max_str_digits(before)
 
 
 def test_a_duplicate_key_is_found_where_it_is() -> None:

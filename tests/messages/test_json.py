@@ -324,8 +324,8 @@ def test_a_value_let_in_under_other_limits_stays_usable() -> None:
 
 def test_depth_is_exact_for_small_and_large_values() -> None:
     for width in (1, 50, 500):
-        inner: Any = ["x" * 100] * width
-        for _ in range(63):
+        inner: Any = [["x" * 100]] * width
+        for _ in range(62):
             inner = [inner]
         assert DataPart(data=inner)
         with pytest.raises(ValidationError, match="nested deeper than 64"):
