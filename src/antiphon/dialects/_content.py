@@ -6,8 +6,8 @@ from typing import Any
 
 from antiphon.dialects._meaning import facets_of_parts
 from antiphon.dialects._units import Writing
-from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
-from antiphon.messages._json import write
+from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, TextPart
+from antiphon.messages._json import plain, write
 
 __all__ = ["has_words", "json_text", "lose_option", "lose_shown", "request_of", "result_text", "said_as_text"]
 
@@ -22,7 +22,7 @@ def request_of(payload: object) -> str | None:
 
 def json_text(value: Any) -> str:
     """Return a JSON value as compact text; text as itself."""
-    return value if isinstance(value, str) else write(thaw(value)).decode()
+    return value if isinstance(value, str) else write(plain(value)).decode()
 
 
 def said_as_text(message: Message, writing: Writing, format_name: str) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast, overload
@@ -186,6 +187,9 @@ def thaw(value: Json) -> Any:
     Raises:
         ValueError: it is not JSON.
     """
+    if type(value) is JsonObject or type(value) is JsonArray:
+        with suppress(TypeError):  # an integer beyond 64 bits
+            return orjson.loads(orjson.dumps(plain(value)))
     return unpacked(own(value, limits=NO_LIMITS))
 
 
