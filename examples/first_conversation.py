@@ -1,7 +1,18 @@
-"""Build a conversation, show it, write it down and read it back. Needs no network and no key."""
+"""Build a conversation, show it, write it down, read it back, and say it in other formats. Needs no network and no key."""
 
-from antiphon import Conversation, Message, MessageBuilder, OptionCallPayload, OptionResultBuilder, dumps, loads
-from antiphon.messages import OptionResultPayload
+from antiphon import (
+    Conversation,
+    Message,
+    MessageBuilder,
+    OptionCallPayload,
+    OptionResultBuilder,
+    OptionResultPayload,
+    decode,
+    dumps,
+    encode,
+    loads,
+)
+from antiphon.dialects import get, names
 
 
 def build() -> Conversation:
@@ -53,6 +64,14 @@ def main() -> None:
     print(f"\nWritten down: {len(written)} bytes, {len(written.splitlines())} lines of JSON.")
     print("Read back:   ", "the same conversation" if again == conversation else "something else!")
     print("Written again:", "the same bytes" if dumps(again) == written else "other bytes!")
+
+    print("\nIn other formats, with what each cannot say:\n")
+    for name in names():
+        encoded = encode(conversation, name)
+        lost = ", ".join(sorted({loss.what for loss in encoded.losses})) or "nothing"
+        there_and_back = encode(decode(encoded.value, name), name).value == encoded.value
+        print(f"  {get(name).summary:<38} {len(encoded.value):>2} units, loses {lost}")
+        assert there_and_back, "the same format back is the same data"
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def _usual_type(group: Sequence[Message]) -> str:
         return "tool_request"
     if "option_result" in kinds:
         return "tool_response"
-    return "query" if group[0].policy == "user" else "response"
+    return "query" if "user" in (group[0].policy, group[0].role_hint_for_llm) else "response"
 
 
 def _tool_call(call: OptionCallPayload, message: Message, writing: Writing) -> dict[str, Any]:
