@@ -1,6 +1,7 @@
 """The verbs, the registry and detection."""
 
 import json
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -12,6 +13,14 @@ from antiphon import Conversation, Message, PartsPayload, TextPart
 from antiphon.dialects import Dialect, Encoded, Loss, _registry, detect, get, names
 from antiphon.errors import DecodeError, EncodeError
 from antiphon.messages import Tool
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry() -> Iterator[None]:
+    """Dialects that a test adds are gone after it."""
+    get.cache_clear()
+    yield
+    get.cache_clear()
 
 
 def test_the_verbs_stand_at_the_top_of_the_package() -> None:
@@ -36,11 +45,9 @@ def test_dialects_are_known_by_name() -> None:
 def test_others_add_theirs_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", "antiphon.dialects.marsys._dialect:DIALECT", "antiphon.dialects")
     monkeypatch.setattr(_registry, "entry_points", lambda group, name=None: [point] if name in (None, "mine") else [])
-    get.cache_clear()
 
     assert names()[-1] == "mine"
     assert get("mine").name == "marsys"
-    get.cache_clear()
 
 
 def test_losses_are_reported_or_refused() -> None:
