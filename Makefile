@@ -39,7 +39,7 @@ bench: benchmarks/.venv/.ready ## side by side with the peers
 	@benchmarks/.venv/bin/python -m benchmarks $(ARGS)
 
 chaos: .venv/.ready ## the long runs: many more generated cases
-	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto tests/messages $(ARGS)
+	@HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto tests/messages tests/dialects tests/protocol $(ARGS)
 
 docs: .venv/.ready ## build the docs into site/
 	@$(BIN)/zensical build --clean

@@ -10,7 +10,6 @@ then compared with what was there, so that encoding later sees exactly what was 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -177,10 +176,13 @@ class Writing:
     as_policy: str | None = None
     """Whose words are the assistant's; None: as the hints and names say."""
     losses: list[Loss] = field(default_factory=list[Loss])
-    _turns: Counter[str | None] = field(init=False)
+    _turns: dict[str, list[Message]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._turns = Counter(message.turn_id for message in self.conversation)
+        self._turns = {}
+        for message in self.conversation:
+            if message.turn_id is not None:
+                self._turns.setdefault(message.turn_id, []).append(message)
 
     def lose(self, message: Message, what: str, reason: str) -> None:
         self.losses.append(Loss(message.id, what, reason))
@@ -211,8 +213,13 @@ class Writing:
             yield "time"
         if message.kind != "option_result" and message.in_reply_to and self.conversation.get(message.in_reply_to):
             yield "reply"
-        if message.turn_id is not None and self._turns[message.turn_id] > len(group):
+        if message.turn_id is not None and not self._says_turn(self._turns[message.turn_id], group):
             yield "turn"
+
+    @staticmethod
+    def _says_turn(turn: Sequence[Message], group: Sequence[Message]) -> bool:
+        """Whether a unit shows of its messages that they were said in one breath, and where that began."""
+        return len(turn) == 1 or (len(group) > 1 and turn[0] is group[0])
 
     def call_of(self, result: Message) -> Message | None:
         return self.conversation.call_of(result)
