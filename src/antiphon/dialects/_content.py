@@ -29,6 +29,8 @@ def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
     """Return a message's parts as text, data as JSON text, and report what is not the same in text."""
     lines = [_line(part) for part in message.parts if isinstance(part, TextPart | DataPart)]
     text = "\n".join(lines)
+    if not writing.counts:
+        return text
     facets = facets_of_parts(message.parts)
     for what in facets.keys() - {"text"}:
         writing.lose(message, what, f"{format_name} says plain text")
@@ -48,7 +50,7 @@ def has_words(message: Message) -> bool:
 
 def lose_shown(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> None:
     """Report all that a result shows besides."""
-    for what in facets_of_parts(outcome.parts):
+    for what in facets_of_parts(outcome.parts) if outcome.parts and writing.counts else ():
         writing.lose(message, what, f"a result in {format_name} shows nothing besides")
 
 

@@ -175,14 +175,19 @@ class Writing:
     """The ids of those messages that a unit begins with: the ones that can be referred to."""
     as_policy: str | None = None
     """Whose words are the assistant's; None: as the hints and names say."""
+    counts: bool = True
+    """Whether losses count: not while a unit is only written to be compared with what was read."""
     losses: list[Loss] = field(default_factory=list[Loss])
-    _turns: dict[str, list[Message]] = field(init=False)
+    _turns: dict[str, list[Message]] = field(default_factory=dict[str, list[Message]])
+    _calls: dict[int, Message] = field(default_factory=dict[int, Message])
+    """The call of each result, by the identity of the result."""
 
     def __post_init__(self) -> None:
-        self._turns = {}
-        for message in self.conversation:
+        messages = list(self.conversation)
+        for message in messages:
             if message.turn_id is not None:
                 self._turns.setdefault(message.turn_id, []).append(message)
+        self._calls = {id(messages[result]): messages[call] for call, result in self.conversation.pairs()}
 
     def lose(self, message: Message, what: str, reason: str) -> None:
         self.losses.append(Loss(message.id, what, reason))
@@ -194,7 +199,7 @@ class Writing:
 
         `replying` is the one whose reply the format does say.
         """
-        for message in group:
+        for message in group if self.counts else ():
             for what in self._fields_of(message, group):
                 if what not in says and not (what == "reply" and message is replying):
                     self.lose(message, what, reason)
@@ -222,7 +227,7 @@ class Writing:
         return len(turn) == 1 or (len(group) > 1 and turn[0] is group[0])
 
     def call_of(self, result: Message) -> Message | None:
-        return self.conversation.call_of(result)
+        return self._calls.get(id(result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +249,7 @@ class UnitDialect:
         units = cast("list[Any]", value if isinstance(value, list) else [value])
         groups = self._read(units, alone=not isinstance(value, list))
         plain = Conversation(message for group in groups for message in group)
-        writing = Writing(plain, frozenset(group[0].id for group in groups))
+        writing = Writing(plain, frozenset(group[0].id for group in groups), counts=False)
         messages: list[Message] = []
         for unit, group in zip(units, groups, strict=True):
             patch = residue(self.write(group, writing), unit)
