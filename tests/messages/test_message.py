@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, get_args
@@ -407,3 +409,22 @@ def test_limits_say_what_is_possible() -> None:
             Limits(depth=depth)
     with pytest.raises(ValueError, match="not negative"):
         Limits(nodes=-1)
+
+
+def test_the_first_messages_may_be_made_by_many_threads_at_once() -> None:
+    """Schemas are built when first used; that must be safe whoever comes first."""
+    code = """
+import sys, threading
+from antiphon import Message, PartsPayload, TextPart, dumps, loads
+sys.setswitchinterval(1e-6)
+start, good = threading.Barrier(16), []
+def make():
+    start.wait()
+    message = Message(policy="a", payload=PartsPayload(parts=(TextPart(text="x"),)))
+    good.append(loads(dumps(message)) == message)
+threads = [threading.Thread(target=make) for _ in range(16)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert good == [True] * 16, good
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
