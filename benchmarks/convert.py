@@ -7,7 +7,7 @@ from functools import partial
 
 import orjson
 
-from antiphon import Conversation, convert, dumps, encode, loads
+from antiphon import Conversation, convert, decode, dumps, encode, loads
 from benchmarks._harness import Goal, Table, clocked
 from benchmarks._messages import cases
 from benchmarks.peers import antiphon_
@@ -16,6 +16,8 @@ __all__ = ["tables"]
 
 FORMATS = ("choir", "marsys", "agent-framework", "atlas")
 LOAD = "load once"
+READ = "read once"
+"""Only the first half of a conversion: from the source's format to the core."""
 
 
 def tables(part: str = "") -> Iterator[Table]:
@@ -29,13 +31,14 @@ def tables(part: str = "") -> Iterator[Table]:
             targets = {
                 f"to {target}": partial(convert, text, source=source, target=target) for target in FORMATS if target != source
             }
-            candidates = {LOAD: partial(loads, data, Conversation), **targets}
+            candidates = {LOAD: partial(loads, data, Conversation), READ: partial(decode, text, source), **targets}
             yield Table(
                 name=f"convert from {source}",
                 unit="us a message",
                 scale=1e6,
                 baseline=LOAD,
                 candidates={name: clocked(work, len(case.messages)) for name, work in candidates.items()},
+                against=(READ,),
                 goals=tuple(Goal(name, 2.0, LOAD) for name in targets),
                 notes=("from JSON text to parsed JSON, with every loss reported",),
             )
