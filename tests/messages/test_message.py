@@ -116,11 +116,29 @@ def test_reserved_policies_are_named() -> None:
 
 
 def test_step_numbers_are_counts() -> None:
-    """OP-020, OP-021: any number, in any order; nothing else depends on it."""
+    """OP-020"""
     assert message(step_num=0).step_num == 0
     for wrong in (-1, 1.0, "1", True, 2**53 + 1):
         with pytest.raises(ValidationError, match="step_num"):
             message(step_num=wrong)
+
+
+@given(histories(), st.data())
+def test_step_numbers_are_apart_from_order_and_pairing(conversation: Conversation, data: st.DataObject) -> None:
+    """OP-021: with any other step numbers, order, pairs, open calls, orphans and chains stay the same."""
+    steps = st.sampled_from([None, 0, 1, 7])
+    other = Conversation(each.model_copy(update={"step_num": data.draw(steps)}) for each in conversation)
+
+    def independent(talk: Conversation) -> Any:
+        return (
+            [m.id for m in talk],
+            talk.pairs(),
+            [m.id for m in talk.open_calls()],
+            [m.id for m in talk.orphans()],
+            [[m.id for m in talk.chain(each)] for each in talk],
+        )
+
+    assert independent(other) == independent(conversation)
 
 
 def test_time_is_aware_and_in_utc() -> None:
