@@ -1,6 +1,8 @@
 """How much Hypothesis tries: a little, and always the same, in `make test`; a lot, and ever new, in `make chaos`."""
 
 import os
+from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -10,3 +12,12 @@ settings.register_profile("default", max_examples=200, deadline=None, suppress_h
 settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=_QUIET, phases=[Phase.generate])
 settings.register_profile("long", max_examples=20_000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the matrix of the dialects, where it was measured."""
+    passed = terminalreporter.stats.get("passed", ())
+    if any("test_the_matrix_in_the_docs_is_the_measured_one[matrix" in report.nodeid for report in passed):
+        page = (Path(__file__).parents[1] / "docs" / "dialects" / "index.md").read_text()
+        terminalreporter.section("dialects: what becomes of the samples, from row to column")
+        terminalreporter.write_line(page.split("<!-- matrix -->\n")[1].split("<!-- /matrix -->")[0].rstrip())

@@ -46,6 +46,7 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         "Citation",
         "Conversation",
         "DataPart",
+        "Finding",
         "ForeignPart",
         "MediaPart",
         "Message",
@@ -55,15 +56,18 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         "OptionResultPayload",
         "PartsPayload",
         "ReasoningPart",
+        "Repaired",
         "TextPart",
         "Transition",
         "Usage",
         "__version__",
+        "check",
         "convert",
         "decode",
         "dumps",
         "encode",
         "loads",
+        "repair",
     }
     assert dir(antiphon) == sorted(antiphon.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Telegram'"):

@@ -7,6 +7,7 @@ TYPE_CHECKING = False  # as type checkers know it; importing `typing` would cost
 if TYPE_CHECKING:
     from typing import Any
 
+    from antiphon.checks import Finding, Repaired, check, repair
     from antiphon.dialects import convert, decode, encode
     from antiphon.messages import (
         RUNTIME_POLICY,
@@ -34,6 +35,7 @@ __all__ = [
     "Citation",
     "Conversation",
     "DataPart",
+    "Finding",
     "ForeignPart",
     "MediaPart",
     "Message",
@@ -43,21 +45,25 @@ __all__ = [
     "OptionResultPayload",
     "PartsPayload",
     "ReasoningPart",
+    "Repaired",
     "TextPart",
     "Transition",
     "Usage",
     "__version__",
+    "check",
     "convert",
     "decode",
     "dumps",
     "encode",
     "loads",
+    "repair",
 ]
 
 __version__ = "0.1.0.dev0"
 
 _HOME = {
     **dict.fromkeys(__all__, "antiphon.messages"),
+    **dict.fromkeys(("Finding", "Repaired", "check", "repair"), "antiphon.checks"),
     **dict.fromkeys(("convert", "decode", "encode"), "antiphon.dialects"),
 }
 

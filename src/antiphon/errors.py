@@ -2,10 +2,34 @@
 
 ```
 AntiphonError                     .retryable: may the same thing succeed later?
-└── DialectError                  .dialect .where
-    ├── DecodeError               their bytes are wrong
-    │   └── NewerVersionError     written by a later antiphon: upgrade, then read
-    └── EncodeError               our message cannot be said in this dialect
+├── DialectError                  .dialect .where
+│   ├── DecodeError               their bytes are wrong
+│   │   └── NewerVersionError     written by a later antiphon: upgrade, then read
+│   ├── EncodeError               our message cannot be said in this dialect
+│   ├── StreamCutError            .opened .state: a streamed answer broke off; resume it, or ask again
+│   └── StreamFailedError         .code: the provider gave up in the middle of an answer
+├── LedgerError                   .thread_id
+│   ├── AppendRefusedError        .code .message_id: a message that the thread cannot take; mend it
+│   ├── AppendConflictError       .version: someone appended first; read again, then decide
+│   ├── FencedError               .epoch: the thread has another owner; stop
+│   ├── UnknownThreadError        nobody has said anything there; look at the name
+│   ├── LedgerUnavailableError    locked, full or failing; try again later
+│   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
+│   └── LedgerFormatError         not a ledger, or of a later antiphon; look at the file
+└── DeliveryError                 .code .address: what became of a message to an actor, instead of its answer
+    ├── UndeliverableError        nobody lives there; look at the address, or spawn it
+    ├── ActorStoppedError         somebody did, and takes no more messages
+    ├── MailboxFullError          the actor does not keep up; try again later
+    ├── ReplyTimeoutError         no answer in time; also a TimeoutError
+    ├── WithdrawnError            whoever asked does not want the answer any more
+    ├── HopLimitError             passed on too often, or asked in a circle
+    ├── BudgetExceededError       the thread has used up what it was given
+    ├── RefusedError              .details: the actor answers with an error; raise it in a handler to do so
+    ├── ActorFailedError          the actor raised something else; its supervisor knows
+    ├── EffectFailedError         what an effect ran has raised
+    ├── ParkedError               it waits for a person, with the evidence
+    ├── HistoryMismatchError      this code does something else than the thread says it did
+    └── EscalatedError            a supervisor gave up
 ```
 
 Branches are the layers that speak; leaves are what the caller can do about it. Programming mistakes stay `ValueError`,
@@ -14,15 +38,47 @@ Branches are the layers that speak; leaves are what the caller can do about it. 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
-__all__ = ["AntiphonError", "DecodeError", "DialectError", "EncodeError", "NewerVersionError"]
+__all__ = [
+    "ActorFailedError",
+    "ActorStoppedError",
+    "AntiphonError",
+    "AppendConflictError",
+    "AppendRefusedError",
+    "BudgetExceededError",
+    "DecodeError",
+    "DeliveryError",
+    "DialectError",
+    "EffectFailedError",
+    "EncodeError",
+    "EscalatedError",
+    "FencedError",
+    "HistoryMismatchError",
+    "HopLimitError",
+    "LedgerCorruptError",
+    "LedgerError",
+    "LedgerFormatError",
+    "LedgerUnavailableError",
+    "MailboxFullError",
+    "NewerVersionError",
+    "ParkedError",
+    "RefusedError",
+    "ReplyTimeoutError",
+    "StreamCutError",
+    "StreamFailedError",
+    "UndeliverableError",
+    "UnknownThreadError",
+    "WithdrawnError",
+]
 
 
 class AntiphonError(Exception):
     """The base of the tree: one `except` for everything antiphon refuses."""
 
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
     """Whether the same thing, unchanged, may succeed later."""
 
 
@@ -56,5 +112,248 @@ class EncodeError(DialectError):
     """The conversation says something that the format cannot, and the caller did not want to lose it."""
 
 
-def _revive(cls: type[DialectError], reason: str, dialect: str, where: str) -> DialectError:
-    return cls(reason, dialect=dialect, where=where)
+class StreamCutError(DialectError):
+    """A streamed answer broke off before it was whole."""
+
+    retryable = True
+
+    def __init__(self, reason: str, *, dialect: str, where: str = "", opened: tuple[str, ...], state: dict[str, Any]) -> None:
+        super().__init__(reason, dialect=dialect, where=where)
+        self.opened = opened
+        """What had begun and is not whole."""
+        self.state = state
+        """What `Stream.resume` goes on from: plain JSON."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revive, (type(self), self.reason, self.dialect, self.where, {"opened": self.opened, "state": self.state})
+
+
+class StreamFailedError(DialectError):
+    """The provider said, in the middle of a streamed answer, that it failed. The reason is in its own words."""
+
+    def __init__(
+        self, reason: str, *, dialect: str, where: str = "", code: str | None = None, retryable: bool = False
+    ) -> None:
+        super().__init__(reason, dialect=dialect, where=where)
+        self.code = code
+        """What the provider calls it (`overloaded_error`, `503`); None if it has no name for it."""
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        details = {"code": self.code, "retryable": self.retryable}
+        return _revive, (type(self), self.reason, self.dialect, self.where, details)
+
+
+def _revive(
+    cls: type[DialectError], reason: str, dialect: str, where: str, details: Mapping[str, Any] = MappingProxyType({})
+) -> DialectError:
+    return cls(reason, dialect=dialect, where=where, **details)
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+class LedgerError(AntiphonError):
+    """The ledger did not do what it was asked to; what it had acknowledged before is as it was."""
+
+    def __init__(self, reason: str, thread_id: str | None = None, *details: object) -> None:
+        super().__init__(reason, thread_id, *details)
+        self.reason = reason
+        self.thread_id = thread_id
+        """The thread that it is about; None for the ledger as a whole."""
+
+    def __str__(self) -> str:
+        return f"thread {self.thread_id!r}: {self.reason}" if self.thread_id is not None else self.reason
+
+
+class AppendRefusedError(LedgerError):
+    """A message breaks a rule that every thread keeps, such as a result without its call. Nothing was appended."""
+
+    def __init__(self, reason: str, thread_id: str, code: str, message_id: str) -> None:
+        super().__init__(reason, thread_id, code, message_id)
+        self.code = code
+        """The code under which `check` reports the same thing."""
+        self.message_id = message_id
+
+    def __str__(self) -> str:
+        return f"thread {self.thread_id!r}, message {self.message_id!r}: {self.reason} ({self.code})"
+
+
+class AppendConflictError(LedgerError):
+    """The thread is not as long as the caller believed. Nothing was appended: read what is new, then decide."""
+
+    def __init__(self, thread_id: str, expected: int, version: int, hash: str) -> None:
+        super().__init__(f"expected version {expected}, but it is at {version}; read what is new, then decide", thread_id)
+        self.args = (thread_id, expected, version, hash)
+        self.expected = expected
+        self.version = version
+        """How many messages are there now."""
+        self.hash = hash
+        """The hash of the last one."""
+
+
+class FencedError(LedgerError):
+    """The caller does not own the thread, or no longer. Nothing was appended, and nothing more should be done for it."""
+
+    def __init__(self, thread_id: str, given: int | None, epoch: int) -> None:
+        said = "no epoch was given" if given is None else f"epoch {given} was given"
+        super().__init__(f"{said}, and its owner has epoch {epoch}; claim it, or use post", thread_id)
+        self.args = (thread_id, given, epoch)
+        self.given = given
+        self.epoch = epoch
+        """That of the present owner; 0 if nobody has claimed the thread."""
+
+
+class UnknownThreadError(LedgerError):
+    """There is no such thread in this ledger."""
+
+
+class LedgerUnavailableError(LedgerError):
+    """The store cannot be used at present: locked by another, out of space, failing.
+
+    An append that ends so is there as a whole or not at all; appending the same messages again settles it.
+    """
+
+    retryable = True
+
+
+class LedgerCorruptError(LedgerError):
+    """What is stored is not what was written."""
+
+    def __init__(self, reason: str, thread_id: str | None = None, seq: int | None = None) -> None:
+        super().__init__(reason, thread_id, seq)
+        self.seq = seq
+        """The first message that is not as it was; None if that cannot be said."""
+
+    def __str__(self) -> str:
+        place = "" if self.seq is None else f" at seq {self.seq}"
+        return f"thread {self.thread_id!r}{place}: {self.reason}" if self.thread_id is not None else self.reason
+
+
+class LedgerFormatError(LedgerError):
+    """What was opened is not a ledger that this version of antiphon can use."""
+
+
+# ---------------------------------------------------------------- delivery
+
+
+class DeliveryError(AntiphonError):
+    """A message did not get the answer that was due, for a reason that the code says.
+
+    The same error stands in the ledger as an error result with that code, and is raised again from it after a crash.
+    """
+
+    code: str = "DELIVERY_ERROR"
+    """What it is called in an error response."""
+
+    def __init__(self, reason: str, address: str | None = None) -> None:
+        super().__init__(reason, address)
+        self.reason = reason
+        self.address = address
+        """The actor that the message was for."""
+
+    def __str__(self) -> str:
+        return self.reason if self.address is None else f"{self.address}: {self.reason}"
+
+
+class UndeliverableError(DeliveryError):
+    """Nobody lives at the address, and no factory is registered for its kind."""
+
+    code = "ACTOR_NOT_FOUND"
+
+
+class ActorStoppedError(DeliveryError):
+    """The actor has stopped; what it had not handled is with the dead letters."""
+
+    code = "ACTOR_STOPPED"
+
+
+class MailboxFullError(DeliveryError):
+    """The mailbox had no room before the deadline. Nothing was delivered."""
+
+    code = "MAILBOX_FULL"
+    retryable = True
+
+
+class ReplyTimeoutError(DeliveryError, TimeoutError):
+    """The deadline has passed. What the actor was doing for it was cancelled."""
+
+    code = "TIMEOUT"
+    retryable = True
+
+
+class WithdrawnError(DeliveryError):
+    """Whoever asked was cancelled, and with it what was asked for."""
+
+    code = "CANCELLED"
+    retryable = True
+
+
+class HopLimitError(DeliveryError):
+    """The message followed from too many others, or asks an actor that waits for its answer."""
+
+    code = "HOP_LIMIT"
+
+
+class BudgetExceededError(DeliveryError):
+    """The thread may not say more: its budget of messages, tokens or money is used up."""
+
+    code = "BUDGET_EXCEEDED"
+
+
+class RefusedError(DeliveryError):
+    """An actor's own error answer. A handler that raises it has not failed: it has answered."""
+
+    def __init__(
+        self,
+        reason: str,
+        code: str = "REFUSED",
+        *,
+        details: object = None,
+        retryable: bool = False,
+        address: str | None = None,
+    ) -> None:
+        super().__init__(reason, address)
+        self.code = code
+        self.details = details
+        """More about it, as JSON."""
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revive_refused, (self.reason, self.code, self.details, self.retryable, self.address)
+
+
+def _revive_refused(reason: str, code: str, details: object, retryable: bool, address: str | None) -> RefusedError:
+    return RefusedError(reason, code, details=details, retryable=retryable, address=address)
+
+
+class ActorFailedError(DeliveryError):
+    """The actor's handler raised; `__cause__` is what, where it happened in this process."""
+
+    code = "ACTOR_FAILED"
+
+
+class EffectFailedError(DeliveryError):
+    """What was run as an effect raised. The outcome is recorded, and the same when the handler runs again."""
+
+    code = "EFFECT_FAILED"
+
+
+class ParkedError(DeliveryError):
+    """It must not go on by itself: it crashed its actor too often, or nobody knows whether a thing was done that must not
+    be done twice. A person settles it.
+    """
+
+    code = "PARKED"
+
+
+class HistoryMismatchError(DeliveryError):
+    """A handler runs again and does something else than the thread says it did. Bring back the old code, or settle it."""
+
+    code = "HISTORY_MISMATCH"
+
+
+class EscalatedError(DeliveryError):
+    """A supervisor has restarted too often, and hands the failure on."""
+
+    code = "ESCALATED"

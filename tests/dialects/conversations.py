@@ -50,7 +50,7 @@ def some_part(draw: st.DrawFn) -> dict[str, Any]:
                 {"kind": "media", "modality": "image", "url": "https://example.com/x.png"},
                 {"kind": "reasoning", "text": draw(_WORDS)},
                 {"kind": "data", "data": draw(_VALUES)},
-                {"kind": "foreign", "dialect": "gemini", "value": {"x": 1}},
+                {"kind": "foreign", "dialect": "elsewhere", "value": {"x": 1}},
             ]
         )
     )
@@ -79,3 +79,52 @@ def conversations(draw: st.DrawFn) -> Conversation:
         message = {"id": str(position), "policy": draw(_POLICIES), "payload": draw(payloads(kind, position, waiting)), **given}
         messages.append(Message.model_validate(message))
     return Conversation(messages, tools=draw(st.sampled_from([(), (Tool(name="t"),)])))
+
+
+@st.composite
+def orderly(draw: st.DrawFn) -> Conversation:
+    """Histories as they should be: the user begins, every call is answered at once, everybody says something."""
+    messages = [_said(draw, "user")]
+    for step in range(draw(st.integers(min_value=0, max_value=3))):
+        calls = draw(st.integers(min_value=0, max_value=2))
+        turn = f"turn {step}" if calls else None
+        if not calls or draw(st.booleans()):
+            messages.append(_said(draw, "assistant", turn_id=turn))
+        invocations = [f"call_{step}_{index}" for index in range(calls)]
+        messages += [_called(draw, invocation, turn) for invocation in invocations]
+        messages += [_answered(draw, invocation) for invocation in draw(st.permutations(invocations))]
+        if not calls:
+            messages.append(_said(draw, "user"))
+    return Conversation(messages, tools=draw(st.sampled_from([(), (Tool(name="search"),)])))
+
+
+def _message(draw: st.DrawFn, policy: str, payload: dict[str, Any], **fields: Any) -> Message:
+    extras = {
+        "thread_id": st.sampled_from([None, None, "th"]),
+        "created_at": st.none() | core.times.filter(lambda time: time.year > 1970),
+        "usage": st.sampled_from([None, None, {"input_tokens": 3}]),
+        "to": st.sampled_from([(), (), ("bob",)]),
+    }
+    given = {name: draw(each) for name, each in extras.items() if draw(st.booleans())}
+    return Message.model_validate({"policy": policy, "payload": payload, **given, **fields})
+
+
+def _said(draw: st.DrawFn, policy: str, **fields: Any) -> Message:
+    words = {"kind": "text", "text": draw(st.sampled_from(["hello", "two\nlines", '{"a": 1}', "ünï ☃", "null"]))}
+    more = [{"kind": "data", "data": {"a": 1}}, {"kind": "reasoning", "text": "hm"}, {"kind": "text", "text": "and"}]
+    if policy == "user":
+        more.append({"kind": "media", "modality": "image", "url": "https://example.com/x.png"})
+    parts = [words, *draw(st.lists(st.sampled_from(more), max_size=2))]
+    speaker = policy if fields.get("turn_id") else draw(st.sampled_from([policy, policy, "planner"]))
+    return _message(draw, speaker, {"kind": "parts", "parts": parts}, role_hint_for_llm=policy, **fields)
+
+
+def _called(draw: st.DrawFn, invocation: str, turn: str | None) -> Message:
+    call = {"kind": "option_call", "invocation_id": invocation, "option_name": "search", "arguments": draw(_ARGUMENTS)}
+    return _message(draw, "assistant", call, turn_id=turn)
+
+
+def _answered(draw: st.DrawFn, invocation: str) -> Message:
+    error = {"is_error": True, "error_type": "Timeout", "error_message": "too long", "retryable": True}
+    outcome = draw(st.sampled_from([{"result": "done"}, {"result": {"a": [1, 2.5]}}, {"result": 7}, error]))
+    return _message(draw, "search", {"kind": "option_result", "invocation_id": invocation, "option_name": "search", **outcome})

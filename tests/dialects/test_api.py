@@ -74,11 +74,15 @@ def test_an_unknown_option_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_format_is_recognised_by_its_look(name: str) -> None:
-    """From parsed JSON, from text, from bytes, from JSON Lines; a list or one unit."""
+    """From parsed JSON, from text, from bytes, from JSON Lines; a list or one unit.
+
+    (A MARSYS message without its id looks like one of Chat Completions.)
+    """
     units = SAMPLES[name]
     lines = "\n".join(json.dumps(unit) for unit in units)
 
-    for data in (units, units[0], json.dumps(units), json.dumps(units).encode(), lines, lines.encode() + b"\n"):
+    alone = next(unit for unit in units if name != "marsys" or "message_id" in unit)
+    for data in (units, alone, json.dumps(units), json.dumps(units).encode(), lines, lines.encode() + b"\n"):
         found = detect(data)
         assert found.name == name, found
         assert found.reason
@@ -100,7 +104,7 @@ def test_what_looks_like_nothing_is_said_to(data: Any) -> None:
 
 def test_what_may_be_several_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_registry._OURS, "twin", "antiphon.dialects.marsys._dialect")
-    found = detect([{"role": "user", "content": "hi"}])
+    found = detect([{"role": "user", "content": "hi", "message_id": "1"}])
 
     assert found.name is None
     assert found.candidates == ("marsys", "twin")

@@ -24,7 +24,7 @@ def differences(one: Conversation, other: Conversation) -> set[tuple[int, str]]:
     }
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", ["house", *SAMPLES])
 @given(conversation=conversations())
 def test_what_is_lost_is_exactly_what_is_reported(name: str, conversation: Conversation) -> None:
     """For any conversation: what `meaning` loses on the way to a format and back are the losses."""

@@ -5,7 +5,7 @@ import json
 import pickle
 import time
 from collections import OrderedDict, namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -157,6 +157,26 @@ def test_what_is_plainly_json_is_taken_as_such(given_value: Any, kept: Any) -> N
 @given(strategies.json_values)
 def test_the_quick_way_and_the_slow_way_agree(value: Any) -> None:
     assert repr(unpacked(own(value))) == repr(copy_checked(value, current_limits()))
+
+
+@given(
+    st.recursive(
+        st.sampled_from(
+            [None, "null", 'say "null"', "", 0, True, 1.5, float("nan"), -float("inf"), Reading(1), Worst.NAN, Level.HIGH]
+        ),
+        lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.sampled_from(["null", "a"]), inner),
+    )
+)
+def test_nan_is_found_among_any_nulls(value: Any) -> None:
+    """S8: orjson writes NaN as it writes None, and both look like a text that says null."""
+    assert taken_or_refused(lambda: unpacked(own(value))) == taken_or_refused(lambda: copy_checked(value, current_limits()))
+
+
+def taken_or_refused(take: Callable[[], Any]) -> str:
+    try:
+        return repr(take())
+    except JsonError as exc:
+        return f"refused at {exc.path}"
 
 
 @given(strategies.json_values)

@@ -30,6 +30,8 @@ from antiphon import (
     dumps,
 )
 from antiphon.messages import RESERVED_POLICIES, Limits, RoleHint, use_limits, use_port
+from antiphon.messages._message import is_surely_small
+from antiphon.messages._model import house_bytes
 from antiphon.testing import CountingPort
 
 MIB = 1024 * 1024
@@ -391,6 +393,24 @@ def test_a_photo_is_not_counted_as_text() -> None:
     assert message(payload=OptionResultPayload(invocation_id="i", option_name="o", parts=(photo,)))
     with pytest.raises(ValidationError, match="data: URLs of the message .* upload the file"):
         message(payload=PartsPayload(parts=(photo,) * 9))
+
+
+@given(strategies.messages, st.booleans())
+def test_a_rough_look_never_finds_a_message_lighter_than_it_is(message: Message, looked_at: bool) -> None:
+    """Else a message over the limit could go unmeasured."""
+    if looked_at:
+        repr(message)
+
+    for model in (message.payload, *message.parts):
+        assert len(house_bytes(model)) <= model.__weight__()
+
+
+def test_the_rough_look_is_enough_for_what_is_said_every_day() -> None:
+    call = OptionCallPayload(invocation_id="i", option_name="o", arguments={"q": "x" * 1000})
+    result = OptionResultPayload(invocation_id="i", option_name="o", result=["x" * 1000])
+
+    assert all(is_surely_small(message(payload=payload)) for payload in (HI, call, result))
+    assert not is_surely_small(message(payload=PartsPayload(parts=(TextPart(text="x" * 100_000),))))
 
 
 def test_other_limits_hold_where_they_are_set() -> None:

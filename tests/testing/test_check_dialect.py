@@ -85,11 +85,11 @@ def test_meaning_hidden_in_the_namespace_is_noticed() -> None:
             return Encoded([unit if keep else {**unit, "content": ""} for unit, keep in zip(units, kept, strict=True)])
 
     plain = [{"role": "user", "content": "one", "message_id": "1"}]
-    with pytest.raises(AssertionError, match="keeps meaning in its namespace|does not give back"):
+    with pytest.raises(AssertionError, match="in its namespace|does not give back"):
         check_dialect(Broken(), [plain])
     from antiphon.testing._dialects import _check_meaning
 
-    with pytest.raises(AssertionError, match="keeps meaning in its namespace"):
+    with pytest.raises(AssertionError, match="keeps text of '1' in its namespace"):
         _check_meaning(Broken(), plain)
 
 

@@ -1,4 +1,4 @@
-"""The command line: convert between formats, list them, read a conversation. Needs the extra `cli`."""
+"""The command line: convert between formats, list them, read, check and repair a conversation. Needs the extra `cli`."""
 
 try:
     from antiphon.cli._app import app

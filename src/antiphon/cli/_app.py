@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from antiphon import __version__
+from antiphon.cli._check import check
 from antiphon.cli._convert import convert
 from antiphon.cli._dialects import dialects
+from antiphon.cli._repair import repair
 from antiphon.cli._show import show
 
 __all__ = ["app"]
@@ -36,12 +38,14 @@ def every_command(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Convert conversations between message formats, and read them."""
+    """Convert conversations between message formats, read them, and mend what providers refuse."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows a number, not a traceback
 
 
+app.command()(check)
 app.command()(convert)
 app.command()(dialects)
+app.command()(repair)
 app.command()(show)

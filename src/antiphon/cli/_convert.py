@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 
 from antiphon.cli._input import FileArgument, FromOption, known_dialect, read_conversation, read_file, refusals
-from antiphon.cli._screen import escaped, fail, note, open_console, print_table
-from antiphon.dialects import Loss, encode
-from antiphon.messages._json import write
+from antiphon.cli._output import OutputOption, deliver, report_losses, written
+from antiphon.cli._screen import fail
+from antiphon.dialects import encode
 
 __all__ = ["convert"]
 
@@ -26,10 +22,7 @@ def convert(
     ],
     source: FromOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Write nothing, and exit 1, if anything would be lost.")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="OUT", help="Write here, not to stdout."),
-    ] = None,
+    output: OutputOption = None,
     as_policy: Annotated[
         str | None, typer.Option("--as-policy", metavar="NAME", help="The viewpoint: whose words are the assistant's.")
     ] = None,
@@ -40,31 +33,7 @@ def convert(
     with refusals(given):
         encoded = encode(conversation, target, as_policy=as_policy)
     if encoded.losses:
-        _report(encoded.losses, target)
+        report_losses(encoded.losses, target)
         if strict:
             fail("nothing is written, because of --strict")
-    _deliver(_written(encoded.value, target), output)
-
-
-def _report(losses: Sequence[Loss], target: str) -> None:
-    note(f"{target} cannot say everything; lost on the way: {len(losses)}")
-    rows = [(loss.message_id or "(conversation)", loss.what, loss.reason) for loss in losses]
-    print_table(open_console(stderr=True), ("message", "what", "reason"), rows)
-
-
-def _written(value: Any, target: str) -> bytes:
-    if target == "house":  # JSON Lines by definition; so the file is what `loads` reads
-        return b"".join(write(line) + b"\n" for line in value)
-    return write(value, orjson.OPT_INDENT_2) + b"\n"
-
-
-def _deliver(text: bytes, output: Path | None) -> None:
-    if output is None or output == Path("-"):
-        is_seen = sys.stdout.isatty()
-        sys.stdout.buffer.write(escaped(text.decode()).encode() if is_seen else text)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        output.write_bytes(text)
-    except OSError as exc:
-        fail(f"{output}: {exc.strerror or exc}", code=2)
+    deliver(written(encoded.value, target), output)

@@ -12,13 +12,25 @@ from typing import Annotated, Any, NoReturn, TypeAlias, cast
 
 import typer
 
+from antiphon.checks import TARGETS
 from antiphon.cli._screen import fail, note
 from antiphon.dialects import decode, detect, names
 from antiphon.errors import DialectError
 from antiphon.messages import Conversation
 from antiphon.messages._json import JsonError, parse
 
-__all__ = ["FileArgument", "FromOption", "Given", "known_dialect", "read_conversation", "read_file", "refusals"]
+__all__ = [
+    "FileArgument",
+    "ForOption",
+    "FromOption",
+    "Given",
+    "dialect_of",
+    "known_dialect",
+    "read_conversation",
+    "read_file",
+    "refusals",
+    "target_of",
+]
 
 _BOM = b"\xef\xbb\xbf"
 _SAMPLE = 20
@@ -43,6 +55,28 @@ FromOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--from", metavar="NAME", callback=known_dialect, help="The dialect of FILE; detected if not given."),
 ]
+
+
+def _known_target(name: str | None) -> str | None:
+    if name is not None and name not in TARGETS:
+        raise typer.BadParameter(f"no target is called {name!r}; there are {', '.join(TARGETS)}")
+    return name
+
+
+ForOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="NAME",
+        callback=_known_target,
+        help="Who is to accept it; the format of FILE if not given, or anybody if that is no provider's.",
+    ),
+]
+
+
+def target_of(dialect: str, target: str | None) -> str | None:
+    """Return the target that is named; of none, the dialect of the file, if it is a target."""
+    return target or (dialect if dialect in TARGETS else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +152,16 @@ def refusals(given: Given) -> Generator[None]:
 
 def read_conversation(given: Given, dialect: str | None) -> Conversation:
     """Decode what was read, from the dialect that is named or detected."""
+    source = dialect_of(given, dialect)
     with refusals(given):
-        source = dialect or _detected(given)
         # House lines are read as they are, each within the limits of one message, and keep their numbers.
         return decode(given.text.rstrip() if given.lines and source == "house" else given.value, source)
+
+
+def dialect_of(given: Given, dialect: str | None) -> str:
+    """Return the dialect that is named; of none, the one that is detected, and say on stderr which and why."""
+    with refusals(given):
+        return dialect or _detected(given)
 
 
 def _detected(given: Given) -> str:

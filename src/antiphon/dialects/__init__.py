@@ -2,16 +2,21 @@
 
 from antiphon.dialects._api import Dialect, Encoded, Loss, Losses
 from antiphon.dialects._meaning import FACETS, meaning
+from antiphon.dialects._projection import Projection
 from antiphon.dialects._registry import Detected, detect, get, names
+from antiphon.dialects._stream import Delta, Stream
 from antiphon.dialects._verbs import convert, decode, encode
 
 __all__ = [
     "FACETS",
+    "Delta",
     "Detected",
     "Dialect",
     "Encoded",
     "Loss",
     "Losses",
+    "Projection",
+    "Stream",
     "convert",
     "decode",
     "detect",

@@ -9,12 +9,16 @@ a format has no word for is reported as a `Loss`, and the caller decides whether
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from typing_extensions import override
 
 from antiphon.messages import Conversation
 
-__all__ = ["Dialect", "Encoded", "Loss", "Losses"]
+__all__ = ["Converts", "Dialect", "Encoded", "Loss", "Losses"]
 
 Losses: TypeAlias = Literal["report", "raise"]
 """What to do about what a format cannot say: report it beside the value, or refuse with an `EncodeError`."""
@@ -32,13 +36,41 @@ class Loss:
     """Why, in a phrase."""
 
 
-@dataclass(frozen=True, slots=True)
 class Encoded:
     """A conversation in some format, and what of it the format cannot say."""
 
-    value: Any
-    """Plain JSON data, valid for the format."""
-    losses: tuple[Loss, ...] = ()
+    __slots__ = ("_losses", "aliases", "value")
+
+    def __init__(
+        self,
+        value: Any,
+        losses: tuple[Loss, ...] | Callable[[], tuple[Loss, ...]] = (),
+        aliases: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.value = value
+        """Plain JSON data, valid for the format. It is yours."""
+        self.aliases = aliases
+        """Ids and names that the format refuses, by what is written instead. `decode(…, aliases=…)` reads them back."""
+        self._losses = losses
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What the format cannot say. Some dialects find it out when it is asked for."""
+        if callable(self._losses):
+            self._losses = self._losses()
+        return self._losses
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Encoded):
+            return NotImplemented
+        return (self.value, self.losses, self.aliases) == (other.value, other.losses, other.aliases)
+
+    __hash__ = None  # type: ignore[assignment] # pyright: ignore[reportAssignmentType]
+
+    @override
+    def __repr__(self) -> str:
+        return f"Encoded({self.value!r}, {self.losses!r})"
 
 
 class Dialect(Protocol):
@@ -54,8 +86,8 @@ class Dialect(Protocol):
         """What it is, in a phrase."""
         ...
 
-    def decode(self, data: Any) -> Conversation:
-        """Read a conversation from bytes, text or parsed JSON.
+    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+        """Read a conversation from bytes, text or parsed JSON; `aliases` are those of the `Encoded` that it answers.
 
         Raises:
             DecodeError: the data is not this format; it says where and what was expected.
@@ -74,4 +106,17 @@ class Dialect(Protocol):
 
     def recognise(self, data: Any) -> str | None:
         """Say why parsed JSON looks like this format, or None if it does not."""
+        ...
+
+
+@runtime_checkable
+class Converts(Dialect, Protocol):
+    """A dialect that can do less where a conversation only passes through: `convert` asks it to."""
+
+    def skim(self, data: Any) -> Conversation:
+        """Read a conversation that will be written in another format: without what brings the same data back."""
+        ...
+
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
+        """Write a conversation that was skimmed from another format and is of no use any more; return it, and the aliases."""
         ...

@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._meaning import facets_of_parts
-from antiphon.dialects._units import Writing
+from antiphon.dialects._units import Writing, fresh
 from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, TextPart
 from antiphon.messages._json import plain, write
+from antiphon.messages._model import json_text_of
 
-__all__ = ["has_words", "json_text", "lose_option", "lose_shown", "request_of", "result_text", "said_as_text"]
+__all__ = [
+    "arguments_text",
+    "fresh",
+    "has_words",
+    "json_text",
+    "lose_option",
+    "lose_shown",
+    "request_of",
+    "result_text",
+    "said_as_text",
+]
 
 
 def request_of(payload: object) -> str | None:
@@ -23,6 +34,11 @@ def request_of(payload: object) -> str | None:
 def json_text(value: Any) -> str:
     """Return a JSON value as compact text; text as itself."""
     return value if isinstance(value, str) else write(plain(value)).decode()
+
+
+def arguments_text(call: OptionCallPayload) -> str:
+    """Return arguments as text: as it was written, if anyone wrote it."""
+    return json_text_of(call, "arguments") if call.arguments_text is None else call.arguments_text
 
 
 def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
@@ -73,8 +89,9 @@ def _was_called(outcome: OptionResultPayload, writing: Writing) -> bool:
 def result_text(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str | None:
     """Return a result as text, JSON as JSON text; None for no result."""
     lose_shown(message, outcome, writing, format_name)
-    if outcome.result is None:
+    if outcome.__dict__["result"] is None:
         return None
-    if isinstance(outcome.result, bool | int | float):
+    result = outcome.__dict__["result"]
+    if isinstance(result, bool | int | float):
         writing.lose(message, "result", f"a result in {format_name} is text")
-    return json_text(outcome.result)
+    return result if type(result) is str else json_text_of(outcome, "result")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from antiphon.dialects._api import Encoded, Losses
@@ -19,7 +20,7 @@ class HouseDialect:
     name = "house"
     summary = "antiphon's own format"
 
-    def decode(self, data: Any) -> Conversation:
+    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         if not isinstance(data, bytes | bytearray | str):
             lines = parsed(data, self.name)
             data = b"\n".join(write(line) for line in (cast("list[Any]", lines) if isinstance(lines, list) else [lines]))

@@ -43,12 +43,12 @@ def _changes(written: Any, original: Any, path: _Path) -> Iterator[dict[str, Any
 
 
 def _changes_of_object(written: dict[str, Any], original: dict[str, Any], path: _Path) -> Iterator[dict[str, Any]]:
-    for key, value in original.items():
+    for key, value in sorted(original.items()):
         if key in written:
             yield from _changes(written[key], value, (*path, key))
         else:
             yield {"at": [*path, key], "add": value}
-    for key, value in written.items():
+    for key, value in sorted(written.items()):
         if key not in original:
             yield {"at": [*path, key], "drop": _print(value)}
 

@@ -10,24 +10,48 @@ then compared with what was there, so that encoding later sees exactly what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
+import orjson
 from pydantic import ValidationError
 
+from antiphon.checks import projected
 from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._measure import kept_out
 from antiphon.dialects._residue import residue, restore
 from antiphon.errors import DecodeError, EncodeError
-from antiphon.messages import Conversation, Message, Payload, current_limits, thaw
+from antiphon.messages import Conversation, Limits, Message, Part, Payload, Tool, current_limits, thaw
+from antiphon.messages import _trusted as trusted
 from antiphon.messages._json import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked
 from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages._model import EMPTY, plain_of
+from antiphon.messages._names import is_name
 
-__all__ = ["Reading", "Unit", "UnitDialect", "Writing", "as_object", "parsed", "sample_units"]
+__all__ = [
+    "Reading",
+    "Unit",
+    "UnitDialect",
+    "Writing",
+    "as_object",
+    "kind_of",
+    "notes_of",
+    "parsed",
+    "parsed_loosely",
+    "refusal",
+    "refuse_depth",
+    "sample_units",
+]
 
 _SAMPLE = 20
+_SHORT = 128
+"""Characters of a name that needs no look at how long it is."""
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 _ENVELOPE = 8
 """How much deeper than a value the data around it may be."""
 
@@ -44,17 +68,55 @@ def parsed(data: Any, dialect: str) -> Any:
     Raises:
         DecodeError: it is not JSON, or nested too deep. (How much a message may hold is asked when it is made.)
     """
-    limits = replace(current_limits(), nodes=NO_LIMITS.nodes)
+    value = parsed_loosely(data, dialect)
+    if isinstance(data, bytes | bytearray | str):
+        refuse_depth(value, dialect)
+    return value
+
+
+def parsed_loosely(data: Any, dialect: str) -> Any:
+    """Return data as plain JSON values of our own, without a look at how deep they are.
+
+    Raises:
+        DecodeError: it is not JSON.
+    """
     try:
         if not isinstance(data, bytes | bytearray | str):
-            return unpacked(own(data, _ENVELOPE, limits))
-        text = data.encode() if isinstance(data, str) else bytes(data)
-        value = parse(text)
-        return value if is_shallow(text, value, limits.depth + _ENVELOPE) else copy_checked(value, limits, _ENVELOPE)
+            return unpacked(own(data, _ENVELOPE, _no_count()))
+        return parse(data.encode() if isinstance(data, str) else bytes(data))
     except UnicodeEncodeError:
         raise DecodeError("a lone surrogate: it is no Unicode text", dialect=dialect) from None
     except JsonError as exc:
         raise DecodeError(exc.reason, dialect=dialect, where=_path(exc.path)) from None
+
+
+def refuse_depth(value: Any, dialect: str, *where: str | int) -> None:
+    """Refuse parsed JSON that is nested deeper than a message and what is around it can be."""
+    limits = _no_count()
+    text = canonical(value)
+    if not is_shallow(text, value, limits.depth + _ENVELOPE):
+        try:
+            copy_checked(value, limits, _ENVELOPE)
+        except JsonError as exc:
+            raise DecodeError(exc.reason, dialect=dialect, where=_path((*where, *exc.path))) from None
+
+
+def _no_count() -> Limits:
+    """Return the limits without one for how many values there are: that is asked of each message."""
+    return replace(current_limits(), nodes=NO_LIMITS.nodes)
+
+
+def notes_of(thing: Message | Part | Tool, dialect: str) -> Mapping[str, Any]:
+    """Return what a dialect has noted on a message, a part or a tool: plain JSON, not to be changed."""
+    if thing.__dict__["metadata"] is EMPTY:
+        return _NONE
+    return cast("Mapping[str, Any]", plain_of(thing, "metadata").get(dialect, _NONE))
+
+
+def fresh(model: Payload | Part, name: str) -> Any:
+    """Return a JSON field as plain JSON that is the caller's own; what is text still is parsed for it alone."""
+    kept = model.__dict__[name]
+    return orjson.loads(kept) if type(kept) is bytes else thaw(kept)
 
 
 def as_object(value: Any) -> dict[str, Any] | None:
@@ -64,6 +126,34 @@ def as_object(value: Any) -> dict[str, Any] | None:
 
 def _path(steps: Iterable[str | int]) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+
+
+class GoodNames:
+    """Names that were looked at: most come again."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def hold(self, *names: object) -> bool:
+        """Whether all of these may be used as names, or are none."""
+        known = self._known
+        for name in names:
+            if name is None:
+                continue
+            if type(name) is not str:
+                return False
+            if name not in known:
+                if not (_is_plain_name(name) or is_name(name)):
+                    return False
+                known.add(name)
+        return True
+
+
+def _is_plain_name(name: str) -> bool:
+    """Whether a name is certainly good by a quick look: most are."""
+    return 0 < len(name) < _SHORT and name.isascii() and name.isprintable() and " " not in name
 
 
 @dataclass(slots=True)
@@ -77,6 +167,19 @@ class Reading:
     waiting: dict[str, list[Message]] = field(default_factory=dict[str, list[Message]])
     """Open calls in order, by whatever the format pairs them with where it gives no id."""
     ids: set[str] = field(default_factory=set[str])
+    mark: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Metadata that every message gets."""
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names of ours by what the format was given instead."""
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What every message gets besides."""
+    once: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the next message gets besides, and no other."""
+    beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What stands beside the unit and says more about it."""
+    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the dialect remembers of what it has read so far."""
+    names: GoodNames = field(default_factory=GoodNames)
 
 
 @dataclass(slots=True)
@@ -88,34 +191,68 @@ class Unit:
     position: int | None
     """Its place in a list; None if it stands alone."""
     made: list[Message] = field(default_factory=list[Message])
+    root: tuple[str | int, ...] = ()
+    """Where the list, or the unit that stands alone, is in the whole."""
+    id: str | None = None
+    """Its id, where that does not stand in the unit."""
+    is_slot: bool = False
+    """Whether it stands in the format's own place for instructions."""
+    is_small: bool = False
+    """Whether nothing in it can be beyond a limit of one message."""
+    has_aliases: bool = False
+    """Whether names of ours stand for what the format was given instead."""
+
+    def __post_init__(self) -> None:
+        limits = current_limits()
+        try:
+            text = orjson.dumps(self.value)
+        except TypeError:  # an integer beyond 64 bits
+            text = b""
+        openings = text.count(b"{") + text.count(b"[")
+        self.is_small = (
+            0 < len(text) <= limits.message_bytes // 2  # a message has other keys around the same content
+            and openings + _ENVELOPE <= limits.depth
+            and openings + text.count(b",") < limits.nodes
+        )
+        if not self.is_small:
+            where = () if self.position is None else (self.position,)
+            refuse_depth(self.value, self.reading.dialect, *self.root, *where)
 
     def fail(self, reason: str, *path: str | int) -> NoReturn:
         steps = path if self.position is None else (self.position, *path)
-        raise DecodeError(reason, dialect=self.reading.dialect, where=_path(steps))
+        raise DecodeError(reason, dialect=self.reading.dialect, where=_path((*self.root, *steps)))
+
+    def alias(self, name: str) -> str:
+        """Return our name for what the format was given instead."""
+        if not self.reading.aliases or name not in self.reading.aliases:
+            return name
+        self.has_aliases = True
+        return self.reading.aliases[name]
 
     def text(self, key: str, default: str | None = None) -> str:
         """Return a text that must be there, unless there is a default for its absence."""
         value = self.value.get(key, default)
-        return value if isinstance(value, str) else self.fail(f"expected text, found {_kind(value)}", key)
+        return value if isinstance(value, str) else self.fail(f"expected text, found {kind_of(value)}", key)
 
     def maybe_text(self, key: str) -> str | None:
-        return None if self.value.get(key) is None else self.text(key)
+        value = self.value.get(key)
+        return value if value is None or type(value) is str else self.text(key)
 
     def object(self, key: str) -> dict[str, Any]:
         """Return an object; empty if it is not there or null."""
         value = self.value.get(key)
         if value is not None and not isinstance(value, dict):
-            self.fail(f"expected an object, found {_kind(value)}", key)
+            self.fail(f"expected an object, found {kind_of(value)}", key)
         return cast("dict[str, Any]", value or {})
 
     def objects(self, key: str) -> list[dict[str, Any]]:
         """Return a list of objects; empty if it is not there or null."""
         value = self.value.get(key)
         if value is not None and not isinstance(value, list):
-            self.fail(f"expected a list, found {_kind(value)}", key)
+            self.fail(f"expected a list, found {kind_of(value)}", key)
         for index, each in enumerate(cast("list[Any]", value or [])):
             if not isinstance(each, dict):
-                self.fail(f"expected an object, found {_kind(each)}", key, index)
+                self.fail(f"expected an object, found {kind_of(each)}", key, index)
         return cast("list[dict[str, Any]]", value or [])
 
     def iso_time(self, key: str) -> datetime | None:
@@ -127,11 +264,14 @@ class Unit:
             time = datetime.fromisoformat(text)
         except ValueError:
             self.fail(f"expected a time in ISO 8601, found {text[:40]!r}", key)
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
+        try:
+            return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        except OverflowError:
+            self.fail("expected a time in the years 1 to 9999", key)
 
     def own_id(self, key: str) -> str:
         """Return the unit's id; where it has none, one made from its place and content."""
-        found = self.maybe_text(key)
+        found = self.id or self.maybe_text(key)
         if found:
             return found
         place = 0 if self.position is None else self.position
@@ -143,18 +283,77 @@ class Unit:
         self.fail(f"{error['msg']} ({'.'.join(map(str, error['loc']))[:80]})")
 
     def say(self, payload: Payload | dict[str, Any], *, policy: str, **fields: Any) -> Message:
-        """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it."""
+        """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it.
+
+        A payload is given as one, or as the fields of one with parts that are made already.
+        """
         unit_id = fields.pop("id", None) or self.own_id("id")
         message_id = unit_id if not self.made else f"{unit_id}#{len(self.made) + 1}"
-        try:
-            message = Message.model_validate({"id": message_id, "policy": policy, "payload": payload, **fields})
-        except ValidationError as exc:
-            self.refuse(exc)
+        if self.reading.mark:
+            fields = {**self.reading.fields, **self.reading.once, **fields}
+            fields["metadata"] = {**self.reading.mark, **fields.get("metadata", {})}
+            if self.has_aliases:
+                fields["metadata"][self.reading.dialect] = {**fields["metadata"][self.reading.dialect], "aliased": True}
+            self.reading.once = {}
+        message = self._quickly(message_id, policy, payload, fields) if self.is_small else None
+        if message is None:
+            message = self._carefully({"id": message_id, "policy": policy, "payload": payload, **fields})
         self.made.append(message)
         return message
 
+    def with_notes(self, message: Message, notes: dict[str, Any]) -> Message:
+        """Return a message of this unit with more noted on it by the dialect."""
+        known = plain_of(message, "metadata")
+        metadata = {**known, self.reading.dialect: {**known.get(self.reading.dialect, {}), **notes}}
+        if self.is_small:
+            fields: dict[str, Any] = {**message.__dict__, "metadata": metadata}
+            return trusted.message(**fields)
+        try:
+            return message.model_copy(update={"metadata": metadata})
+        except ValidationError as exc:
+            self.refuse(exc)
 
-def _kind(value: Any) -> str:
+    def _carefully(self, fields: dict[str, Any]) -> Message:
+        try:
+            return Message.model_validate(fields)
+        except ValidationError as exc:
+            self.refuse(exc)
+
+    def _quickly(self, id: str, policy: str, payload: Payload | dict[str, Any], fields: dict[str, Any]) -> Message | None:
+        """Make a message without the checks that the parser and the look at the unit made already; None if in doubt."""
+        names, get = self.reading.names, fields.get
+        if not names.hold(id, policy, get("turn_id"), get("correlation_id"), get("in_reply_to"), *get("to", ())):
+            return None
+        made = trusted_payload(payload, names) if type(payload) is dict else payload
+        if made is None:
+            return None
+        return trusted.message(policy, cast("Payload", made), id=id, **fields)
+
+
+def trusted_payload(fields: dict[str, Any], names: GoodNames) -> Payload | None:
+    """Return a payload from its fields, unless one of them is in doubt."""
+    kind = fields["kind"]
+    if kind == "parts":
+        return trusted.parts_payload(tuple(fields["parts"]))
+    invocation, option = fields["invocation_id"], fields["option_name"]
+    if invocation is None or option is None or not names.hold(invocation, option):
+        return None
+    if kind == "option_call":
+        arguments, text = fields["arguments"], fields.get("arguments_text")
+        if type(arguments) is not dict or not (text is None or type(text) is str):
+            return None
+        return trusted.option_call_payload(invocation, option, arguments, arguments_text=text)
+    if fields.get("is_error") and not fields["error_type"]:
+        return None
+    outcome = {key: fields[key] for key in _OUTCOME if key in fields}
+    return trusted.option_result_payload(invocation, option, parts=tuple(fields.get("parts", ())), **outcome)
+
+
+_OUTCOME = ("result", "is_error", "error_type", "error_message", "retryable")
+
+
+def kind_of(value: Any) -> str:
+    """Say what a parsed value is, for an error."""
     names = {
         "dict": "an object",
         "list": "a list",
@@ -175,22 +374,30 @@ class Writing:
     """The ids of those messages that a unit begins with: the ones that can be referred to."""
     as_policy: str | None = None
     """Whose words are the assistant's; None: as the hints and names say."""
+    gives_away: bool = False
+    """Whether the conversation is of no use any more, so that its JSON need not be copied."""
     counts: bool = True
     """Whether losses count: not while a unit is only written to be compared with what was read."""
     losses: list[Loss] = field(default_factory=list[Loss])
-    _turns: dict[str, list[Message]] = field(default_factory=dict[str, list[Message]])
-    _calls: dict[int, Message] = field(default_factory=dict[int, Message])
+    _turns: dict[str, list[Message]] | None = None
+    _calls: dict[int, Message] | None = None
     """The call of each result, by the identity of the result."""
 
-    def __post_init__(self) -> None:
-        messages = list(self.conversation)
-        for message in messages:
-            if message.turn_id is not None:
-                self._turns.setdefault(message.turn_id, []).append(message)
-        self._calls = {id(messages[result]): messages[call] for call, result in self.conversation.pairs()}
+    def turn_of(self, message: Message) -> list[Message]:
+        """Return all messages of a message's turn."""
+        if self._turns is None:
+            self._turns = {}
+            for each in self.conversation:
+                self._turns.setdefault(each.turn_id or "", []).append(each)
+        return self._turns[message.turn_id or ""]
+
+    def json(self, payload: Payload | Part, name: str) -> Any:
+        """Return a JSON field as plain JSON for the value that is written."""
+        return plain_of(payload, name) if self.gives_away else fresh(payload, name)
 
     def lose(self, message: Message, what: str, reason: str) -> None:
-        self.losses.append(Loss(message.id, what, reason))
+        if self.counts:
+            self.losses.append(Loss(message.id, what, reason))
 
     def lose_unsaid(
         self, group: Sequence[Message], *, says: frozenset[str], reason: str, replying: Message | None = None
@@ -218,7 +425,7 @@ class Writing:
             yield "time"
         if message.kind != "option_result" and message.in_reply_to and self.conversation.get(message.in_reply_to):
             yield "reply"
-        if message.turn_id is not None and not self._says_turn(self._turns[message.turn_id], group):
+        if message.turn_id is not None and not self._says_turn(self.turn_of(message), group):
             yield "turn"
 
     @staticmethod
@@ -227,6 +434,10 @@ class Writing:
         return len(turn) == 1 or (len(group) > 1 and turn[0] is group[0])
 
     def call_of(self, result: Message) -> Message | None:
+        """Return the call that a result answers."""
+        if self._calls is None:
+            messages = list(self.conversation)
+            self._calls = {id(messages[result]): messages[call] for call, result in self.conversation.pairs()}
         return self._calls.get(id(result))
 
 
@@ -244,53 +455,79 @@ class UnitDialect:
     """Write the messages of one unit."""
     recognise: Callable[[Any], str | None]
 
-    def decode(self, data: Any) -> Conversation:
-        value = parsed(data, self.name)
-        units = cast("list[Any]", value if isinstance(value, list) else [value])
-        groups = self._read(units, alone=not isinstance(value, list))
-        plain = Conversation(message for group in groups for message in group)
-        writing = Writing(plain, frozenset(group[0].id for group in groups), counts=False)
+    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+        value = parsed_loosely(data, self.name)
+        units = self._read(value)
+        plain = Conversation(message for unit in units for message in unit.made)
+        writing = Writing(plain, frozenset(unit.made[0].id for unit in units), counts=False)
         messages: list[Message] = []
-        for unit, group in zip(units, groups, strict=True):
-            patch = residue(self.write(group, writing), unit)
-            messages += [self._with_residue(group[0], patch) if patch else group[0], *group[1:]]
+        for unit in units:
+            first, *more = unit.made
+            patch = residue(self.write(unit.made, writing), unit.value)
+            messages += [unit.with_notes(first, {"residue": patch}) if patch else first, *more]
         shape = {} if isinstance(value, list) else {self.name: {"shape": "one"}}
         return Conversation(messages, metadata=shape)
 
-    def _with_residue(self, first: Message, patch: list[dict[str, Any]]) -> Message:
-        mine = {**first.metadata.get(self.name, {}), "residue": patch}
-        return first.model_copy(update={"metadata": {**first.metadata, self.name: mine}})
+    def skim(self, data: Any) -> Conversation:
+        """Read a conversation that will be written in another format: without what brings the same data back."""
+        units = self._read(parsed_loosely(data, self.name))
+        return Conversation(message for unit in units for message in unit.made)
 
-    def _read(self, units: list[Any], *, alone: bool) -> list[list[Message]]:
+    def _read(self, value: Any) -> list[Unit]:
+        """Read all units; each has made the messages it says."""
         reading = Reading(self.name)
-        groups: list[list[Message]] = []
-        for position, value in enumerate(units):
-            unit = Unit(reading, value, None if alone else position)
-            if not isinstance(value, dict):
-                unit.fail(f"expected an object, found {_kind(value)}")
+        alone = not isinstance(value, list)
+        units: list[Unit] = []
+        for position, each in enumerate([value] if alone else cast("list[Any]", value)):
+            unit = Unit(reading, each, None if alone else position)
+            if not isinstance(each, dict):
+                unit.fail(f"expected an object, found {kind_of(each)}")
             try:
                 self.read(unit)
             except ValidationError as exc:
                 unit.refuse(exc)
             reading.messages += unit.made
-            groups.append(unit.made)
-        return groups
+            units.append(unit)
+        return units
 
     def encode(
         self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
     ) -> Encoded:
         if options:
             raise TypeError(f"{self.name} has no option {min(options)!r}")
-        said = Conversation(message for message in conversation if message.lane != "effect")
+        said = Conversation(message for message in projected(conversation) if message.lane != "effect")
         groups = self._groups(said)
-        writing = Writing(said, frozenset(group[0].id for group in groups), as_policy)
-        units = [self._restored(group, self.write(group, writing)) for group in groups]
-        if conversation.tools:
-            writing.losses.append(Loss(None, "tools", f"{self.name} has no place for tools"))
-        if losses == "raise" and writing.losses:
-            raise _refusal(self.name, writing.losses)
+        units = [self._restored(group, unit) for group, unit in self._written(groups, self._writing(said, groups, as_policy))]
         alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
-        return Encoded(units[0] if alone else units, tuple(writing.losses))
+        encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, said, as_policy))
+        if losses == "raise" and encoded.losses:
+            raise refusal(self.name, encoded.losses)
+        return encoded
+
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
+        """Write a conversation that was skimmed from another format and is of no use any more: its JSON is not copied."""
+        groups = self._groups(conversation)
+        writing = self._writing(conversation, groups, as_policy)
+        writing.gives_away = True
+        return [unit for _, unit in self._written(groups, writing)], _NO_ALIASES
+
+    def _writing(
+        self, said: Conversation, groups: list[list[Message]], as_policy: str | None, *, counts: bool = False
+    ) -> Writing:
+        return Writing(said, frozenset(group[0].id for group in groups), as_policy, counts=counts)
+
+    def _written(self, groups: list[list[Message]], writing: Writing) -> Iterator[tuple[list[Message], dict[str, Any]]]:
+        for group in groups:
+            yield group, self.write(group, writing)
+
+    def _losses(self, conversation: Conversation, said: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
+        """Write once more, and count what is lost."""
+        groups = self._groups(said)
+        writing = self._writing(said, groups, as_policy, counts=True)
+        for _ in self._written(groups, writing):
+            pass
+        tools = (Loss(None, "tools", f"{self.name} has no place for tools"),) if conversation.tools else ()
+        return (*kept_out(conversation), *writing.losses, *tools)
 
     def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
         groups: list[list[Message]] = []
@@ -302,11 +539,12 @@ class UnitDialect:
         return groups
 
     def _restored(self, group: Sequence[Message], unit: dict[str, Any]) -> Any:
-        patch = group[0].metadata.get(self.name, {}).get("residue")
+        patch = notes_of(group[0], self.name).get("residue")
         return unit if patch is None else restore(unit, thaw(patch))
 
 
-def _refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
+def refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
+    """Return the error for what would be lost."""
     first = losses[0]
     more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
     where = "" if first.message_id is None else f"message {first.message_id}"

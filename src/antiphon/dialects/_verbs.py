@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects._api import Encoded, Losses
+from antiphon.dialects._api import Converts, Encoded, Losses
 from antiphon.dialects._registry import get
 from antiphon.messages import Conversation
 
 __all__ = ["convert", "decode", "encode"]
 
 
-def decode(data: Any, dialect: str) -> Conversation:
+def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None) -> Conversation:
     """Read a conversation from somebody's format: bytes, text, or parsed JSON.
+
+    `aliases` are those of the `Encoded` that was sent, where the format refused some of our ids or names.
 
     Raises:
         DecodeError: the data is not that format; it says where and what was expected.
         LookupError: there is no dialect of that name.
     """
-    return get(dialect).decode(data)
+    return get(dialect).decode(data, aliases=aliases) if aliases else get(dialect).decode(data)
 
 
 def encode(
@@ -44,4 +47,16 @@ def convert(
         DecodeError: the data is not in the source's format.
         EncodeError: `losses="raise"`, and something would be lost.
     """
-    return encode(decode(data, source), target, as_policy, losses, **options)
+    reader, writer = get(source), get(target)
+    if (
+        source == target
+        or options
+        or losses == "raise"
+        or not isinstance(reader, Converts)
+        or not isinstance(writer, Converts)
+    ):
+        return encode(reader.decode(data), target, as_policy, losses, **options)
+    if not isinstance(data, bytes | str):
+        return writer.encode(reader.skim(data), as_policy=as_policy)
+    value, aliases = writer.write_away(reader.skim(data), as_policy)
+    return Encoded(value, lambda: writer.encode(reader.skim(data), as_policy=as_policy).losses, aliases)

@@ -44,8 +44,6 @@ _BIG = 64 * 1024
 """Bytes from which on a text is looked at for such objects."""
 _LARGE = {"option_call": "arguments", "option_result": "result", "parts": ""}
 """The field of each kind that is kept as text."""
-_NESTING = frozenset({"metadata", "usage"})
-"""The other fields that may be deep."""
 _HOUSE_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?Z$"
 _DATA_URL = re.compile(rb'"data:[^"\\]*"', re.IGNORECASE)
 
@@ -65,7 +63,7 @@ def dumps(value: Message | Conversation) -> bytes:
     if not isinstance(value, Conversation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"dumps takes a message or a conversation, not {type(value).__name__}")
     header = b"%b%b%b}" % (HOUSE_MARK, _HEADER, house_bytes(value.header))
-    return b"\n".join((header, *(house_bytes(stored_form(message)) for message in value), b""))
+    return b"\n".join((header, *[house_bytes(stored_form(message)) for message in value], b""))
 
 
 # ---------------------------------------------------------------- reading
@@ -84,11 +82,8 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
         DecodeError: the bytes are not the house format, are over a limit, or hold something else than expected.
         NewerVersionError: a later version of antiphon wrote them.
     """
-    if limits is not None:
-        with use_limits(limits):
-            return loads(data, expect) if expect else loads(data)
-    text = bytes(data)
-    found = (None if b"\n" in text else _quickly(text, current_limits())) or _carefully(text)
+    text, limits = bytes(data), limits or current_limits()
+    found = (None if b"\n" in text else _quickly(text, limits)) or _carefully(text, limits)
     if expect is not None and not isinstance(found, expect):
         raise _error(f"expected a {expect.__name__.lower()}, found a {type(found).__name__.lower()}")
     return found
@@ -100,37 +95,35 @@ def _quickly(text: bytes, limits: Limits) -> Message | None:
         return None
     try:
         form = orjson.loads(text)
-        if not _is_written_so(form, text, limits):
+        if not fits(text, form, limits) or not _is_written_so(form, text):
             return None
         del form[HOUSE_KEY]
-        return cast("Message", _lean().validate_python(form))
+        return _lean()(form)
     except (LookupError, TypeError, ValueError):
         return None
 
 
-def _is_written_so(form: dict[str, Any], text: bytes, limits: Limits) -> bool:
-    """Whether a parsed text is within depth and is written the same again; the large value in it becomes the text we keep."""
+def _is_written_so(form: dict[str, Any], text: bytes) -> bool:
+    """Whether a parsed text is written the same again; the large value in it becomes the text we keep."""
     payload, _ = form["payload"], form["id"]
     name = _LARGE[payload["kind"]]
     value = payload.get(name)
     if type(value) is not dict and (type(value) is not list or name == "arguments"):
-        return name != "arguments" and orjson.dumps(form) == text and fits(text, form, limits)
+        return name != "arguments" and orjson.dumps(form) == text
     kept = orjson.dumps(value)
-    nests_elsewhere = form.keys() & _NESTING or "parts" in payload
-    if not fits(kept, value, limits) or (nests_elsewhere and not fits(text, form, limits)):
-        return False
     payload[name] = orjson.Fragment(kept)
-    same = orjson.dumps(form) == text
+    is_same = orjson.dumps(form) == text
     payload[name] = EMPTY if kept == EMPTY and name == "arguments" else kept
-    return same
+    return is_same
 
 
-def _carefully(text: bytes) -> Message | Conversation:
+def _carefully(text: bytes, limits: Limits) -> Message | Conversation:
     first, *rest = text.split(b"\n")
     if rest and not rest[-1]:
         rest.pop()  # a line break ends the last line
-    line = _Line(first, "line 1" if rest else "")
-    return _conversation(line, rest) if "conversation" in line.form else _only_message(line, rest)
+    with use_limits(limits):
+        line = _Line(first, "line 1" if rest else "")
+        return _conversation(line, rest) if "conversation" in line.form else _only_message(line, rest)
 
 
 def _only_message(line: _Line, rest: list[bytes]) -> Message:
@@ -224,12 +217,12 @@ def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 @cache
-def _lean() -> SchemaValidator:
-    """Return the validator of `Message` without the questions that a look at the whole text has answered."""
+def _lean() -> Callable[[dict[str, Any]], Message]:
+    """Return what validates a form of `Message` without the questions that a look at the whole text has answered."""
     Message.model_rebuild()
     schema = _without_answered(Message.__pydantic_core_schema__)
     # Otherwise Pydantic takes the validators that nested models have already, and not what this schema says.
-    return SchemaValidator(schema, None, _use_prebuilt=False)
+    return cast("Callable[[dict[str, Any]], Message]", SchemaValidator(schema, None, _use_prebuilt=False).validate_python)
 
 
 def _without_answered(schema: Any) -> Any:

@@ -41,6 +41,8 @@ _INT_DIGITS = 4300
 _INT_BOUND = 10**_INT_DIGITS
 
 _CONTAINERS = (dict, list, tuple)
+_NEVER_NULL = frozenset({str, int, bool})
+"""What orjson never writes as `null`; of a subclass one would have to ask more."""
 
 _INDENTED = 16_384
 """Bytes of text up to which its depth is seen by indenting it; beyond, that would take too much memory."""
@@ -224,11 +226,34 @@ def own(value: Any, room: int = 0, limits: Limits | None = None) -> Any:
         text = orjson.dumps(value, None, _STRICT)
     except TypeError:
         return copy_checked(value, limits, room)
-    if not fits(text, value, limits, room):
+    nulls = text.count(b"null")
+    if not fits(text, value, limits, room) or (nulls and _may_hide_nan(value, nulls)):
         return copy_checked(value, limits, room)
-    if b"null" in text and orjson.loads(text) != value:
-        return copy_checked(value, limits, room)  # NaN is written as null; a tuple only compares as different
     return text if text[:1] in b"{[" else orjson.loads(text)
+
+
+def _may_hide_nan(value: Any, nulls: int) -> bool:
+    """Whether NaN or infinity, which orjson writes as `null`, may be in a value whose text has so many; True asks for more.
+
+    Level by level, because the look ends as soon as there is a None for each, and those are mostly near the top. (Words that
+    say "null" only make the look longer.)
+    """
+    level: list[Any] = [value]
+    while level:
+        inner: list[Any] = []
+        for each in level:
+            if each is None:
+                nulls -= 1
+            elif type(each) is dict:
+                inner += cast("dict[str, Any]", each).values()
+            elif type(each) is list or type(each) is tuple:
+                inner += each
+            elif type(each) not in _NEVER_NULL and not (type(each) is float and isfinite(each)):
+                return True
+        if not nulls:
+            return False
+        level = inner
+    return False
 
 
 def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
@@ -242,16 +267,14 @@ def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
 
 def is_shallow(text: bytes, value: Any, depth: int) -> bool:
     """Whether a value, whose text this is, is certainly not nested deeper; False asks for an exact look."""
-    if len(text) <= 2 * depth or _brackets(text) <= depth:
+    if len(text) <= 2 * depth:
+        return True
+    # Not more brackets open than may be nested. (Removing a byte is quicker than counting it.)
+    if len(text) - len(text.replace(b"{", b"").replace(b"[", b"")) <= depth:
         return True
     if len(text) > _INDENTED:
         return _depth(value, depth + 1) <= depth
     return b"\n" + b"  " * depth not in write(value, _STRICT | orjson.OPT_INDENT_2)
-
-
-def _brackets(text: bytes) -> int:
-    """Count the brackets that open. Removing a byte is quicker than counting it."""
-    return len(text) - len(text.replace(b"{", b"").replace(b"[", b""))
 
 
 def _depth(value: Any, most: int) -> int:

@@ -6,14 +6,14 @@ import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, FailFast, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from antiphon.messages._limits import DEFAULT_LIMITS, Limits, current_limits
-from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, Model, house_bytes, written
+from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, MUCH, Model, house_bytes, written
 from antiphon.messages._names import Name
 from antiphon.messages._parts import Count, MediaPart, MetadataField, Part, TextPart, is_data_url
 from antiphon.messages._payloads import Kind, OptionCallPayload, PartsPayload, Payload
@@ -47,12 +47,14 @@ def read_time(value: object) -> datetime:
     if isinstance(value, str) and not _TOO_FINE.search(value):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
+    if type(value) is datetime and value.tzinfo is UTC:
+        return value
     if not isinstance(value, datetime):
         raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
     if value.utcoffset() is None:
         raise PydanticCustomError("time", "A time needs its zone: use datetime.now(UTC) or end the text in Z", {})
     try:
-        return value if value.tzinfo is UTC and type(value) is datetime else _plain_time(value.astimezone(UTC))
+        return _plain_time(value.astimezone(UTC))
     except OverflowError:
         raise PydanticCustomError("time", "A time must lie in the years 1 to 9999 in UTC", {}) from None
 
@@ -169,23 +171,27 @@ class Message(Model, frozen=True):
         return form
 
 
-def stored_form(message: Message) -> dict[str, Any]:  # noqa: C901
+def stored_form(message: Message) -> dict[str, Any]:
     """Return the house form with the version before it, two levels deep.
 
-    What the base class does, spelled out: every message is written at least once, and this is half the time.
+    What the base class does, spelled out: every message is written at least once, and this is half the time. The four fields
+    after the payload are mostly there, so that they are put in and, in the other case, taken out.
     """
     (own_id, policy, payload, hint, step, turn, thread, to, lane, correlation, reply, parent, created, usage, metadata) = (
         message.__dict__.values()
     )
-    form: dict[str, Any] = {HOUSE_KEY: HOUSE_VERSION, "id": own_id, "policy": policy, "payload": payload.__house__()}
-    if hint is not None:
-        form["role_hint_for_llm"] = hint
-    if step is not None:
-        form["step_num"] = step
-    if turn is not None:
-        form["turn_id"] = turn
-    if thread is not None:
-        form["thread_id"] = thread
+    form: dict[str, Any] = {
+        HOUSE_KEY: HOUSE_VERSION,
+        "id": own_id,
+        "policy": policy,
+        "payload": payload.__house__(),
+        "role_hint_for_llm": hint,
+        "step_num": step,
+        "turn_id": turn,
+        "thread_id": thread,
+    }
+    if hint is None or step is None or turn is None or thread is None:
+        form = {name: value for name, value in form.items() if value is not None}
     if to:
         form["to"] = to
     if lane != "talk":
@@ -205,12 +211,6 @@ def stored_form(message: Message) -> dict[str, Any]:  # noqa: C901
     return form
 
 
-_SMALL = 128 * 1024
-"""Bytes, at worst, up to which a message needs no measuring: far below the default limits, envelope included."""
-_WORST = 6
-"""Bytes of a character at worst: a control character is written as six."""
-
-
 def is_surely_small(message: Message) -> bool:
     """Whether a message is far below the default limits by a rough look, which reads no text."""
     fields = message.__dict__
@@ -219,22 +219,8 @@ def is_surely_small(message: Message) -> bool:
         and fields["metadata"] is EMPTY
         and fields["usage"] is None
         and not fields["to"]
-        and _weight(fields["payload"]) <= _SMALL
+        and fields["payload"].__weight__() <= MUCH
     )
-
-
-def _weight(model: Model) -> int:
-    """Return how many bytes a model takes at worst; of a value that is parsed already, too many."""
-    total = 1024  # names, keys and punctuation
-    value: Any
-    for value in model.__dict__.values():
-        if type(value) is str or type(value) is bytes:
-            total += _WORST * len(value)
-        elif type(value) is tuple:
-            total += sum(map(_weight, cast("tuple[Model, ...]", value)))
-        elif type(value) is dict or type(value) is list:
-            total += _SMALL
-    return total
 
 
 def check_size(message: Message) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from antiphon.messages._json import JsonError, JsonObject, Path, canonical, freeze, own, parse, unpacked, with_big_ints
+from antiphon.messages._json import JsonError, JsonObject, Path, canonical, freeze, own, parse, unpacked, with_big_ints, write
 from antiphon.messages._limits import NO_LIMITS, use_limits
 from antiphon.messages._names import is_name
 
@@ -25,9 +25,14 @@ __all__ = [
     "HOUSE_KEY",
     "HOUSE_MARK",
     "HOUSE_VERSION",
+    "MUCH",
+    "WORST",
     "JsonField",
     "Model",
     "house_bytes",
+    "json_bytes_of",
+    "json_text_of",
+    "plain_of",
     "without_default",
     "written",
 ]
@@ -47,23 +52,30 @@ HOUSE_MARK = f'{{"{HOUSE_KEY}":{HOUSE_VERSION},'.encode()
 
 _OPTIONS = orjson.OPT_UTC_Z
 
+WORST = 6
+"""Bytes of a character at worst: a control character is written as six."""
+MUCH = 128 * 1024
+"""Bytes, at worst, up to which a message needs no measuring: far below the default limits, envelope included."""
+
 
 class JsonField:
     """Marks a field as JSON. `object`: an object; `namespaces`: an object of objects, the keys of which are names."""
 
     def __init__(self, shape: Literal["any", "object", "namespaces"]) -> None:
         self.shape = shape
+        self._room = _NAMESPACE_DEPTH if shape == "namespaces" else 0
 
     def take(self, value: Any) -> Any:
         """Return a value in the form that is kept."""
         try:
-            kept = own(value, _NAMESPACE_DEPTH if self.shape == "namespaces" else 0)
+            kept = own(value, self._room)
         except JsonError as exc:
             raise _at(exc.path, PydanticCustomError("json", "{reason}", {"reason": exc.reason}), value) from None
-        if self.shape != "any":
-            _check_object(kept, (), "a JSON object (a dict)")
-            if kept in ({}, EMPTY):
-                return EMPTY
+        if self.shape == "any":
+            return kept
+        _check_object(kept, (), "a JSON object (a dict)")
+        if not kept or kept == EMPTY:
+            return EMPTY
         if self.shape == "namespaces":
             _check_namespaces(unpacked(kept))
         return kept
@@ -103,6 +115,27 @@ def without_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
 
 
+def plain_of(model: BaseModel, name: str) -> Any:
+    """Return the value of a JSON field parsed, without a copy: to be read, never changed, and not to be given out."""
+    kept = model.__dict__[name]
+    if type(kept) is bytes:
+        if kept is EMPTY:
+            return {}  # the field keeps what says that it is empty
+        kept = cast("dict[str, Any]", model.__dict__)[name] = orjson.loads(kept)
+    return kept
+
+
+def json_bytes_of(model: BaseModel, name: str) -> bytes:
+    """Return the compact JSON text of a JSON field; what is text still is not parsed for it."""
+    kept = model.__dict__[name]
+    return kept if type(kept) is bytes else write(kept)
+
+
+def json_text_of(model: BaseModel, name: str) -> str:
+    """Return the compact JSON text of a JSON field as `str`; what is text still is not parsed for it."""
+    return json_bytes_of(model, name).decode()
+
+
 class _View:
     """Reads a JSON field: parses it the first time, gives out a frozen view."""
 
@@ -114,13 +147,7 @@ class _View:
     def __get__(self, model: BaseModel | None, owner: type) -> Any:
         if model is None:
             raise AttributeError(self._name)  # as Pydantic does for a field
-        fields = cast("dict[str, Any]", model.__dict__)
-        kept = fields[self._name]
-        if type(kept) is bytes:
-            if kept is EMPTY:
-                return _NOTHING
-            kept = fields[self._name] = orjson.loads(kept)
-        return freeze(kept)
+        return _NOTHING if model.__dict__[self._name] is EMPTY else freeze(plain_of(model, self._name))
 
     def __set__(self, model: BaseModel, value: object) -> None:
         raise AttributeError(f"{type(model).__name__}.{self._name} cannot be changed")
@@ -157,6 +184,21 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
             if name not in defaults or not (value == defaults[name] or (value is EMPTY and defaults[name] == {})):
                 form[name] = written(value)
         return form
+
+    def __weight__(self) -> int:
+        """Return how many bytes a part or a payload takes at worst, by a rough look that reads no text."""
+        weight = 1024  # names, keys and punctuation
+        value: Any
+        for value in self.__dict__.values():
+            if type(value) is str:
+                weight += WORST * len(value)
+            elif type(value) is bytes:
+                weight += len(value)
+            elif type(value) is tuple:
+                weight += sum([each.__weight__() for each in cast("tuple[Model, ...]", value)])
+            elif type(value) is dict or type(value) is list:
+                weight += MUCH  # to measure what is parsed already is to write it
+        return weight
 
     @override
     def __eq__(self, other: object) -> bool:

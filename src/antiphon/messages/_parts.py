@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from antiphon.messages._json import Json
-from antiphon.messages._model import EMPTY, JsonField, Model, without_default
+from antiphon.messages._model import EMPTY, WORST, JsonField, Model, without_default
 from antiphon.messages._names import HIDDEN, Name
 
 __all__ = [
@@ -100,6 +100,11 @@ class TextPart(Model, frozen=True):
     def __house__(self) -> dict[str, Any]:
         kind, text, citations, metadata = self.__dict__.values()
         return {"kind": kind, "text": text} if not citations and metadata is EMPTY else super().__house__()
+
+    @override
+    def __weight__(self) -> int:
+        _, text, citations, metadata = self.__dict__.values()
+        return 64 + WORST * len(text) if not citations and metadata is EMPTY else super().__weight__()
 
 
 class MediaPart(Model, frozen=True):

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
+from orjson import Fragment
 from pydantic import FailFast, Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from antiphon.messages._json import Json
-from antiphon.messages._model import JsonField, Model, written
+from antiphon.messages._model import JsonField, Model
 from antiphon.messages._names import Name
 from antiphon.messages._parts import Part, Text
 
 __all__ = ["Kind", "OptionCallPayload", "OptionResultPayload", "PartsPayload", "Payload"]
 
 Kind: TypeAlias = Literal["parts", "option_call", "option_result"]
+
+_NAMES = 8192
+"""Bytes of two names at worst, with the keys around them."""
 
 
 class PartsPayload(Model, frozen=True):
@@ -29,6 +33,13 @@ class PartsPayload(Model, frozen=True):
     def __house__(self) -> dict[str, Any]:
         kind, parts = self.__dict__.values()
         return {"kind": kind, "parts": [part.__house__() for part in parts]}
+
+    @override
+    def __weight__(self) -> int:
+        weight = 64
+        for part in self.__dict__["parts"]:
+            weight += part.__weight__()
+        return weight
 
 
 class OptionCallPayload(Model, frozen=True):
@@ -45,10 +56,17 @@ class OptionCallPayload(Model, frozen=True):
     @override
     def __house__(self) -> dict[str, Any]:
         kind, invocation, option, arguments, text = self.__dict__.values()
-        form = {"kind": kind, "invocation_id": invocation, "option_name": option, "arguments": written(arguments)}
+        if type(arguments) is bytes:
+            arguments = Fragment(arguments)
+        form = {"kind": kind, "invocation_id": invocation, "option_name": option, "arguments": arguments}
         if text is not None:
             form["arguments_text"] = text
         return form
+
+    @override
+    def __weight__(self) -> int:
+        _, _, _, arguments, text = self.__dict__.values()
+        return _NAMES + len(arguments) if type(arguments) is bytes and text is None else super().__weight__()
 
 
 class OptionResultPayload(Model, frozen=True):
@@ -69,10 +87,19 @@ class OptionResultPayload(Model, frozen=True):
 
     @override
     def __house__(self) -> dict[str, Any]:
-        kind, invocation, option, result, parts, is_error, *_ = self.__dict__.values()
+        kind, invocation, option, result, parts, is_error, _, _, _ = self.__dict__.values()
         if parts or is_error or result is None:
             return super().__house__()
-        return {"kind": kind, "invocation_id": invocation, "option_name": option, "result": written(result)}
+        if type(result) is bytes:
+            result = Fragment(result)
+        return {"kind": kind, "invocation_id": invocation, "option_name": option, "result": result}
+
+    @override
+    def __weight__(self) -> int:
+        fields = self.__dict__
+        result = fields["result"]
+        is_plain = type(result) is bytes and not fields["parts"] and not fields["is_error"]
+        return _NAMES + len(result) if is_plain else super().__weight__()
 
     @model_validator(mode="after")
     def _error_fields_go_with_is_error(self) -> Self:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from typing import Any, cast
 
-from antiphon.dialects import Dialect, meaning
+from antiphon.dialects import Dialect, Encoded, meaning
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart
 from antiphon.messages._json import canonical
 
 __all__ = ["check_dialect"]
 
 _UNKNOWN = "x-not-known"
+_EDIT = " (edited)"
 
 
 def check_dialect(dialect: Dialect, samples: Iterable[Any]) -> None:
@@ -64,42 +66,75 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _check_edits(dialect: Dialect, sample: Any) -> None:
-    """Change the words of one message after the other: no other unit may change, and the edited one keeps its keys."""
+    """Change the words of one message after the other: nothing but these words may change."""
     before = dialect.decode(sample)
-    units = _units(dialect.encode(before).value)
+    value = dialect.encode(before).value
     for place, message in enumerate(before):
         if (edited := _edited(message)) is None:
             continue
         after = Conversation([*before[:place], edited, *before[place + 1 :]], tools=before.tools, metadata=before.metadata)
-        changed = [
-            (old, new)
-            for old, new in zip(units, _units(dialect.encode(after).value), strict=True)
-            if canonical(old) != canonical(new)
-        ]
-        if len(changed) != 1 or not changed[0][0].keys() <= changed[0][1].keys():
+        changed = list(_changes(value, dialect.encode(after).value))
+        if len(changed) != 1 or not str(changed[0][1]).endswith(_EDIT):
             raise AssertionError(f"{dialect.name}: an edit of message {message.id!r} changed more than itself: {changed!r}")
 
 
+def _changes(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the values, as deep inside as can be, in which two JSON values differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        ours, theirs = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+        for key in dict.fromkeys((*ours, *theirs)):
+            yield from _changes(ours.get(key), theirs.get(key))
+    elif isinstance(one, list) and isinstance(other, list):
+        for mine, yours in zip_longest(cast("list[Any]", one), cast("list[Any]", other)):
+            yield from _changes(mine, yours)
+    elif canonical(one) != canonical(other):
+        yield one, other
+
+
 def _edited(message: Message) -> Message | None:
-    match message.payload:
-        case PartsPayload(parts=(TextPart(text=text) as part,)):
-            payload = PartsPayload(parts=(part.model_copy(update={"text": text + " (edited)"}),))
-            return message.model_copy(update={"payload": payload})
-        case _:
-            return None
-
-
-def _units(value: Any) -> list[dict[str, Any]]:
-    return cast("list[dict[str, Any]]", value if isinstance(value, list) else [value])
+    """Return a message with one of its texts changed; None if it has none."""
+    if not isinstance(message.payload, PartsPayload):
+        return None
+    parts = list(message.parts)
+    for place, part in enumerate(parts):
+        if isinstance(part, TextPart):
+            parts[place] = part.model_copy(update={"text": part.text + _EDIT})
+            return message.model_copy(update={"payload": PartsPayload(parts=tuple(parts))})
+    return None
 
 
 def _check_meaning(dialect: Dialect, sample: Any) -> None:
-    """Take the dialect's own notes away: what is written from the core alone must mean the same."""
+    """Take the dialect's own notes away: what is written from the core alone must mean the same, or be reported."""
     conversation = dialect.decode(sample)
     bare = Conversation((_without(dialect.name, message) for message in conversation), tools=conversation.tools)
-    again = dialect.decode(dialect.encode(bare).value)
-    if meaning(again) != meaning(conversation):
-        raise AssertionError(f"{dialect.name} keeps meaning in its namespace: {meaning(conversation)} became {meaning(again)}")
+    encoded = dialect.encode(bare)
+    lost = {(loss.message_id, loss.what) for loss in encoded.losses}
+    kept = Conversation(message for message in bare if (message.id, "message") not in lost)
+    before, after = meaning(kept), meaning(_without_added(_decoded(dialect, encoded), kept, lost))
+    if len(before) != len(after):
+        raise AssertionError(f"{dialect.name} keeps messages in its namespace: of {len(before)} came {len(after)} back")
+    for message, ours, theirs in zip(kept, before, after, strict=True):
+        for facet in {*ours, *theirs}:
+            if ours.get(facet) != theirs.get(facet) and (message.id, facet) not in lost:
+                raise AssertionError(
+                    f"{dialect.name} keeps {facet} of {message.id!r} in its namespace: {ours} became {theirs}"
+                )
+
+
+def _without_added(back: Conversation, kept: Conversation, lost: set[tuple[str | None, str]]) -> Conversation:
+    """Take out what was only added because the format wants something said before a message."""
+    said = iter(back)
+    for message in kept:
+        if (message.id, "added") in lost:
+            added = next(said, None)
+            back = Conversation(each for each in back if each is not added)
+        next(said, None)
+    return back
+
+
+def _decoded(dialect: Dialect, encoded: Encoded) -> Conversation:
+    """Read what was written; a dialect that gave no aliases need not know of them."""
+    return dialect.decode(encoded.value, aliases=encoded.aliases) if encoded.aliases else dialect.decode(encoded.value)
 
 
 def _without(namespace: str, message: Message) -> Message:
@@ -108,13 +143,27 @@ def _without(namespace: str, message: Message) -> Message:
 
 
 def _check_prefixes(dialect: Dialect, sample: Any) -> None:
-    """Where no call is open, what is written of a beginning is the beginning of what is written."""
+    """Where no call is open and no unit cut, what is written of a beginning is the beginning of what is written."""
     conversation = dialect.decode(sample)
-    whole = _units(dialect.encode(conversation).value)
-    for end in range(len(conversation)):
+    whole = dialect.encode(conversation).value
+    for end in range(1, len(conversation)):
         begun = conversation[:end]
-        is_cut = begun.open_calls() or any(turn[-1] not in begun for turn in conversation.turns() if turn[0] in begun)
-        if not is_cut and end:
-            units = _units(dialect.encode(begun).value)
-            if canonical(units) != canonical(whole[: len(units)]):
-                raise AssertionError(f"{dialect.name}: the first {end} messages are written differently when more follow")
+        if not _is_cut(conversation, begun, dialect.name) and not _begins(whole, dialect.encode(begun).value):
+            raise AssertionError(f"{dialect.name}: the first {end} messages are written differently when more follow")
+
+
+def _is_cut(conversation: Conversation, begun: Conversation, name: str) -> bool:
+    """Whether something that belongs together was cut: a call and its result, a turn, a unit of the format."""
+    if begun.open_calls() or conversation[len(begun)].metadata.get(name, {}).get("joined"):
+        return True
+    return any(turn[-1] not in begun for turn in conversation.turns() if turn[0] in begun)
+
+
+def _begins(whole: Any, begun: Any) -> bool:
+    """Whether a list begins with another, or an object does in each of its keys."""
+    if isinstance(whole, dict) and isinstance(begun, dict):
+        ours, theirs = cast("dict[str, Any]", whole), cast("dict[str, Any]", begun)
+        return theirs.keys() <= ours.keys() and all(_begins(ours[key], value) for key, value in theirs.items())
+    if isinstance(whole, list) and isinstance(begun, list):
+        return canonical(cast("list[Any]", whole)[: len(cast("list[Any]", begun))]) == canonical(begun)
+    return canonical(whole) == canonical(begun)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._units import Unit, as_object
-from antiphon.messages import DataPart, Message, OptionCallPayload, Part, PartsPayload, TextPart
+from antiphon.messages import Message, OptionCallPayload, Part
+from antiphon.messages._trusted import data_part, text_part
 
 __all__ = ["read"]
 
@@ -49,11 +50,11 @@ def _say(unit: Unit, policy: str, common: dict[str, Any]) -> None:
     if "content" not in unit.value:
         unit.fail("expected content", "content")
     content = unit.value["content"]
-    parts: tuple[Part, ...] = (DataPart(data=content),)
+    parts: list[Part] = [data_part(content)]
     if isinstance(content, str):
-        parts = (TextPart(text=content),) if content else ()
+        parts = [text_part(content)] if content else []
     hint = policy if policy in ("user", "assistant") else None
-    unit.say(PartsPayload(parts=parts), policy=policy, role_hint_for_llm=hint, **common)
+    unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint, **common)
 
 
 def _call(unit: Unit, key: str, payload: dict[str, Any], policy: str, common: dict[str, Any]) -> None:

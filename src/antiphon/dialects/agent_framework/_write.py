@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._content import lose_option, lose_shown, request_of, said_as_text
-from antiphon.dialects._units import Writing
+from antiphon.dialects._units import Writing, notes_of
 from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, thaw
 
 __all__ = ["together", "write"]
@@ -39,7 +39,7 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
 
 
 def _type_of(message: Message) -> str | None:
-    kind = message.metadata.get("agent-framework", {}).get("type")
+    kind = notes_of(message, "agent-framework").get("type")
     return kind if isinstance(kind, str) else None
 
 
@@ -71,7 +71,7 @@ def _call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[s
         return {**entry, "from_manager": message.policy, "call_id": call.invocation_id}
     if call.arguments_text is not None and not call.arguments:
         writing.lose(message, "arguments", "the args of an action are an object")
-    known = {"type": "action", "tool": call.option_name, "args": thaw(call.arguments)}
+    known = {"type": "action", "tool": call.option_name, "args": writing.json(call, "arguments")}
     return {**known, "agent_key": message.policy, "call_id": call.invocation_id}
 
 
@@ -84,18 +84,18 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) ->
     entry: dict[str, Any] = {
         "type": "error" if outcome.is_error else "final" if task else "observation",
         "agent_key": outcome.option_name if call is None or task else call.policy,
-        "content": _error(outcome) if outcome.is_error else thaw(outcome.result),
+        "content": _error(outcome, writing) if outcome.is_error else writing.json(outcome, "result"),
         "call_id": outcome.invocation_id,
     }
     return entry if call is not None else {**entry, "tool": outcome.option_name}
 
 
-def _error(outcome: OptionResultPayload) -> dict[str, Any]:
+def _error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     content = {
         "error_message": outcome.error_message,
         "error_type": outcome.error_type,
         "tool": outcome.option_name,
         "retryable": outcome.retryable,
-        "details": thaw(outcome.result),
+        "details": writing.json(outcome, "result"),
     }
     return {key: value for key, value in content.items() if value is not None}

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from antiphon.dialects._units import Unit, as_object
-from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, Part, PartsPayload, TextPart
+from antiphon.messages import Message, OptionCallPayload, Part
+from antiphon.messages._trusted import data_part, text_part
 
 __all__ = ["read"]
 
@@ -50,7 +51,7 @@ def _time(unit: Unit) -> datetime | None:
 
 def _task(unit: Unit, task: str | None, content: str, target: str, fields: dict[str, Any]) -> None:
     invocation = task or fields["id"]
-    payload = OptionCallPayload(invocation_id=invocation, option_name=target, arguments={"request": content})
+    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": target, "arguments": {"request": content}}
     unit.reading.calls[invocation] = _say(unit, payload, fields, role_hint_for_llm="assistant", to=())
 
 
@@ -66,7 +67,7 @@ def _answer(unit: Unit, kind: str, invocation: str, content: str, fields: dict[s
     outcome: dict[str, Any] = {"result": content}
     if kind == "error":
         outcome = {"is_error": True, "error_type": "Error", "error_message": content}
-    payload = OptionResultPayload(invocation_id=invocation, option_name=name, **outcome)
+    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
     _say(unit, payload, fields, role_hint_for_llm="tool", policy=fields["policy"] or name)
 
 
@@ -84,12 +85,13 @@ def _talk(
     for index, call in enumerate(calls):
         _tool_call(unit, index, call, fields)
     echoes = [_tool_result(unit, index, result, fields) for index, result in enumerate(results)]
-    parts: list[Part] = [DataPart(data={"result_of": echo}) for echo in echoes if echo is not None]
+    parts: list[Part] = [data_part({"result_of": echo}) for echo in echoes if echo is not None]
     if content:
-        parts.append(TextPart(text=content))
+        parts.append(text_part(content))
     if parts or not unit.made:
         hint = "user" if fields["policy"] == "user" else None
-        unit.say(PartsPayload(parts=tuple(parts)), role_hint_for_llm=hint, in_reply_to=_replied_to(unit, replied), **fields)
+        said = {"kind": "parts", "parts": parts}
+        unit.say(said, role_hint_for_llm=hint, in_reply_to=_replied_to(unit, replied), **fields)
     task = fields["correlation_id"]
     if task:
         unit.reading.ids.add(task)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from antiphon.dialects._content import has_words, lose_shown, request_of, result_text, said_as_text
-from antiphon.dialects._units import Writing
+from antiphon.dialects._units import Writing, notes_of
 from antiphon.messages import (
     DataPart,
     JsonObject,
@@ -16,7 +16,6 @@ from antiphon.messages import (
     OptionResultPayload,
     Part,
     PartsPayload,
-    thaw,
 )
 
 __all__ = ["together", "write"]
@@ -49,7 +48,7 @@ def _speaker(group: Sequence[Message]) -> str | None:
 
 
 def _is_task(message: Message) -> bool:
-    return request_of(message.payload) is not None and not message.metadata.get("atlas", {}).get("tool")
+    return request_of(message.payload) is not None and not notes_of(message, "atlas").get("tool")
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
@@ -80,12 +79,12 @@ def _asked(message: Message, writing: Writing) -> Message | None:
 
 
 def _type_of(message: Message) -> str | None:
-    kind = message.metadata.get("atlas", {}).get("type")
+    kind = notes_of(message, "atlas").get("type")
     return kind if isinstance(kind, str) else None
 
 
 def _is_answer(message: Message, call: Message | None) -> bool:
-    if message.metadata.get("atlas", {}).get("tool"):
+    if notes_of(message, "atlas").get("tool"):
         return False
     return _is_task(call) if call is not None else _type_of(message) in ("result", "error", "response")
 
@@ -200,7 +199,7 @@ def _usual_type(group: Sequence[Message]) -> str:
 def _tool_call(call: OptionCallPayload, message: Message, writing: Writing) -> dict[str, Any]:
     if call.arguments_text is not None and not call.arguments:
         writing.lose(message, "arguments", "the arguments of an Atlas tool call are an object")
-    return {"id": call.invocation_id, "name": call.option_name, "arguments": thaw(call.arguments)}
+    return {"id": call.invocation_id, "name": call.option_name, "arguments": writing.json(call, "arguments")}
 
 
 def _tool_result(outcome: OptionResultPayload, message: Message, writing: Writing) -> dict[str, Any]:
@@ -209,7 +208,7 @@ def _tool_result(outcome: OptionResultPayload, message: Message, writing: Writin
         writing.lose(message, "speaker", "an Atlas tool result is said by the tool")
     known = {"name": outcome.option_name, "call_id": outcome.invocation_id}
     if not outcome.is_error:
-        return {**known, "result": thaw(outcome.result), "status": "success"}
-    extra = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": thaw(outcome.result)}
+        return {**known, "result": writing.json(outcome, "result"), "status": "success"}
+    extra = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": writing.json(outcome, "result")}
     told = {key: value for key, value in extra.items() if value is not None and value != "Error"}
     return {**known, "result": None, "status": "error", "error": outcome.error_message, **told}

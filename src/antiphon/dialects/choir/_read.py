@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._units import Unit
-from antiphon.messages import DataPart, OptionCallPayload, PartsPayload, TextPart
+from antiphon.messages import OptionCallPayload
+from antiphon.messages._trusted import data_part, text_part
 from antiphon.protocol import CATALOGUE
 
 __all__ = ["TOLD", "read", "request_type"]
@@ -36,17 +37,17 @@ def read(unit: Unit) -> None:
     elif kind == "MESSAGE" and isinstance(data.get("role"), str) and isinstance(data.get("content"), str):
         _talk(unit, data, common)
     elif kind in TOLD:
-        said = DataPart(data={"type": kind, "data": data})
-        unit.say(PartsPayload(parts=(said,)), policy=unit.maybe_text("sender") or "unknown", lane="control", **common)
+        said = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
+        unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control", **common)
     else:
         _request(unit, kind, data, common)
 
 
 def _talk(unit: Unit, data: dict[str, Any], common: dict[str, Any]) -> None:
     role, text = data["role"], data["content"]
-    parts = (TextPart(text=text),) if text else ()
+    said = {"kind": "parts", "parts": [text_part(text)] if text else []}
     hint = role if role in _ROLES else None
-    unit.say(PartsPayload(parts=parts), policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint, **common)
+    unit.say(said, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint, **common)
 
 
 def _request(unit: Unit, kind: str, data: dict[str, Any], common: dict[str, Any]) -> None:

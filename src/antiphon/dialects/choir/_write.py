@@ -69,19 +69,25 @@ def _request(message: Message, call: OptionCallPayload, writing: Writing) -> dic
         writing.lose(message, "arguments", "the data of a Choir message are an object")
     if message.lane == "talk":
         writing.lose(message, "lane", "a Choir request is control")
-    return {"id": call.invocation_id, "type": call.option_name, "data": thaw(call.arguments)}
+    return {"id": call.invocation_id, "type": call.option_name, "data": writing.json(call, "arguments")}
 
 
 def _response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    if writing.counts:
+        _lose_of_response(message, outcome, writing)
+    data = _error(outcome, writing) if outcome.is_error else _data(writing.json(outcome, "result"))
+    kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
+    return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
+
+
+def _lose_of_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> None:
     lose_shown(message, outcome, writing, "Choir")
     lose_option(message, outcome, writing, "Choir")
     if message.lane == "talk":
         writing.lose(message, "lane", "a Choir response is control")
-    data = _error(outcome) if outcome.is_error else _data(thaw(outcome.result))
     kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
     if writing.call_of(message) is None and request_type(kind) != outcome.option_name:
         writing.lose(message, "option", "a Choir response names its request only by id")
-    return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
 
 
 def _data(result: Any) -> dict[str, Any]:
@@ -90,8 +96,8 @@ def _data(result: Any) -> dict[str, Any]:
     return {"result": result} if plain is None or list(plain) == ["result"] else plain
 
 
-def _error(outcome: OptionResultPayload) -> dict[str, Any]:
-    details = thaw(outcome.result)
+def _error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    details = writing.json(outcome, "result")
     plain = as_object(details) or {}
     known = {"error_message", "error_code", "retryable"}
     data = {"error_message": outcome.error_message, "error_code": outcome.error_type, "retryable": outcome.retryable}

@@ -20,7 +20,7 @@ def recognise(data: Any) -> str | None:
     if not units or not all(unit.get("role") in _ROLES and "type" not in unit for unit in units):
         return None
     own = [unit for unit in units if _OWN & unit.keys() or unit["role"] in ("error", "agent_call", "agent_response")]
-    return "roles of MARSYS, and keys that only it has" if own else "roles and content, as MARSYS and others have them"
+    return "roles of MARSYS, and keys that only it has" if own else None
 
 
 DIALECT = UnitDialect("marsys", "MARSYS messages with seven roles", read, together, write, recognise)

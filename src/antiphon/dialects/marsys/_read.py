@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._units import Unit, as_object
-from antiphon.messages import RUNTIME_POLICY, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+from antiphon.messages import RUNTIME_POLICY, OptionCallPayload
 from antiphon.messages._json import JsonError, parse, write
+from antiphon.messages._trusted import text_part
 
 __all__ = ["read"]
 
@@ -40,7 +41,7 @@ def _talk(unit: Unit, role: str, common: dict[str, Any]) -> None:
     if len(calls) + bool(content) > 1:
         fields["turn_id"] = _fresh_turn(unit, common["id"])
     if content or not calls:
-        unit.say(PartsPayload(parts=(TextPart(text=content),) if content else ()), **fields)
+        unit.say({"kind": "parts", "parts": [text_part(content)] if content else []}, **fields)
     for index, call in enumerate(calls):
         _tool_call(unit, index, call, {**fields, "role_hint_for_llm": "assistant"})
 
@@ -94,19 +95,21 @@ def _task(unit: Unit) -> str | None:
 
 def _agent_call(unit: Unit, common: dict[str, Any]) -> None:
     caller = unit.object("metadata").get("caller")
-    payload = OptionCallPayload(
-        invocation_id=_task(unit) or common["id"],
-        option_name=unit.text("name"),
-        arguments={"request": unit.text("content")},
-    )
+    payload: dict[str, Any] = {
+        "kind": "option_call",
+        "invocation_id": _task(unit) or common["id"],
+        "option_name": unit.text("name"),
+        "arguments": {"request": unit.text("content")},
+    }
     policy = caller if isinstance(caller, str) and caller else "unknown"
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"), **common)
-    unit.reading.calls[payload.invocation_id] = made
+    unit.reading.calls[payload["invocation_id"]] = made
 
 
 def _answer(unit: Unit, invocation: str, common: dict[str, Any], role: str) -> None:
     name = unit.maybe_text("name") or _called(unit, invocation)
-    payload = OptionResultPayload(invocation_id=invocation, option_name=name, result=unit.maybe_text("content"))
+    result = unit.maybe_text("content")
+    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, "result": result}
     metadata = _as(role) if role == "agent_response" else {}
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata, **common)
 
@@ -115,15 +118,16 @@ def _failure(unit: Unit, common: dict[str, Any]) -> None:
     invocation = unit.maybe_text("tool_call_id") or str(_task(unit))
     context = unit.object("metadata")
     kind, retryable = context.get("error_type"), context.get("retryable")
-    payload = OptionResultPayload(
-        invocation_id=invocation,
-        option_name=_called(unit, invocation) if invocation in unit.reading.calls else unit.text("name", "unknown"),
-        is_error=True,
-        error_type=kind if isinstance(kind, str) and kind else "Error",
-        error_message=unit.text("content"),
-        retryable=retryable if isinstance(retryable, bool) else None,
-        result=context.get("details"),
-    )
+    payload = {
+        "kind": "option_result",
+        "invocation_id": invocation,
+        "option_name": _called(unit, invocation) if invocation in unit.reading.calls else unit.text("name", "unknown"),
+        "is_error": True,
+        "error_type": kind if isinstance(kind, str) and kind else "Error",
+        "error_message": unit.text("content"),
+        "retryable": retryable if isinstance(retryable, bool) else None,
+        "result": context.get("details"),
+    }
     unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=_as("error"), **common)
 
 
@@ -136,8 +140,8 @@ def _called(unit: Unit, invocation: str) -> str:
 def _told(unit: Unit, role: str, common: dict[str, Any]) -> None:
     """Say something that answers no call that could be found."""
     content = unit.maybe_text("content") or ""
-    parts = (TextPart(text=content),) if content else ()
-    unit.say(PartsPayload(parts=parts), policy=unit.maybe_text("name") or role, metadata=_as(role), **common)
+    parts = [text_part(content)] if content else []
+    unit.say({"kind": "parts", "parts": parts}, policy=unit.maybe_text("name") or role, metadata=_as(role), **common)
 
 
 def _as(role: str) -> dict[str, dict[str, str]]:

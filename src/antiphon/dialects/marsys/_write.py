@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import has_words, json_text, lose_option, lose_shown, request_of, result_text, said_as_text
-from antiphon.dialects._units import Writing
-from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.dialects._content import (
+    arguments_text,
+    has_words,
+    json_text,
+    lose_option,
+    lose_shown,
+    request_of,
+    result_text,
+    said_as_text,
+)
+from antiphon.dialects._units import Writing, notes_of
+from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload
 
 __all__ = ["together", "write"]
 
@@ -56,7 +65,7 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
 
 def _role_of(message: Message) -> str | None:
     """Return the role that a message had here before, where the core has no word for it."""
-    role = message.metadata.get("marsys", {}).get("role")
+    role = notes_of(message, "marsys").get("role")
     return role if isinstance(role, str) else None
 
 
@@ -80,7 +89,7 @@ def _talking_role(message: Message, as_policy: str | None) -> str:
 
 
 def _tool_call(call: OptionCallPayload) -> dict[str, Any]:
-    text = json_text(call.arguments) if call.arguments_text is None else call.arguments_text
+    text = arguments_text(call)
     return {"id": call.invocation_id, "type": "function", "function": {"name": call.option_name, "arguments": text}}
 
 
@@ -102,7 +111,7 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) ->
 
 
 def _failure(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
-    metadata = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": thaw(outcome.result)}
+    metadata = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": writing.json(outcome, "result")}
     if message.policy != RUNTIME_POLICY:
         writing.lose(message, "speaker", "a MARSYS error is said by the runtime")
     lose_option(message, outcome, writing, "MARSYS")

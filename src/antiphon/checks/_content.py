@@ -1,0 +1,297 @@
+"""AP3xx: what is said. Empty texts, messages that say nothing, lists that must not be empty, arguments that are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from antiphon.checks._edits import Edits
+from antiphon.checks._native import Path, is_own, own_block, said_on_wire
+from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._view import View
+from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
+from antiphon.messages._json import JsonError, parse
+
+__all__ = ["CONTENT"]
+
+_LISTS: Mapping[str, frozenset[str]] = {
+    "openai-chat": frozenset({"tool_calls", "content"}),
+    "anthropic-messages": frozenset({"content"}),
+}
+"""Lists that must not be empty."""
+_UNIT = 2
+"""Steps to the content of a unit; a path that goes further is about a block in it."""
+_DATA_FIELDS = {
+    "text",
+    "inlinedata",
+    "filedata",
+    "functioncall",
+    "functionresponse",
+    "executablecode",
+    "codeexecutionresult",
+    "toolcall",
+    "toolresponse",
+}
+"""Of which a part of Gemini's has one, in either spelling."""
+
+
+# ---------------------------------------------------------------- empty texts and silent messages
+
+
+def _says(view: View, position: int, part: Part) -> bool:
+    """Whether a part says anything to the target."""
+    match part:
+        case TextPart():
+            return bool(part.text) or (view.accepted.empty_text and view.is_native(position))
+        case ReasoningPart():
+            return is_own(part, view.messages[position], view.accepted.name)
+        case ForeignPart():
+            return part.dialect == view.accepted.name
+        case _:
+            return True
+
+
+def _is_silent(view: View, position: int) -> bool:
+    is_talk = view.messages[position].kind == "parts"
+    return is_talk and not any(_says(view, position, part) for _, part in view.parts(position))
+
+
+def _silent(view: View) -> Iterator[tuple[int, ...]]:
+    """Return the messages of the target's that say nothing, each as the positions of ours."""
+    speakers = view.accepted.speaks
+    for position in view.shown:
+        if view.sides[position] == "user" and "user" in speakers and _is_silent(view, position):
+            yield (position,)
+    for utterance in view.utterances if "assistant" in speakers else ():
+        may_be = not view.accepted.ends_with_assistant and utterance[-1] == view.shown[-1]
+        if not may_be and all(_is_silent(view, position) for position in utterance):
+            yield tuple(utterance)
+
+
+def _silent_messages(view: View) -> Iterator[Trouble]:
+    for first, *others in sorted(_silent(view)):
+        yield Trouble(first, "the message says nothing", view.severity(first, *others), tuple(others))
+
+
+def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
+    for position in (trouble.place, *trouble.about):
+        edits.leave_out(position)
+    return "the message is kept, and left out of what is sent"
+
+
+def _empty_texts(view: View) -> Iterator[Trouble]:
+    silent = {position for group in _silent(view) for position in group}
+    for position in view.shown:
+        empty = tuple(place for place, part in view.parts(position) if isinstance(part, TextPart) and not part.text)
+        if empty and position not in silent:
+            yield Trouble(position, "a text is empty", view.severity(position), empty)
+
+
+def _leave_out_texts(view: View, trouble: Trouble, edits: Edits) -> str:
+    if _is_silent(view, trouble.place):
+        edits.leave_out(trouble.place)
+    else:
+        edits.leave_out_parts(trouble.place, trouble.about)
+    return "the empty text is kept, and left out of what is sent"
+
+
+def _blank_texts(view: View) -> Iterator[Trouble]:
+    for position in view.shown:
+        if any(isinstance(part, TextPart) and part.text.isspace() for _, part in view.parts(position)):
+            yield Trouble(position, "a text is nothing but white space")
+    for position in view.shown[-1:]:
+        text = view.messages[position].text
+        if view.sides[position] == "assistant" and text[-1:].isspace() and not text.isspace():
+            yield Trouble(position, "the assistant's last word ends in white space")
+
+
+def _nothing_said(view: View) -> Iterator[Trouble]:
+    if all(view.sides[position] == "system" or _is_silent(view, position) for position in view.shown):
+        yield Trouble(None, "nothing is said" if "system" not in view.sides.values() else "nothing is said but instructions")
+
+
+def _say_something(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.add_placeholder(None)
+    return "a user's message is added that says '.'"
+
+
+# ---------------------------------------------------------------- what only the wire can say
+
+
+def _is_empty_list(view: View, path: Path, value: Any) -> bool:
+    dialect = view.accepted.name
+    is_whole = dialect == "anthropic-messages" and len(path) <= _UNIT
+    return value == [] and path[-1:] != () and path[-1] in _LISTS[dialect] and not is_whole
+
+
+def _empty_lists(view: View) -> Iterator[Trouble]:
+    silent = {position for group in _silent(view) for position in group}
+    for position, message in view:
+        found = {
+            str(path[-1]) for path, value in said_on_wire(message, view.accepted.name) if _is_empty_list(view, path, value)
+        }
+        if found and position not in silent:
+            yield Trouble(position, f"the list {min(found)!r} is empty")
+
+
+def _unsay_empty_list(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.unsay(trouble.place, lambda path, value: _is_empty_list(view, path, value))
+    return "the empty list is not written"
+
+
+def _input_texts(view: View) -> Iterator[Trouble]:
+    for position, message in view:
+        facts = said_on_wire(message, view.accepted.name)
+        is_given = any(path[-1:] == ("type",) and value == "input_text" for path, value in facts)
+        if view.sides[position] == "assistant" and is_given:
+            yield Trouble(position, "the assistant's words are given as 'input_text'")
+
+
+def _write_anew(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.release(trouble.place)
+    return "the words are written anew from the core"
+
+
+def _hollow_parts(view: View) -> Iterator[Trouble]:
+    for position in view.shown:
+        hollow = tuple(place for place, part in view.parts(position) if _is_hollow(view, part))
+        if hollow:
+            yield Trouble(position, "a part holds no data", about=hollow)
+
+
+def _is_hollow(view: View, part: Part) -> bool:
+    is_foreign = isinstance(part, ForeignPart) and part.dialect == view.accepted.name
+    fields = {key.replace("_", "").lower() for key in own_block(part, view.accepted.name)}
+    return is_foreign and not _DATA_FIELDS & fields
+
+
+def _leave_out_parts(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.leave_out_parts(trouble.place, trouble.about)
+    return "it is kept, and left out of what is sent"
+
+
+# ---------------------------------------------------------------- results and arguments
+
+
+def _shown_errors(view: View) -> Iterator[Trouble]:
+    for position, outcome in view.results():
+        is_shown = any(isinstance(part, MediaPart | ForeignPart) for _, part in view.parts(position))
+        if outcome.is_error and is_shown:
+            yield Trouble(position, "an error result shows more than text", view.severity(position))
+
+
+def _show_elsewhere(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.release(trouble.place)
+    return "it is written anew from the core: an error in words, and what it shows after the results"
+
+
+def _cut_arguments(view: View) -> Iterator[Trouble]:
+    needs_object = view.target is not None and view.target.arguments == "object"
+    for position, call in view.calls():
+        text = call.arguments_text
+        if text is None or _spells_object(call, text):
+            continue
+        if text.lstrip().startswith("{"):
+            yield Trouble(position, f"the arguments of {call.option_name!r} are cut off, or no JSON")
+        elif needs_object and text.strip():
+            yield Trouble(position, f"the arguments of {call.option_name!r} are no object")
+
+
+def _spells_object(call: OptionCallPayload, text: str) -> bool:
+    if call.arguments or text.strip() == "{}":
+        return True
+    try:
+        return isinstance(parse(text.encode()), dict)
+    except JsonError:
+        return False
+
+
+CONTENT = (
+    Rule(
+        code="AP301",
+        title="a text is empty",
+        why="Models often answer with a call and an empty text beside it. Dialects leave such texts out, but what was read "
+        "from a format is written there as it was.",
+        hint="Leave the empty text out.",
+        find=_empty_texts,
+        mend=_leave_out_texts,
+        targets=("anthropic-messages",),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP302",
+        title="a message says nothing",
+        why="An answer that was refused or cut before the first word leaves an empty message behind.",
+        hint="Leave the message out.",
+        find=_silent_messages,
+        mend=_leave_out,
+        targets=("openai-chat", "anthropic-messages", "gemini"),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP303",
+        title="a text is white space, or ends the conversation with it",
+        why="It is refused in some places and not in others.",
+        hint="Leave the white space out.",
+        find=_blank_texts,
+        severity="warning",
+        targets=("anthropic-messages",),
+    ),
+    Rule(
+        code="AP304",
+        title="a list is empty that must not be",
+        why="An empty list is not the same as no list. Programs that always write `tool_calls` write it empty where nothing "
+        "is called.",
+        hint="Leave the key out.",
+        find=_empty_lists,
+        mend=_unsay_empty_list,
+        targets=("openai-chat", "anthropic-messages"),
+    ),
+    Rule(
+        code="AP306",
+        title="an error result shows more than text",
+        why="A result that is flagged as an error may hold text only.",
+        hint="Show what is not text after the results.",
+        find=_shown_errors,
+        mend=_show_elsewhere,
+        targets=("anthropic-messages",),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP307",
+        title="the assistant's words are given as input",
+        why="What a model said is `output_text`, also when it is sent back.",
+        hint="Give the words as `output_text`, or as plain text.",
+        find=_input_texts,
+        mend=_write_anew,
+        targets=("openai-responses",),
+    ),
+    Rule(
+        code="AP308",
+        title="a part holds no data",
+        why="Each part has exactly one data field: a text, a medium, a call or a response.",
+        hint="Leave the part out.",
+        find=_hollow_parts,
+        mend=_leave_out_parts,
+        targets=("gemini",),
+    ),
+    Rule(
+        code="AP309",
+        title="the arguments of a call are cut off, or no JSON",
+        why="A stream that ends too early leaves half of the arguments. Where arguments are text they are taken as they are, "
+        "though strict servers fail on them; where they are an object, the dialect sends the text inside one.",
+        hint="Keep the call, and give it an error result that says what was wrong with the arguments.",
+        find=_cut_arguments,
+        severity="warning",
+    ),
+    Rule(
+        code="AP305",
+        title="nothing is said",
+        why="Instructions alone are no conversation.",
+        hint="Let somebody say something.",
+        find=_nothing_said,
+        mend=_say_something,
+        targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
+    ),
+)
+"""In the order in which they are mended; that nothing is left to say is looked at last."""

@@ -1,0 +1,223 @@
+"""AP6xx: media and limits. What may be shown where, in which form, and how much of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from antiphon.checks._edits import Edits
+from antiphon.checks._marks import with_parts
+from antiphon.checks._native import mentions, without_keys
+from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._targets import Accepted
+from antiphon.checks._view import View
+from antiphon.messages import MediaPart, Message, Metadata, OptionCallPayload, TextPart, thaw
+from antiphon.messages._window import payload_size
+
+__all__ = ["MEDIA"]
+
+_CACHE_MARK = "cache_control"
+
+
+# ---------------------------------------------------------------- media
+
+
+def _media(view: View) -> Iterator[tuple[int, MediaPart, Accepted | None]]:
+    for position in view.shown:
+        accepted = view.accepted.media.get(view.sides[position], {})
+        for _, part in view.parts(position):
+            if isinstance(part, MediaPart):
+                yield position, part, accepted.get(part.modality)
+
+
+def _misplaced_media(view: View) -> Iterator[Trouble]:
+    for position, part, accepted in _media(view):
+        if accepted is None:
+            place = "a result" if view.sides[position] == "result" else f"what the {view.sides[position]} says"
+            yield Trouble(position, f"{part.modality} is not accepted in {place}", view.severity(position))
+
+
+def _unreadable_media(view: View) -> Iterator[Trouble]:
+    for position, part, accepted in _media(view):
+        reason = None if accepted is None else _why_not(part, accepted)
+        if reason is not None:
+            yield Trouble(position, reason, view.severity(position))
+
+
+def _why_not(part: MediaPart, accepted: Accepted) -> str | None:
+    scheme = part.url.partition(":")[0].lower()
+    if scheme not in accepted.schemes:
+        return f"{part.modality} is not accepted by a {scheme} URL"
+    mime = _mime_of(part)
+    if scheme == "data" and accepted.mimes is not None and mime and mime not in accepted.mimes:
+        return f"{part.modality} of type {mime!r} is not accepted"
+    return None
+
+
+def _mime_of(part: MediaPart) -> str:
+    """Return the type of a medium that holds its content itself."""
+    return (part.mime or part.url[5:].partition(",")[0].partition(";")[0]).lower()
+
+
+def _strange_files(view: View) -> Iterator[Trouble]:
+    for position, part, accepted in _media(view):
+        scheme, _, rest = part.url.partition(":")
+        owner = rest.partition(":")[0].lower()
+        is_file = scheme.lower() == "urn" and accepted is not None and "urn" in accepted.schemes
+        if is_file and not view.is_native(position) and not owner.startswith(view.accepted.files):
+            yield Trouble(position, f"the file is held by {owner!r}, not by the target")
+
+
+def _release(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.release(trouble.place)
+    return "it is written anew from the core, in a form or a place that is accepted"
+
+
+# ---------------------------------------------------------------- limits
+
+
+def _too_many(view: View) -> Iterator[Trouble]:
+    accepted = view.accepted
+    counts = (
+        ("messages", len(view.shown), accepted.most_messages),
+        ("tools", len(view.conversation.tools), accepted.most_tools),
+    )
+    for what, found, most in counts:
+        if most is not None and found > most:
+            yield Trouble(None, f"{found} {what} are more than {most}")
+
+
+def _long_texts(view: View) -> Iterator[Trouble]:
+    longest = view.accepted.longest_text
+    for position in view.shown if longest is not None else ():
+        lengths = [len(part.text) for _, part in view.parts(position) if isinstance(part, TextPart)]
+        if (length := max(lengths, default=0)) > cast("int", longest):
+            yield Trouble(position, f"a text of {length} characters is longer than {longest}")
+
+
+def _large_requests(view: View) -> Iterator[Trouble]:
+    largest = view.accepted.largest_request
+    if largest is None:
+        return
+    size = sum(payload_size(message) for _, message in view)
+    if size > largest:
+        yield Trouble(None, f"the messages are about {size} bytes, more than {largest}")
+
+
+# ---------------------------------------------------------------- cache marks
+
+
+def _marks(view: View, metadata: Metadata) -> int:
+    return mentions(metadata.get(view.accepted.name), _CACHE_MARK)
+
+
+def _marks_of(view: View, message: Message) -> int:
+    return sum(_marks(view, holder.metadata) for holder in (message, *message.parts))
+
+
+def _too_many_marks(view: View) -> Iterator[Trouble]:
+    most = view.accepted.most_cache_marks
+    found = _marks(view, view.conversation.metadata) + sum(_marks_of(view, message) for _, message in view)
+    if most is not None and found > most:
+        yield Trouble(None, f"{found} cache breakpoints are more than {most}", about=(found - most,))
+
+
+def _erase_marks(view: View, trouble: Trouble, edits: Edits) -> str:
+    """Take out the first ones, so that the last, which cover most, stay; those of tools and instructions last of all."""
+    surplus = left = trouble.about[0]
+    for position, _ in view:
+        left = _erase_marks_of(view, position, left, edits)
+    edits.metadata, left = _without_marks(view, edits.metadata, left)
+    return f"the first {surplus} cache breakpoints are not written"
+
+
+def _erase_marks_of(view: View, position: int, left: int, edits: Edits) -> int:
+    message = view.messages[position]
+    if not left or not _marks_of(view, message):
+        return left
+    metadata, left = _without_marks(view, message.metadata, left)
+    edits.update(position, metadata=metadata)
+    parts: list[Any] = []
+    for part in message.parts:
+        metadata, left = _without_marks(view, part.metadata, left)
+        parts.append(part.model_copy(update={"metadata": metadata}))
+    if not isinstance(message.payload, OptionCallPayload):
+        edits.update(position, payload=with_parts(message, tuple(parts)).payload)
+    return left
+
+
+def _without_marks(view: View, metadata: Metadata, left: int) -> tuple[dict[str, Any], int]:
+    plain = thaw(metadata)
+    if view.accepted.name in plain:
+        plain[view.accepted.name], left = without_keys(plain[view.accepted.name], _CACHE_MARK, left)
+    return plain, left
+
+
+MEDIA = (
+    Rule(
+        code="AP601",
+        title="a medium is shown where it is not accepted",
+        why="Formats differ in what may be shown by whom. A dialect shows the medium elsewhere, or says what it was.",
+        hint="Have it written anew by the dialect: a medium of a result is then shown by the user, after all results.",
+        find=_misplaced_media,
+        mend=_release,
+        targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai"),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP602",
+        title="a medium is given in a form that is not accepted",
+        why="By URL or by bytes, and of which type: each format takes what it takes.",
+        hint="Give the medium in another form, or have it written anew by the dialect, which says what it was.",
+        find=_unreadable_media,
+        mend=_release,
+        targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai"),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP603",
+        title="a file is held by another provider",
+        why="The id of an uploaded file means nothing to anybody else.",
+        hint="Upload the file there, or give its URL or its bytes.",
+        find=_strange_files,
+        severity="warning",
+        targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
+    ),
+    Rule(
+        code="AP606",
+        title="there are too many cache breakpoints",
+        why="At most four may be set in a request, those of tools and instructions included.",
+        hint="Keep the last four.",
+        find=_too_many_marks,
+        mend=_erase_marks,
+        targets=("anthropic-messages",),
+    ),
+    Rule(
+        code="AP604",
+        title="there are too many messages or tools",
+        why="Limits differ by model and account. Which messages and tools can be spared, a program cannot know.",
+        hint="Declare fewer tools; of the messages send a window, which never cuts a pair.",
+        find=_too_many,
+        severity="warning",
+        targets=("openai-chat", "openai-responses", "anthropic-messages"),
+    ),
+    Rule(
+        code="AP605",
+        title="a text is too long",
+        why="Limits differ by model and account.",
+        hint="Send a shorter text, or the content as a file.",
+        find=_long_texts,
+        severity="warning",
+        targets=("openai-chat", "openai-responses"),
+    ),
+    Rule(
+        code="AP607",
+        title="the request is too large",
+        why="Media that hold their content themselves are sent again with every request.",
+        hint="Upload large media, or give their URLs; or send a window.",
+        find=_large_requests,
+        severity="warning",
+        targets=("anthropic-messages", "gemini"),
+    ),
+)
+"""In the order in which they are mended."""

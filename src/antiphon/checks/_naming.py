@@ -1,0 +1,163 @@
+"""AP2xx: ids and names. A dialect maps what its format refuses; what it wrote before is written as it was, and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.checks._edits import Edits
+from antiphon.checks._native import unit_id
+from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._targets import Spelling
+from antiphon.checks._view import View
+from antiphon.messages import OptionCallPayload, OptionResultPayload
+
+__all__ = ["NAMING"]
+
+_ROLES = frozenset({"user", "assistant", "system", "developer", "tool"})
+_SHOWN = 60
+"""Characters of a name that are shown."""
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
+
+
+def _why_not(spelling: Spelling, name: str) -> str:
+    if len(name) > spelling.longest:
+        return f"has {len(name)} characters, more than {spelling.longest}"
+    return f"is not written as {spelling.pattern.pattern}"
+
+
+def _release(view: View, trouble: Trouble, edits: Edits) -> str:
+    for position in (trouble.place, *trouble.about):
+        edits.release(position)
+    return "it is written anew from the core, with a spelling that is accepted"
+
+
+def _call_ids(view: View) -> Iterator[Trouble]:
+    spelling = view.accepted.call_id
+    for position, call in view.calls():
+        if not spelling.accepts(call.invocation_id):
+            answer = view.pairing.answers.get(position)
+            pair = (position,) if answer is None else (position, answer)
+            problem = f"the call id {_shown(call.invocation_id)} {_why_not(spelling, call.invocation_id)}"
+            yield Trouble(position, problem, view.severity(*pair), pair[1:])
+
+
+def _option_names(view: View) -> Iterator[Trouble]:
+    spelling = view.accepted.option_name
+    for position, message in view:
+        payload = message.payload
+        if isinstance(payload, OptionCallPayload | OptionResultPayload) and not spelling.accepts(payload.option_name):
+            problem = f"the option name {_shown(payload.option_name)} {_why_not(spelling, payload.option_name)}"
+            yield Trouble(position, problem, view.severity(position))
+
+
+def _speakers(view: View) -> Iterator[Trouble]:
+    spelling = view.accepted.speaker
+    for position, message in view if spelling is not None else ():
+        name = message.policy
+        is_written = name not in _ROLES and view.sides[position] != "result"
+        if is_written and spelling is not None and not spelling.accepts(name):
+            yield Trouble(position, f"the name {_shown(name)} {_why_not(spelling, name)}", view.severity(position))
+
+
+# ---------------------------------------------------------------- tools
+
+
+def _tools(view: View) -> Iterator[Trouble]:
+    spelling = view.accepted.option_name
+    for tool in view.conversation.tools:
+        if not spelling.accepts(tool.name):
+            yield Trouble(None, f"the tool name {_shown(tool.name)} {_why_not(spelling, tool.name)}")
+
+
+def _same_tools(view: View) -> Iterator[Trouble]:
+    seen: set[str] = set()
+    for tool in view.conversation.tools:
+        if tool.name in seen:
+            yield Trouble(None, f"two tools are called {_shown(tool.name)}")
+        seen.add(tool.name)
+
+
+def _drop_same_tools(view: View, trouble: Trouble, edits: Edits) -> str:
+    first = {tool.name: tool for tool in reversed(edits.tools)}
+    edits.tools = tuple(tool for tool in edits.tools if tool is first[tool.name])
+    return "the later tool of that name is taken out"
+
+
+# ---------------------------------------------------------------- items
+
+
+def _item_ids(view: View) -> Iterator[Trouble]:
+    for position, message in view:
+        own = unit_id(message, view.accepted.name)
+        if own is not None and (own.startswith("call_") or own == message.invocation_id):
+            yield Trouble(position, f"the item id {_shown(own)} is a call id")
+
+
+def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.forget_id(trouble.place)
+    return "the item's id is not written"
+
+
+NAMING = (
+    Rule(
+        code="AP201",
+        title="a call id is not spelled as the target wants it",
+        why="Ids that one provider makes are often too long for another, or have characters that it refuses. Some services "
+        "refuse ids that they made themselves. Dialects map such ids, call and result together, and read them back.",
+        hint="Have it written anew by the dialect, which maps the id in the call and in the result.",
+        find=_call_ids,
+        mend=_release,
+        targets=("openai-chat", "openai-responses", "anthropic-messages"),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP202",
+        title="an option has a name that the target refuses",
+        why="Names are checked in the history as well as where tools are declared.",
+        hint="Have it written anew by the dialect, which maps the name; or rename the option.",
+        find=_option_names,
+        mend=_release,
+        targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP203",
+        title="a tool has a name that the target refuses",
+        why="A tool that cannot be declared cannot be called.",
+        hint="Nothing needs to be done: the dialect maps the name. Or rename the tool.",
+        find=_tools,
+        severity="warning",
+        targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
+    ),
+    Rule(
+        code="AP204",
+        title="a participant has a name that the target refuses",
+        why="The `name` of a participant has the alphabet of a function's name. (Newer routes take more.)",
+        hint="Have it written anew by the dialect, which maps the name.",
+        find=_speakers,
+        mend=_release,
+        targets=("openai-chat",),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP205",
+        title="an item has a call id for its own",
+        why="An item has an id of its own, with a prefix that says what it is; a call has a `call_id` besides.",
+        hint="Leave the item's id out: it is not needed.",
+        find=_item_ids,
+        mend=_forget_item_id,
+        targets=("openai-responses",),
+    ),
+    Rule(
+        code="AP206",
+        title="two tools have the same name",
+        why="Nobody can say which of them is called.",
+        hint="Keep one of them.",
+        find=_same_tools,
+        mend=_drop_same_tools,
+        targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
+    ),
+)

@@ -1,0 +1,132 @@
+"""AP4xx: who speaks when. The first word, the last word, neighbours, and where instructions stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.checks._edits import Edits
+from antiphon.checks._native import own_block, wire_value
+from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._view import View
+
+__all__ = ["ORDER"]
+
+
+def _first_words(view: View) -> Iterator[Trouble]:
+    first = next((position for position in view.shown if view.sides[position] != "system"), None)
+    if first is not None and view.sides[first] == "assistant":
+        is_answer = view.setting("shape") in ("response", "one")  # it is whole, and nobody sends it so
+        yield Trouble(first, "the assistant has the first word", "warning" if is_answer else view.severity(first))
+
+
+def _let_user_begin(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.add_placeholder(trouble.place)
+    return "a user's message is added before it that says '.'"
+
+
+def _calls_after_own_words(view: View) -> Iterator[Trouble]:
+    for utterance in view.utterances:
+        before = view.before(utterance[0])
+        calls = any(view.messages[position].kind == "option_call" for position in utterance)
+        if calls and before is not None and view.sides[before] == "assistant":
+            problem = "a turn that calls comes after another turn of the model"
+            yield Trouble(utterance[0], problem, view.severity(utterance[0]))
+
+
+def _last_words(view: View) -> Iterator[Trouble]:
+    for position in view.shown[-1:]:
+        if view.sides[position] == "assistant" and view.messages[position].kind == "parts":
+            yield Trouble(position, "the assistant has the last word")
+
+
+# ---------------------------------------------------------------- instructions
+
+
+def _misplaced_instructions(view: View) -> Iterator[Trouble]:
+    is_front = True
+    for position in view.shown:
+        if view.sides[position] != "system":
+            is_front = False
+        elif is_front:
+            yield from _front_instructions(view, position)
+        else:
+            yield from _later_instructions(view, position)
+
+
+def _front_instructions(view: View, position: int) -> Iterator[Trouble]:
+    in_slot = wire_value(view.messages[position], view.accepted.name, "slot") is True
+    if view.is_native(position) and not in_slot:
+        yield Trouble(position, "instructions stand among the messages, before all others", "error")
+
+
+def _later_instructions(view: View, position: int) -> Iterator[Trouble]:
+    if view.accepted.system == "front" or not view.is_native(position):
+        problem = "instructions stand after the beginning, where only a user can say them"
+        yield Trouble(position, problem, view.severity(position))
+    elif _may_stand(view, position):
+        yield Trouble(position, "instructions stand among the messages, which older models refuse", "warning")
+    else:
+        yield Trouble(position, "instructions stand neither at the end nor between a user and the assistant")
+
+
+def _may_stand(view: View, position: int) -> bool:
+    """Whether instructions follow a user (or a result of the provider's own), and are the last word or precede an answer."""
+    before, after = view.before(position), view.after(position)
+    follows = before is not None and (view.sides[before] in ("user", "result") or _ends_with_server_result(view, before))
+    return follows and (after is None or view.sides[after] == "assistant")
+
+
+def _ends_with_server_result(view: View, position: int) -> bool:
+    kinds = [str(own_block(part, view.accepted.name).get("type", "")) for _, part in view.parts(position)]
+    return kinds[-1:] != [] and kinds[-1].endswith("_tool_result")
+
+
+def _place_instructions(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.release(trouble.place)
+    return "the instructions are written anew from the core, where they are accepted"
+
+
+ORDER = (
+    Rule(
+        code="AP402",
+        title="a turn that calls comes after another turn of the model",
+        why="Before a turn with calls stands a user's turn or the responses to earlier calls.",
+        hint="Join the model's turns, or let the user say something between them.",
+        find=_calls_after_own_words,
+        mend=_let_user_begin,
+        targets=("gemini",),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP404",
+        title="instructions stand where they are not accepted",
+        why="Instructions have a field of their own. Newer Claude models take them among the messages too, directly after a "
+        "user's turn, and at the end or directly before an answer.",
+        hint="Put the instructions at the beginning, or directly after a user's turn.",
+        find=_misplaced_instructions,
+        mend=_place_instructions,
+        targets=("anthropic-messages", "gemini"),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP401",
+        title="the assistant has the first word",
+        why="A history that was cut may begin with an answer. Not every host refuses it.",
+        hint="Begin with what the user said.",
+        find=_first_words,
+        mend=_let_user_begin,
+        targets=("anthropic-messages", "gemini"),
+        is_eased=True,
+    ),
+    Rule(
+        code="AP403",
+        title="the assistant has the last word",
+        why="A history that ends with an answer is complete, not broken. To send it, somebody must say something first: "
+        "models of the 4.6 generation and later continue no answer.",
+        hint="Append what the user says next before sending.",
+        find=_last_words,
+        severity="warning",
+        targets=("anthropic-messages",),
+    ),
+)
+"""In the order in which they are mended."""

@@ -1,0 +1,250 @@
+"""AP1xx: calls and results. Each call has one result, each result a call, and the results stand where they are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import cast
+
+from antiphon.checks._edits import Edits
+from antiphon.checks._finding import Severity
+from antiphon.checks._native import own_block, unit_id
+from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._view import View
+from antiphon.messages import OptionCallPayload
+
+__all__ = ["PAIRING"]
+
+
+def _severity(view: View, position: int) -> Severity:
+    """Return how bad it is that half of a pair is missing: in the protocol of actors it may be under way, or elsewhere."""
+    return "warning" if view.messages[position].lane == "control" else "error"
+
+
+# ---------------------------------------------------------------- a half is missing
+
+
+def _open_calls(view: View) -> Iterator[Trouble]:
+    for position in view.pairing.open:
+        call = cast("OptionCallPayload", view.messages[position].payload)
+        problem = f"the call {call.invocation_id!r} of {call.option_name!r} has no result"
+        yield Trouble(position, problem, _severity(view, position))
+
+
+def _close(view: View, trouble: Trouble, edits: Edits) -> str:
+    position = trouble.place
+    call = view.messages[position]
+    end = view.end_of_results(view.utterance_of[position])
+    edits.add_result(call, cast("OptionCallPayload", call.payload), end)
+    return "an error result of the runtime is added, of type 'interrupted'"
+
+
+def _orphans(view: View) -> Iterator[Trouble]:
+    is_continued = view.has_setting("previous_response_id", "conversation")
+    for position in view.pairing.orphans:
+        problem = f"the result of {view.messages[position].invocation_id!r} has no call before it"
+        yield Trouble(position, problem, "warning" if is_continued else _severity(view, position))
+
+
+def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.leave_out(trouble.place)
+    return "the message is kept, and left out of what is sent"
+
+
+def _repeated(view: View) -> Iterator[Trouble]:
+    for position, _ in view.pairing.repeated:
+        problem = f"the call {view.messages[position].invocation_id!r} has a result already"
+        yield Trouble(position, problem, _severity(view, position))
+
+
+# ---------------------------------------------------------------- both are there, in the wrong order
+
+
+def _early_results(view: View) -> Iterator[Trouble]:
+    for position, call in view.pairing.early.items():
+        problem = f"the result of {view.messages[position].invocation_id!r} stands before its call"
+        yield Trouble(position, problem, about=(call,))
+
+
+def _move_behind_call(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.move(trouble.place, view.end_of_results(view.utterance_of[trouble.about[0]]))
+    return "the result is moved behind its call"
+
+
+def _distant_results(view: View) -> Iterator[Trouble]:
+    for utterance in view.utterances:
+        expected = {answer for call in utterance if (answer := view.pairing.answers.get(call)) is not None}
+        for position in sorted(expected.difference(view.adjacent_results(utterance))):
+            problem = (
+                f"the result of {view.messages[position].invocation_id!r} does not stand directly after the turn that called"
+            )
+            yield Trouble(position, problem, about=(utterance[-1],))
+
+
+def _split_results(view: View) -> Iterator[Trouble]:
+    for utterance in view.utterances:
+        results = list(view.adjacent_results(utterance))
+        for last, position in pairwise(results):
+            if view.was_apart(position):
+                yield Trouble(position, "the results of one turn stand in more than one message", about=(last,))
+
+
+def _join_results(view: View, trouble: Trouble, edits: Edits) -> str:
+    for position in (*trouble.about, trouble.place):
+        edits.release(position)
+    return "the results are written anew, in one message"
+
+
+# ---------------------------------------------------------------- ids
+
+
+def _repeated_messages(view: View) -> Iterator[Trouble]:
+    first: dict[str, int] = {}
+    for position, message in view:
+        if message.id in first:
+            yield Trouble(position, f"two messages have the id {message.id!r}", about=(first[message.id],))
+        first.setdefault(message.id, position)
+
+
+def _tell_apart(view: View, trouble: Trouble, edits: Edits) -> str:
+    position = trouble.place
+    message, first = view.messages[position], view.messages[trouble.about[0]]
+    dialect = "" if view.target is None else view.target.name
+    edits.update(position, id=edits.fresh_id(message.id, str(position)))
+    if (message.policy, message.payload) == (first.policy, first.payload):
+        edits.leave_out(position)
+        return "it says the same again: it is kept under an id of its own, and left out of what is sent"
+    if any("id" in own_block(part, dialect) for part in message.parts):
+        edits.leave_out(position)
+        return "it is kept under an id of its own, and left out of what is sent, since its id is part of it"
+    if unit_id(message, dialect) is not None:
+        edits.forget_id(position)
+    return "the later message has an id of its own"
+
+
+def _colliding_calls(view: View) -> Iterator[Trouble]:
+    reuses = view.target is None or view.target.reuses_ids
+    last: dict[str, int] = {}
+    for position, call in view.calls():
+        before = last.get(call.invocation_id)
+        last[call.invocation_id] = position
+        if before is None:
+            continue
+        if view.utterance_of[before] is view.utterance_of[position]:
+            yield Trouble(position, f"two calls of one turn have the id {call.invocation_id!r}", "error")
+        else:
+            problem = f"the call id {call.invocation_id!r} was used by an earlier call"
+            yield Trouble(position, problem, "warning" if reuses else "error")
+
+
+def _rename_pair(view: View, trouble: Trouble, edits: Edits) -> str:
+    position = trouble.place
+    call = view.messages[position]
+    made = edits.fresh_invocation(str(call.invocation_id), call.id)
+    edits.rename(position, made)
+    if (answer := view.pairing.answers.get(position)) is not None:
+        edits.rename(answer, made)
+    return f"the later call and its result have the id {made!r}"
+
+
+# ---------------------------------------------------------------- tools that the provider runs
+
+
+def _server_orphans(view: View) -> Iterator[Trouble]:
+    called: set[object] = set()
+    for position, _ in view:
+        for place, part in view.parts(position):
+            block = own_block(part, view.accepted.name)
+            kind = str(block.get("type", ""))
+            if kind.endswith("tool_use"):
+                called.add(block.get("id"))
+            elif kind.endswith("_tool_result") and block.get("tool_use_id") not in called:
+                problem = f"the {kind} of {block.get('tool_use_id')!r} has no call before it"
+                yield Trouble(position, problem, about=(place,))
+
+
+def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.leave_out_parts(trouble.place, trouble.about)
+    return "the part is kept, and left out of what is sent"
+
+
+PAIRING = (
+    Rule(
+        code="AP108",
+        title="two messages have the same id",
+        why="An id names one message of a thread. Replies, ledgers and item references rely on it.",
+        hint="Give the later message an id of its own, or take it out if it says the same again.",
+        find=_repeated_messages,
+        mend=_tell_apart,
+    ),
+    Rule(
+        code="AP104",
+        title="a call has a second result",
+        why="A call is answered once. The first answer is what the model has seen, so later ones are left out.",
+        hint="Keep the first result.",
+        find=_repeated,
+        mend=_leave_out,
+    ),
+    Rule(
+        code="AP102",
+        title="a result has no call",
+        why="It happens when a history is cut between a call and its result, and when a summary swallows the call.",
+        hint="Put the call back, or leave the result out of what is sent.",
+        find=_orphans,
+        mend=_leave_out,
+    ),
+    Rule(
+        code="AP103",
+        title="a result stands before its call",
+        why="Whoever wrote the history finished the call before writing it down, or sorted it by something else than time.",
+        hint="Put the result directly after the turn that called.",
+        find=_early_results,
+        mend=_move_behind_call,
+    ),
+    Rule(
+        code="AP101",
+        title="a call has no result",
+        why="It happens when a run is cancelled, a process dies or a tool raises. Every later request with this history is "
+        "refused.",
+        hint="Add a result; where nobody knows it, an error that says so.",
+        find=_open_calls,
+        mend=_close,
+    ),
+    Rule(
+        code="AP105",
+        title="two calls have the same id",
+        why="Some servers number the calls of each turn from zero. In one turn nobody can tell such calls apart; over several "
+        "turns some providers refuse them, and others run a tool once that was called twice.",
+        hint="Give the later call and its result an id of their own.",
+        find=_colliding_calls,
+        mend=_rename_pair,
+    ),
+    Rule(
+        code="AP107",
+        title="the result of a provider's own tool has no call",
+        why="Results of tools that the provider runs stand in the assistant's turn, after the block that called.",
+        hint="Put the call back, or leave the result out of what is sent.",
+        find=_server_orphans,
+        mend=_leave_out_part,
+        targets=("anthropic-messages",),
+    ),
+    Rule(
+        code="AP106",
+        title="a result does not stand directly after the turn that called",
+        why="These formats look for the results of a turn in what comes next, and nowhere else.",
+        hint="Put the results of a turn directly after it, before anything else is said.",
+        find=_distant_results,
+        mend=_move_behind_call,
+        targets=("openai-chat", "anthropic-messages", "gemini"),
+    ),
+    Rule(
+        code="AP109",
+        title="the results of one turn stand in more than one message",
+        why="All responses to the calls of one turn are parts of one content.",
+        hint="Write the results of one turn as one content.",
+        find=_split_results,
+        mend=_join_results,
+        targets=("gemini",),
+    ),
+)
+"""In the order in which they are mended."""

@@ -1,0 +1,275 @@
+"""AP5xx: reasoning and its proofs. Providers want theirs back unchanged, where it stood, with what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from antiphon.checks._edits import Edits
+from antiphon.checks._marks import is_marked
+from antiphon.checks._native import (
+    ABSENT,
+    DROPPED,
+    Path,
+    box_of,
+    is_own,
+    items_of,
+    mentions,
+    own_block,
+    said_on_wire,
+    unit_id,
+    wire_value,
+    without_settings,
+)
+from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._view import View
+from antiphon.messages import Message, ReasoningPart
+
+__all__ = ["PROOFS"]
+
+_SIGNATURE = "thoughtSignature"
+_REASONING_ID = "rs_"
+"""How the ids of reasoning items begin."""
+
+
+def _reasons(view: View, position: int) -> list[tuple[int, ReasoningPart]]:
+    return [(place, part) for place, part in view.parts(position) if isinstance(part, ReasoningPart)]
+
+
+def _is_only_reasoning(view: View, position: int) -> bool:
+    parts = list(view.parts(position))
+    return bool(parts) and len(_reasons(view, position)) == len(parts)
+
+
+def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
+    if trouble.about:
+        edits.leave_out_parts(trouble.place, trouble.about)
+    else:
+        edits.leave_out(trouble.place)
+    return "it is kept, and left out of what is sent"
+
+
+def _release(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.release(trouble.place)
+    return "it is written anew from the core"
+
+
+# ---------------------------------------------------------------- items that need each other
+
+
+def _own_items(view: View) -> Iterator[int]:
+    return (position for position in view.shown if view.sides[position] == "assistant" and view.is_native(position))
+
+
+def _lonely_reasoning(view: View) -> Iterator[Trouble]:
+    for position in _own_items(view):
+        after = view.after(position)
+        is_followed = after is not None and view.sides[after] == "assistant" and view.is_native(after)
+        if _is_only_reasoning(view, position) and not is_followed:
+            yield Trouble(position, "the reasoning stands without what came of it")
+
+
+def _unreasoned_items(view: View) -> Iterator[Trouble]:
+    sent = {view.messages[position].id for position in view.shown}
+    for position in _own_items(view):
+        message = view.messages[position]
+        missing = [needed for needed in _needs(view, message) if needed not in sent]
+        if missing and unit_id(message, view.accepted.name) is not None:
+            yield Trouble(position, f"the item came of reasoning {missing[0]!r}, which is not there")
+
+
+def _needs(view: View, message: Message) -> list[str]:
+    """Return the ids of the reasoning that an item came of: as noted, or as the turn is called by the item it began with."""
+    noted = wire_value(message, view.accepted.name, "needs")
+    if noted is not ABSENT:
+        return [str(each) for each in items_of(noted)]
+    turn = message.turn_id or ""
+    return [turn] if turn.startswith(_REASONING_ID) else []
+
+
+def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.forget_id(trouble.place)
+    return "the item's id is not written, so that it is taken for plain history"
+
+
+def _is_missing_summary(path: Path, value: Any) -> bool:
+    return path[-1:] == ("summary",) and value is DROPPED
+
+
+def _bare_reasoning(view: View) -> Iterator[Trouble]:
+    for position, message in view:
+        if any(_is_missing_summary(*fact) for fact in said_on_wire(message, view.accepted.name)):
+            yield Trouble(position, "the reasoning has no summary, not even an empty one")
+
+
+def _add_summary(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.unsay(trouble.place, _is_missing_summary)
+    return "the summary is written"
+
+
+def _unstored_items(view: View) -> Iterator[Trouble]:
+    if view.setting("store") is not False:
+        return
+    for position in view.shown:
+        references = tuple(place for place, part in view.parts(position) if _is_reference(own_block(part, view.accepted.name)))
+        if references:
+            yield Trouble(position, "an item refers to a stored one, and nothing is stored", about=references)
+    for position in _own_items(view):
+        is_bare = all(part.encrypted_content is None for _, part in _reasons(view, position))
+        if is_bare and _is_only_reasoning(view, position):
+            yield Trouble(position, "the reasoning is known by its id only, and nothing is stored")
+
+
+def _is_reference(block: Mapping[str, Any]) -> bool:
+    return block.get("type") == "item_reference"
+
+
+# ---------------------------------------------------------------- signatures
+
+
+def _foreign_proofs(view: View) -> Iterator[Trouble]:
+    for position in view.shown:
+        message = view.messages[position]
+        proofs = [part for _, part in _reasons(view, position) if part.signature or part.encrypted_content]
+        if not all(is_own(part, message, view.accepted.name) for part in proofs):
+            yield Trouble(position, "the reasoning has the proof of another provider; it is not sent")
+
+
+def _unsigned_thinking(view: View) -> Iterator[Trouble]:
+    for position in _own_items(view):
+        bare = tuple(place for place, part in _reasons(view, position) if not part.signature and not part.encrypted_content)
+        if bare:
+            yield Trouble(position, "the thinking has no signature", about=bare)
+
+
+def _thoughtless_calls(view: View) -> Iterator[Trouble]:
+    """With manual thinking, the turn that the present results answer must begin with its thinking."""
+    if box_of(view.setting("thinking")).get("type") != "enabled" or not view.utterances:
+        return
+    utterance = view.utterances[-1]
+    is_loop = view.sides[view.shown[-1]] == "result" and view.end_of_results(utterance) == view.shown[-1]
+    first = next((part for _, part in view.parts(utterance[0])), None)
+    if is_loop and not (isinstance(first, ReasoningPart) and view.is_native(utterance[0])):
+        yield Trouble(utterance[0], "thinking is enabled, and the turn that calls does not begin with any")
+
+
+def _disable_thinking(view: View, trouble: Trouble, edits: Edits) -> str:
+    edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset({"thinking"}))
+    return "the setting 'thinking' is taken out of the request"
+
+
+def _unsigned_calls(view: View) -> Iterator[Trouble]:
+    """Look at the calls of the current turn: all since the user last said something."""
+    since = max((position for position in view.shown if view.sides[position] == "user"), default=-1)
+    for utterance in view.utterances:
+        call = next((position for position in utterance if view.messages[position].kind == "option_call"), None)
+        if call is None or call < since or not view.is_native(call):
+            continue
+        if not any(_is_signed(view, view.messages[position]) for position in utterance):
+            yield Trouble(call, "the first call of the turn has no thought signature")
+
+
+def _is_signed(view: View, message: Message) -> bool:
+    notes = [holder.metadata.get(view.accepted.name) for holder in (message, *message.parts)]
+    return any(mentions(each, _SIGNATURE) for each in notes) or any(
+        isinstance(part, ReasoningPart) and part.signature for part in message.parts
+    )
+
+
+def _unbound_thinking(view: View) -> Iterator[Trouble]:
+    """Look for signed thinking behind a place that was mended: the signature is bound to all that stands before it."""
+    is_mended = False
+    for position, message in enumerate(view.messages):
+        is_mended = is_mended or is_marked(message)
+        is_shown = is_mended and position in view.place and view.is_native(position)
+        if is_shown and any(part.signature for _, part in _reasons(view, position)):
+            yield Trouble(position, "signed thinking stands behind something that was mended")
+
+
+PROOFS = (
+    Rule(
+        code="AP505",
+        title="an item is referred to that is not stored",
+        why="With `store: false` an id means nothing to the service. Reasoning must come with its encrypted content.",
+        hint="Ask for `reasoning.encrypted_content`, or leave out of the request what is known by its id only.",
+        find=_unstored_items,
+        mend=_leave_out,
+        targets=("openai-responses",),
+    ),
+    Rule(
+        code="AP501",
+        title="reasoning stands without what came of it",
+        why="A reasoning item is followed by the message or call that it led to. Cutting a history between them leaves half.",
+        hint="Leave the reasoning out.",
+        find=_lonely_reasoning,
+        mend=_leave_out,
+        targets=("openai-responses",),
+    ),
+    Rule(
+        code="AP502",
+        title="an item stands without the reasoning it came of",
+        why="The service knows its own items by their ids, and wants the reasoning back that led to them.",
+        hint="Leave the item's id out, so that it is taken for plain history.",
+        find=_unreasoned_items,
+        mend=_forget_item_id,
+        targets=("openai-responses",),
+    ),
+    Rule(
+        code="AP503",
+        title="a reasoning item has no summary",
+        why="The list `summary` may be empty, and must be there.",
+        hint="Write an empty summary.",
+        find=_bare_reasoning,
+        mend=_add_summary,
+        targets=("openai-responses",),
+    ),
+    Rule(
+        code="AP504",
+        title="reasoning has the proof of another provider",
+        why="A signature or encrypted content is only read by whoever made it. Dialects do not send it to anybody else, and "
+        "leave the reasoning out with it.",
+        hint="Nothing needs to be done; the reasoning stays in the history.",
+        find=_foreign_proofs,
+        severity="warning",
+        targets=("openai-responses", "anthropic-messages", "gemini"),
+    ),
+    Rule(
+        code="AP506",
+        title="thinking is enabled, and a turn that calls has none",
+        why="With manual thinking, a turn whose results are being sent must begin with the thinking that led to the calls. "
+        "A history from elsewhere has none.",
+        hint="Send this request without `thinking`; the next turn may think again.",
+        find=_thoughtless_calls,
+        mend=_disable_thinking,
+        targets=("anthropic-messages",),
+    ),
+    Rule(
+        code="AP507",
+        title="thinking has no signature",
+        why="Thinking that was made up, or lost its signature on the way, does not verify.",
+        hint="Leave the thinking out.",
+        find=_unsigned_thinking,
+        mend=_leave_out,
+        targets=("anthropic-messages",),
+    ),
+    Rule(
+        code="AP508",
+        title="a call of the current turn has no thought signature",
+        why="Gemini 3 and later want the signature back that came with the first call of each step since the user last spoke.",
+        hint="Have it written anew by the dialect, which adds the documented placeholder.",
+        find=_unsigned_calls,
+        mend=_release,
+        targets=("gemini",),
+    ),
+    Rule(
+        code="AP509",
+        title="signed thinking stands behind something that was mended",
+        why="On the newest models a signature is bound to everything before it. A history that was changed there is refused, "
+        "or the thinking is dropped, as the request asks for.",
+        hint="Set `thinking.block_binding.prefix_mismatch_behavior` to `drop_block`, or leave the thinking out.",
+        find=_unbound_thinking,
+        severity="warning",
+        targets=("anthropic-messages",),
+    ),
+)
+"""In the order in which they are mended."""

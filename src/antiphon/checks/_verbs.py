@@ -1,0 +1,111 @@
+"""The verbs: `check` says what is wrong with a conversation, `repair` mends what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from antiphon.checks._edits import Edits
+from antiphon.checks._finding import Change, Finding, Repaired, Severity
+from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._table import RULES
+from antiphon.checks._targets import TARGETS, Target
+from antiphon.checks._view import View
+from antiphon.messages import Conversation, use_limits
+from antiphon.messages._limits import NO_LIMITS
+
+__all__ = ["check", "repair"]
+
+_ROUNDS = 8
+"""How often the rules are gone through at most: what one leaves out, another may miss. More than three have not been seen."""
+
+
+def check(conversation: Conversation, target: str | None = None) -> list[Finding]:
+    """Say what is wrong with a conversation: for a target, or, with none, for any.
+
+    The findings are in the order of the messages, those about the conversation as a whole first.
+
+    Raises:
+        LookupError: there is no target of that name.
+    """
+    view = View(conversation, _target(target))
+    findings = [_finding(rule, trouble, view) for rule in RULES if rule.applies(view.target) for trouble in rule.find(view)]
+    return sorted(findings, key=lambda each: (-1 if each.position is None else each.position, each.code))
+
+
+def repair(conversation: Conversation, target: str | None = None) -> Repaired:
+    """Mend what is refused, with the smallest change: nothing that was said is rewritten, and each change is reported.
+
+    What is missing is added, what must not be sent is marked and left out by dialects, what is in the wrong place is moved.
+    The same conversation is always mended in the same way, and what is mended needs no mending.
+
+    Raises:
+        LookupError: there is no target of that name.
+    """
+    view = View(conversation, _target(target))
+    changes: list[Change] = []
+    with use_limits(NO_LIMITS):  # a mark must not make a message too large that was let in
+        for _ in range(_ROUNDS):
+            before = len(changes)
+            for rule in RULES:
+                view = _mended(view, rule, changes)
+            if len(changes) == before:
+                break
+    return Repaired(view.conversation, tuple(changes))
+
+
+def _target(name: str | None) -> Target | None:
+    if name is not None and name not in TARGETS:
+        raise LookupError(f"no target is called {name!r}; there are {', '.join(TARGETS)}")
+    return None if name is None else TARGETS[name]
+
+
+def _mended(view: View, rule: Rule, changes: list[Change]) -> View:
+    """Mend all errors of one rule, and report the changes."""
+    troubles = list(_errors(rule, view)) if rule.mend is not None and rule.applies(view.target) else ()
+    if rule.mend is None or not troubles:
+        return view
+    edits = Edits(view, rule.code)
+    for trouble in troubles:
+        done = rule.mend(view, trouble, edits)
+        changes.append(Change(rule.code, _message_id(trouble, view), done))
+    return View(edits.conversation(), view.target)
+
+
+def _errors(rule: Rule, view: View) -> Iterator[Trouble]:
+    return (trouble for trouble in rule.find(view) if _severity(rule, trouble) == "error")
+
+
+def _severity(rule: Rule, trouble: Trouble) -> Severity:
+    return trouble.severity or rule.severity
+
+
+def _message_id(trouble: Trouble, view: View) -> str | None:
+    return None if trouble.position is None else view.messages[trouble.position].id
+
+
+def _finding(rule: Rule, trouble: Trouble, view: View) -> Finding:
+    severity = _severity(rule, trouble)
+    return Finding(
+        code=rule.code,
+        severity=severity,
+        position=trouble.position,
+        message_id=_message_id(trouble, view),
+        problem=trouble.problem,
+        answer=_answer(rule, severity, view.target),
+        hint=rule.hint,
+    )
+
+
+def _answer(rule: Rule, severity: Severity, target: Target | None) -> str:
+    """Return what the target would say; without a target, what one of those says that are known to refuse it."""
+    if target is None:
+        target = next((TARGETS[name] for name in rule.answers), None)
+        others = ", for one,"
+    else:
+        others = ""
+    words = rule.answers.get(target.name) if target is not None else None
+    if target is None:
+        return "No target is known to refuse it."
+    if severity == "warning":
+        return f"Sent as it is, {target.title}{others} may answer: “{words}”" if words else f"{target.title} may refuse it."
+    return f"{target.title}{others} answers: “{words}”" if words else f"{target.title} refuses it."

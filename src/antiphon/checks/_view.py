@@ -1,0 +1,243 @@
+"""A conversation as a target would be shown it: who speaks, what is one utterance, which result answers which call.
+
+Built once and shared by all rules; each part of it is made when first asked for, in one pass. Everything is by position in the
+conversation. What is left out is not seen, nor is the journal; a provider is shown no control messages either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from antiphon.checks._finding import Severity
+from antiphon.checks._marks import is_left_out
+from antiphon.checks._native import ABSENT, is_native, setting_of
+from antiphon.checks._targets import Target
+from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, Part
+
+__all__ = ["Pairing", "Side", "View", "side_of"]
+
+Side: TypeAlias = Literal["system", "user", "assistant", "result"]
+"""Who speaks, as a provider sees it."""
+
+_TALKING: dict[str | None, Side] = {"system": "system", "user": "user", "assistant": "assistant"}
+
+
+def side_of(message: Message) -> Side:
+    """Return who speaks: by kind, else by the role hint, else by the policy; agents are assistants."""
+    if message.kind == "option_call":
+        return "assistant"
+    if message.kind == "option_result":
+        return "result"
+    return _TALKING.get(message.role_hint_for_llm) or _TALKING.get(message.policy, "assistant")
+
+
+def _is_one_breath(one: Message, other: Message) -> bool:
+    """Whether two neighbours were said in one turn, or are calls with nothing between them: so dialects join them."""
+    if one.policy != other.policy or one.turn_id != other.turn_id:
+        return False
+    return one.turn_id is not None or one.kind == other.kind == "option_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Which result answers which call, and what is left over."""
+
+    answers: dict[int, int]
+    """The result that answers a call."""
+    calls: dict[int, int]
+    """The call that a result answers."""
+    repeated: tuple[tuple[int, int], ...]
+    """Results of calls that have been answered: the result, and its call."""
+    early: dict[int, int]
+    """Results that stand before the open call of their invocation, and that call."""
+    orphans: tuple[int, ...]
+    """Results of no call."""
+    open: tuple[int, ...]
+    """Calls without a result anywhere."""
+
+
+class View:
+    """What rules look at."""
+
+    def __init__(self, conversation: Conversation, target: Target | None) -> None:
+        self.conversation = conversation
+        self.target = target
+        self.messages = list(conversation)
+        lanes = ("talk",) if target is not None else ("talk", "control")
+        self.shown = [
+            position for position, message in enumerate(self.messages) if message.lane in lanes and not is_left_out(message)
+        ]
+
+    @property
+    def accepted(self) -> Target:
+        """What the target accepts.
+
+        Raises:
+            RuntimeError: there is no target; rules that need one say so.
+        """
+        if self.target is None:
+            raise RuntimeError("a rule that looks at the target must name its targets")
+        return self.target
+
+    # ------------------------------------------------------------ looking at messages
+
+    def __iter__(self) -> Iterator[tuple[int, Message]]:
+        return ((position, self.messages[position]) for position in self.shown)
+
+    def is_native(self, position: int) -> bool:
+        """Whether a message is written as it was."""
+        return self.target is not None and is_native(self.messages[position], self.target.name)
+
+    def severity(self, *positions: int) -> Severity:
+        """Return how bad it is where a dialect mends what it writes itself."""
+        return "error" if any(map(self.is_native, positions)) else "warning"
+
+    def parts(self, position: int) -> Iterator[tuple[int, Part]]:
+        """Return the parts of a message that are shown, with their places in it."""
+        for place, part in enumerate(self.messages[position].parts):
+            if not is_left_out(part):
+                yield place, part
+
+    def calls(self) -> Iterator[tuple[int, OptionCallPayload]]:
+        for position, message in self:
+            if isinstance(message.payload, OptionCallPayload):
+                yield position, message.payload
+
+    def results(self) -> Iterator[tuple[int, OptionResultPayload]]:
+        for position, message in self:
+            if isinstance(message.payload, OptionResultPayload):
+                yield position, message.payload
+
+    def has_setting(self, *keys: str) -> bool:
+        """Whether the request that a conversation was read from has one of these settings, not null."""
+        return any(self.setting(key) not in (ABSENT, None) for key in keys)
+
+    def setting(self, key: str) -> object:
+        """Return a setting of the request that the conversation was read from, or `ABSENT`."""
+        return ABSENT if self.target is None else setting_of(self.conversation, self.target.name, key)
+
+    # ------------------------------------------------------------ order
+
+    @cached_property
+    def sides(self) -> dict[int, Side]:
+        return {position: side_of(message) for position, message in self}
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """Where among those shown a message is."""
+        return {position: place for place, position in enumerate(self.shown)}
+
+    def before(self, position: int) -> int | None:
+        """Return what is shown directly before."""
+        place = self.place[position]
+        return self.shown[place - 1] if place else None
+
+    def after(self, position: int) -> int | None:
+        """Return what is shown directly after."""
+        place = self.place[position] + 1
+        return self.shown[place] if place < len(self.shown) else None
+
+    # ------------------------------------------------------------ units
+
+    def was_apart(self, position: int) -> bool:
+        """Whether a native message began a new unit, where the dialect would have joined it to the one before."""
+        dialect = "" if self.target is None else self.target.name
+        return self.messages[position].metadata.get(dialect, {}).get("joined") is False
+
+    def unit_of(self, position: int) -> list[int]:
+        """Return the native messages that were one unit with this one, itself included; none if it is not native."""
+        return self._units.get(position, [])
+
+    @cached_property
+    def _units(self) -> dict[int, list[int]]:
+        """The messages of each unit: dialects call the first by the unit's id, and the others by that and a number."""
+        units: dict[int, list[int]] = {}
+        unit: list[int] = []
+        for position, message in enumerate(self.messages):
+            if self.is_native(position):
+                stem, _, number = message.id.rpartition("#")
+                if not (number.isdecimal() and unit and self.messages[unit[0]].id == stem):
+                    unit = []
+                unit.append(position)
+                units[position] = unit
+        return units
+
+    # ------------------------------------------------------------ utterances
+
+    @cached_property
+    def utterances(self) -> list[list[int]]:
+        """The assistants' utterances: each the positions of what is one message, or one turn, of the target's."""
+        found: list[list[int]] = []
+        last: int | None = None
+        for position in self.shown:
+            if self.sides[position] == "assistant":
+                if last is not None and self._joins(last, position):
+                    found[-1].append(position)
+                else:
+                    found.append([position])
+            last = position
+        return found
+
+    @cached_property
+    def utterance_of(self) -> dict[int, list[int]]:
+        return {position: utterance for utterance in self.utterances for position in utterance}
+
+    def _joins(self, last: int, position: int) -> bool:
+        is_one = self.sides[last] == "assistant" and _is_one_breath(self.messages[last], self.messages[position])
+        return is_one and not self.was_apart(position)
+
+    def end_of_results(self, utterance: list[int]) -> int:
+        """Return the last of the results that stand directly after an utterance; of none, its own last message."""
+        *_, last = (utterance[-1], *self.adjacent_results(utterance))
+        return last
+
+    def adjacent_results(self, utterance: list[int]) -> Iterator[int]:
+        """Return the results of an utterance that stand directly after it."""
+        members = set(utterance)
+        for place in range(self.place[utterance[-1]] + 1, len(self.shown)):
+            position = self.shown[place]
+            if self.pairing.calls.get(position) not in members:
+                return
+            yield position
+
+    # ------------------------------------------------------------ pairs
+
+    @cached_property
+    def pairing(self) -> Pairing:
+        shown = Conversation(message for _, message in self)
+        answers: dict[int, int] = {}
+        repeated: list[tuple[int, int]] = []
+        for call, result in shown.pairs():
+            first, second = self.shown[call], self.shown[result]
+            if first in answers:
+                repeated.append((second, first))
+            else:
+                answers[first] = second
+        calls = {result: call for call, result in answers.items()}
+        known = calls.keys() | {result for result, _ in repeated}
+        orphans = [position for position, _ in self.results() if position not in known]
+        waiting = [position for position, _ in self.calls() if position not in answers]
+        early = self._early(orphans, waiting)
+        late = set(early.values())
+        return Pairing(
+            answers=answers,
+            calls=calls,
+            repeated=tuple(repeated),
+            early=early,
+            orphans=tuple(position for position in orphans if position not in early),
+            open=tuple(position for position in waiting if position not in late),
+        )
+
+    def _early(self, orphans: list[int], waiting: list[int]) -> dict[int, int]:
+        """Return for each orphan the open call that stands after it, each call once."""
+        calls: dict[str | None, list[int]] = {}
+        for position in reversed(waiting):
+            calls.setdefault(self.messages[position].invocation_id, []).append(position)
+        early: dict[int, int] = {}
+        for position in orphans:
+            if later := calls.get(self.messages[position].invocation_id):
+                early[position] = later.pop()
+        return early

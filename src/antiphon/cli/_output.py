@@ -1,0 +1,48 @@
+"""What a command gives: a conversation in some dialect, to stdout or a file, and beside it what is lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import orjson
+import typer
+
+from antiphon.cli._screen import escaped, fail, note, open_console, print_table
+from antiphon.dialects import Loss
+from antiphon.messages._json import write
+
+__all__ = ["OutputOption", "deliver", "report_losses", "written"]
+
+OutputOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="OUT", help="Write here, not to stdout.")
+]
+
+
+def written(value: Any, dialect: str) -> bytes:
+    """Return what a dialect wrote as a file has it."""
+    if dialect == "house":  # JSON Lines by definition; so the file is what `loads` reads
+        return b"".join(write(line) + b"\n" for line in value)
+    return write(value, orjson.OPT_INDENT_2) + b"\n"
+
+
+def deliver(text: bytes, output: Path | None) -> None:
+    """Write to a file, or to stdout."""
+    if output is None or output == Path("-"):
+        is_seen = sys.stdout.isatty()
+        sys.stdout.buffer.write(escaped(text.decode()).encode() if is_seen else text)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        output.write_bytes(text)
+    except OSError as exc:
+        fail(f"{output}: {exc.strerror or exc}", code=2)
+
+
+def report_losses(losses: Sequence[Loss], dialect: str) -> None:
+    """Say on stderr what a dialect cannot say."""
+    note(f"{dialect} cannot say everything; lost on the way: {len(losses)}")
+    rows = [(loss.message_id or "(conversation)", loss.what, loss.reason) for loss in losses]
+    print_table(open_console(stderr=True), ("message", "what", "reason"), rows)

@@ -1,0 +1,150 @@
+"""Puts messages in the order that providers ask for: what is said in one breath, and at once the results of its calls.
+
+Most histories are in that order already, and one quick look tells. Otherwise: a call without a result is left out, so is a
+result whose call is not there or is answered already, and a result that stands further down moves up to its call. What came
+from the target's own format is left as it was: there, nothing is mended behind anyone's back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload
+
+__all__ = ["Arranged", "arrange", "is_regular", "same_breath"]
+
+
+@dataclass(slots=True)
+class Arranged:
+    """Messages in order, and what was done to them. Messages are told apart by identity: an id may be used twice."""
+
+    messages: Sequence[Message]
+    left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
+    """What is not there any more, and why."""
+    moved: list[Message] = field(default_factory=list[Message])
+    reused: dict[int, int] = field(default_factory=dict[int, int])
+    """Which use of its invocation id it is, for a call or result (by identity) of a second or later one."""
+
+
+def same_breath(one: Message, other: Message) -> bool:
+    """Whether two messages that follow each other were said in one breath: in one turn, or calls with nothing between."""
+    turn = one.turn_id
+    return (
+        turn == other.turn_id
+        and one.policy == other.policy
+        and (turn is not None or (one.payload.kind == "option_call" and other.payload.kind == "option_call"))
+    )
+
+
+def arrange(messages: Sequence[Message], is_native: Callable[[Message], bool]) -> Arranged:
+    """Return messages in the order that providers ask for."""
+    if is_regular(messages) or all(map(is_native, messages)):
+        return Arranged(messages)
+    return _Arranging(messages, is_native).result()
+
+
+def is_regular(messages: Sequence[Message]) -> bool:
+    """Whether all calls of a breath are answered before anything else is said, and no id is used twice."""
+    waiting: set[str] = set()
+    seen: set[str] = set()
+    last: Message | None = None
+    for message in messages:
+        payload = message.payload
+        if type(payload) is OptionResultPayload:
+            if payload.invocation_id not in waiting:
+                return False
+            waiting.discard(payload.invocation_id)
+            last = None
+            continue
+        if waiting and (last is None or not same_breath(last, message)):
+            return False
+        last = message
+        if type(payload) is OptionCallPayload:
+            if payload.invocation_id in seen:
+                return False
+            seen.add(payload.invocation_id)
+            waiting.add(payload.invocation_id)
+    return not waiting
+
+
+class _Arranging:
+    """Messages that are not in order, being put so."""
+
+    def __init__(self, messages: Sequence[Message], is_native: Callable[[Message], bool]) -> None:
+        self.messages = messages
+        self.is_native = is_native
+        pairs = Conversation(messages).pairs()
+        self.call_of = {result: call for call, result in pairs}
+        self.result_of = dict(pairs)
+        self.done = Arranged([])
+        self.placed: set[int] = set()
+
+    def result(self) -> Arranged:
+        self._leave_out()
+        order: list[int] = []
+        breath: list[int] = []
+        for position, message in enumerate(self.messages):
+            if position in self.placed:
+                continue
+            if breath and not self._continues(breath, position):
+                self._close(breath, order)
+                breath = []
+                if position in self.placed:
+                    continue
+            order.append(position)
+            self.placed.add(position)
+            if message.kind != "option_result":
+                breath.append(position)
+        self._close(breath, order)
+        self.done.messages = [self.messages[position] for position in order]
+        self.done.moved = [self.messages[position] for position in _moved_up(order)]
+        self._number_reused()
+        return self.done
+
+    def _leave_out(self) -> None:
+        for position, message in enumerate(self.messages):
+            reason = None
+            if message.kind == "option_call" and position not in self.result_of:
+                reason = "the call has no result"
+            elif message.kind == "option_result" and position not in self.call_of:
+                reason = "its call is not there, or answered already"
+            if reason and not self.is_native(message):
+                self.placed.add(position)
+                self.done.left_out.append((message, reason))
+
+    def _continues(self, breath: list[int], position: int) -> bool:
+        message = self.messages[position]
+        return message.kind != "option_result" and same_breath(self.messages[breath[-1]], message)
+
+    def _close(self, breath: list[int], order: list[int]) -> None:
+        """Put the results of a breath's calls right after it."""
+        for result in sorted(self.result_of[call] for call in breath if call in self.result_of):
+            if result not in self.placed and self._may_move(result):
+                order.append(result)
+                self.placed.add(result)
+
+    def _may_move(self, result: int) -> bool:
+        return not (self.is_native(self.messages[result]) and self.is_native(self.messages[self.call_of[result]]))
+
+    def _number_reused(self) -> None:
+        uses: dict[str, int] = {}
+        for position, message in enumerate(self.messages):
+            if message.kind != "option_call" or message.invocation_id is None:
+                continue
+            use = uses[message.invocation_id] = uses.get(message.invocation_id, 0) + 1
+            if use > 1 and not self.is_native(message):
+                self.done.reused[id(message)] = use
+                if (result := self.result_of.get(position)) is not None:
+                    self.done.reused[id(self.messages[result])] = use
+
+
+def _moved_up(order: list[int]) -> list[int]:
+    """Return the positions that stand before a smaller one."""
+    moved: list[int] = []
+    smallest = len(order) + max(order, default=0)
+    for position in reversed(order):
+        if position > smallest:
+            moved.append(position)
+        smallest = min(smallest, position)
+    return moved[::-1]

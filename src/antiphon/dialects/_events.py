@@ -1,0 +1,158 @@
+"""Events from the bytes of a streamed answer, which may be cut anywhere, also inside a character.
+
+Three framings are read, and a stream may change between them: server-sent events, JSON lines, and a JSON array whose elements
+come one by one. An event begins with a brace, or else it is a block of `field: value` lines that ends with an empty line.
+Nothing is decoded before an event is whole, so all that must be remembered between two feeds is the bytes since the last one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+__all__ = ["EventReader", "RawEvent", "TooLargeError"]
+
+_BETWEEN = re.compile(rb"[\s,\[\]\xef\xbb\xbf]*")
+"""What may stand between events and says nothing: empty lines, the punctuation of an array, a byte order mark."""
+_BLOCK_END = re.compile(rb"(?>\r\n|\n|\r){2}")  # atomic: CR LF is one line end, never two
+_OUTSIDE = re.compile(rb'["{}]')
+_INSIDE = re.compile(rb'["\\]')
+_FIELDS = (b"data", b"event", b"id", b"retry", b"")
+"""What a line of a server-sent event begins with; a comment begins with the colon."""
+
+
+class TooLargeError(ValueError):
+    """An event that does not end within the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvent:
+    """One event as it was framed."""
+
+    data: bytes
+    name: str = ""
+    """What a server-sent event calls itself."""
+    id: str | None = None
+    """What a server-sent event would be asked for again by."""
+
+
+class EventReader:
+    """Takes bytes as they come, gives the events that are whole."""
+
+    __slots__ = ("_depth", "_held", "_most", "_quoted", "_seen", "_start")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        """Bytes of the largest event."""
+        self._held = bytearray()
+        self._start = 0
+        """Where in what is held the present event begins."""
+        self._seen = 0
+        """What was looked at already."""
+        self._depth = 0
+        self._quoted = False
+
+    @property
+    def rest(self) -> bytes:
+        """What has come of an event that is not whole."""
+        return bytes(self._held[self._start :])
+
+    def feed(self, data: bytes) -> Iterator[RawEvent]:
+        """Take bytes, and yield the events that they complete.
+
+        Raises:
+            TooLargeError: an event is longer than allowed.
+        """
+        del self._held[: self._start]
+        self._seen -= self._start
+        self._start = 0
+        self._held += data
+        while (event := self._next()) is not None:
+            if event.data:
+                yield event
+        if len(self._held) - self._start > self._most:
+            raise TooLargeError(f"an event of more than {self._most} bytes")
+
+    def flush(self) -> RawEvent | None:
+        """Return what the rest says if nothing more comes: some servers leave out the last empty line."""
+        event = None if self._is_json() else _block(self.rest)
+        return event if event is not None and event.data else None
+
+    def drop(self) -> None:
+        """Forget the rest."""
+        self._go_on(len(self._held))
+
+    def is_lost(self) -> bool:
+        """Whether the rest is not even the beginning of an event in any framing: a page of HTML, say."""
+        lines = self.rest.splitlines()
+        if not lines or self._is_json():
+            return False
+        name, colon, _ = lines[0].partition(b":")
+        whole = bool(colon) or len(lines) > 1
+        return not any(name == field if whole else field.startswith(name) for field in _FIELDS)
+
+    def _next(self) -> RawEvent | None:
+        if self._seen <= self._start:
+            self._start = self._seen = _between_end(self._held, self._start)
+        return self._next_json() if self._is_json() else self._next_block()
+
+    def _is_json(self) -> bool:
+        return self._held.startswith(b"{", self._start)
+
+    def _next_block(self) -> RawEvent | None:
+        # The line end before may be half of the pair that is looked for, and have two bytes.
+        end = _BLOCK_END.search(self._held, max(self._start, self._seen - 2))
+        if end is None:
+            self._seen = len(self._held)
+            return None
+        block = bytes(self._held[self._start : end.start()])
+        self._go_on(end.end())
+        return _block(block)
+
+    def _next_json(self) -> RawEvent | None:
+        while (found := (_INSIDE if self._quoted else _OUTSIDE).search(self._held, self._seen)) is not None:
+            self._seen = found.end()
+            match found[0]:
+                case b'"':
+                    self._quoted = not self._quoted
+                case b"\\":
+                    self._seen += 1  # the escaped character; it may not be there yet
+                case b"{":
+                    self._depth += 1
+                case _:
+                    self._depth -= 1
+                    if not self._depth:
+                        event = RawEvent(bytes(self._held[self._start : self._seen]))
+                        self._go_on(self._seen)
+                        return event
+        self._seen = max(self._seen, len(self._held))
+        return None
+
+    def _go_on(self, start: int) -> None:
+        self._start = self._seen = start
+        self._depth, self._quoted = 0, False
+
+
+def _between_end(held: bytearray, start: int) -> int:
+    found = _BETWEEN.match(held, start)
+    return start if found is None else found.end()
+
+
+def _block(text: bytes) -> RawEvent:
+    """Read the lines of a server-sent event, as its specification says; unknown fields and comments are nothing."""
+    data: list[bytes] = []
+    name, event_id = "", None
+    for line in text.splitlines():
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match field:
+            case b"data":
+                data.append(value)
+            case b"event":
+                name = value.decode(errors="replace")
+            case b"id":
+                event_id = value.decode(errors="replace")
+            case _:
+                pass
+    return RawEvent(b"\n".join(data), name, event_id)

@@ -1,0 +1,293 @@
+"""Streamed answers: bytes in as they come, deltas out, and the whole answer at the end.
+
+A stream is an `EventReader` (bytes to events) and a fold (events to the body that would have come without streaming), whose
+body the dialect then decodes like any other. However the bytes are cut, the deltas and the answer are the same.
+
+What comes before an error is never lost to it: `feed` returns the deltas up to the bad event, and the next call raises.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Self, cast
+
+from antiphon.dialects._events import EventReader, RawEvent, TooLargeError
+from antiphon.dialects._fold import Delta, EventError, Failure, Fold, Folding
+from antiphon.dialects._registry import get
+from antiphon.dialects._units import as_object, parsed
+from antiphon.errors import DecodeError, DialectError, NewerVersionError, StreamCutError, StreamFailedError
+from antiphon.messages import Conversation, current_limits, thaw
+
+__all__ = ["Delta", "Stream"]
+
+_VERSION = 1
+"""Of the stored state."""
+
+_FOLDS = {
+    "openai-chat": "antiphon.dialects.openai_chat._stream",
+    "openai-responses": "antiphon.dialects.openai_responses._stream",
+    "anthropic-messages": "antiphon.dialects.anthropic_messages._stream",
+    "gemini": "antiphon.dialects.gemini._stream",
+    "pydantic-ai": "antiphon.dialects.pydantic_ai._stream",
+}
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+"""An escape that is half a character."""
+
+_PASSING = re.compile(
+    r"408|409|425|429|5\d\d|(?:overloaded|api|rate_limit|timeout|server|internal|internal_server)_error"
+    r"|rate_limit_exceeded|UNAVAILABLE|INTERNAL|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED"
+)
+"""What providers call a trouble of theirs, after which the same request may succeed."""
+
+
+class Stream:
+    """One streamed answer."""
+
+    __slots__ = ("_aliases", "_count", "_dialect", "_failed", "_fold", "_last_event", "_reader")
+
+    def __init__(self, dialect: str, *, aliases: Mapping[str, str] | None = None) -> None:
+        """Begin to read an answer; `aliases` are those of the `Encoded` that it answers.
+
+        Raises:
+            LookupError: there is no such dialect, or it has no streams.
+        """
+        limits = current_limits()
+        self._dialect = dialect
+        self._aliases = dict(aliases or {})
+        self._fold = cast("Fold", _fold_of(dialect)())
+        self._reader = EventReader(limits.message_bytes + limits.data_url_bytes)
+        self._count = 0
+        self._last_event: str | None = None
+        self._failed: DialectError | None = None
+
+    # ---------------------------------------------------------------- taking in
+
+    def feed(self, data: bytes) -> tuple[Delta, ...]:
+        """Take bytes of the answer's HTTP body, cut anywhere, and return what they add.
+
+        Raises:
+            DecodeError: an event is not what the format says; it says which.
+            StreamFailedError: the provider says that it failed.
+        """
+        return self._collect(self._reader.feed(data))
+
+    def add(self, event: Mapping[str, Any]) -> tuple[Delta, ...]:
+        """Take one event that is already parsed, and return what it adds. It raises what `feed` raises."""
+        return self._collect([event])
+
+    def _collect(self, events: Iterable[RawEvent | Mapping[str, Any]]) -> tuple[Delta, ...]:
+        if self._failed is not None:
+            raise self._failed
+        deltas: list[Delta] = []
+        try:
+            for event in events:
+                for delta in self._take(event):
+                    deltas.append(delta)  # noqa: PERF402 (what came before an error is kept)
+        except DialectError as exc:
+            self._failed = exc
+        except TooLargeError as exc:
+            self._failed = DecodeError(str(exc), dialect=self._dialect, where=f"event {self._count + 1}")
+        if self._failed is not None and not deltas:
+            raise self._failed
+        return tuple(deltas)
+
+    def _take(self, given: RawEvent | Mapping[str, Any]) -> Iterator[Delta]:
+        if isinstance(given, RawEvent) and given.data.strip() == b"[DONE]":
+            self._fold.end()
+            return
+        self._count += 1
+        try:
+            event = self._event(given)
+            failure = self._fold.failure_in(event)
+            if failure is None:
+                yield from map(self._with_our_names, self._fold.add(event))
+        except EventError as exc:
+            where = f"event {self._count}: {exc.key}".removesuffix(": ")
+            raise DecodeError(exc.reason, dialect=self._dialect, where=where) from None
+        if failure is not None:
+            raise self._failure(failure)
+        self._last_event = _id_of(given, event) or self._last_event
+
+    def _event(self, given: RawEvent | Mapping[str, Any]) -> dict[str, Any]:
+        """Return an event as an object of our own; one that is named an error is one, whatever it holds."""
+        is_error = isinstance(given, RawEvent) and given.name == "error"
+        try:
+            event = _parsed(given.data if isinstance(given, RawEvent) else given, self._dialect)
+        except DecodeError as exc:
+            if isinstance(given, RawEvent) and is_error:
+                return {"type": "error", "error": given.data.decode(errors="replace")}
+            raise EventError(exc.reason, exc.where) from None
+        found = as_object(event)
+        if found is None:
+            raise EventError("expected an object")
+        return {"type": "error", "error": found.get("error") or found} if is_error else found
+
+    def _with_our_names(self, delta: Delta) -> Delta:
+        if delta.kind != "call" or not self._aliases:
+            return delta
+        name, call_id = str(delta.option_name), delta.invocation_id
+        ours = self._aliases.get(call_id, call_id) if call_id is not None else None
+        return replace(delta, option_name=self._aliases.get(name, name), invocation_id=ours)
+
+    def _failure(self, failure: Failure) -> StreamFailedError:
+        where, may_pass = f"event {self._count}", failure.code is not None and bool(_PASSING.fullmatch(failure.code))
+        return StreamFailedError(failure.message, dialect=self._dialect, where=where, code=failure.code, retryable=may_pass)
+
+    # ---------------------------------------------------------------- giving out
+
+    def finish(self) -> Conversation:
+        """Return the whole answer, as if it had come at once.
+
+        Raises:
+            StreamCutError: it is not whole; the error says what is open, and has the state to go on from.
+            DecodeError: it is not what the format says, or not a stream at all.
+            StreamFailedError: the provider says that it failed.
+        """
+        self._take_rest()
+        if self._failed is not None:
+            raise self._failed
+        opened = self.unfinished
+        if opened and not self._count and self._reader.is_lost():
+            start = self._reader.rest[:60].decode(errors="replace")
+            raise DecodeError(f"not a stream of events: it begins with {start!r}", dialect=self._dialect)
+        if opened:
+            reason = f"the answer broke off after {self._count} events; still open: {', '.join(opened)}"
+            raise StreamCutError(reason, dialect=self._dialect, opened=opened, state=self.state)
+        return self._decoded(self._fold.body())
+
+    def so_far(self) -> Conversation:
+        """Return what is whole of the answer: text as it stands, calls and reasoning only if nothing of them is missing."""
+        return Conversation() if self._fold.is_empty else self._decoded(self._fold.body(whole=True))
+
+    def _take_rest(self) -> None:
+        """Read a last event that has no empty line after it, if it is whole."""
+        last = self._reader.flush()
+        if last is None or self._failed is not None:
+            return
+        if last.data.strip() != b"[DONE]":
+            try:
+                self._event(last)
+            except EventError:
+                return
+        self._reader.drop()
+        self._collect([last])
+
+    def _decoded(self, body: dict[str, Any]) -> Conversation:
+        return get(self._dialect).decode(body, aliases=self._aliases or None)
+
+    @property
+    def dialect(self) -> str:
+        return self._dialect
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer so far in the shape in which it would have come without streaming, as plain JSON."""
+        return self._fold.body()
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """Name what is not whole; empty if the answer is."""
+        end = () if self._fold.is_finished else ("the end of the answer",)
+        return (*self._fold.unfinished(), *end)
+
+    @property
+    def unknown(self) -> Mapping[str, int]:
+        """How often events came that say nothing we know of and have no place in the answer, by their name."""
+        return dict(self._fold.unknown)
+
+    @property
+    def last_event(self) -> str | None:
+        """The id or sequence number of the last event: what a server that can go on from there asks for."""
+        return self._last_event
+
+    # ---------------------------------------------------------------- stopping and going on
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """All that has come, as plain JSON from which `resume` goes on."""
+        return {
+            "antiphon_stream": _VERSION,
+            "dialect": self._dialect,
+            "aliases": dict(self._aliases),
+            "events": self._count,
+            "last_event": self._last_event,
+            "rest": self._reader.rest.decode("latin-1"),
+            "answer": self._fold.state,
+        }
+
+    @classmethod
+    def resume(cls, state: Mapping[str, Any], *, reconnected: bool = False) -> Self:
+        """Go on from a state.
+
+        What comes next must follow the last byte that was fed. A server that was asked to go on after `last_event` sends whole
+        events: say `reconnected`, and what had come of the next one is forgotten.
+
+        Raises:
+            DecodeError: it is no state of a stream.
+            NewerVersionError: a later antiphon wrote it.
+            LookupError: it is of a dialect that is not there.
+        """
+        known = _checked_state(state)
+        stream = cls(known["dialect"], aliases=known["aliases"])
+        try:
+            stream._fold = cast("Fold", _fold_of(known["dialect"]).resumed(known["answer"]))
+        except EventError as exc:
+            raise DecodeError(exc.reason, dialect=stream._dialect, where=f"answer.{exc.key}") from None
+        stream._count, stream._last_event = known["events"], known["last_event"]
+        if not reconnected:
+            stream.feed(known["rest"].encode("latin-1"))
+        return stream
+
+
+def _fold_of(dialect: str) -> type[Folding]:
+    if dialect not in _FOLDS:
+        get(dialect)
+        raise LookupError(f"no streamed answer of {dialect!r} can be read; there are {', '.join(_FOLDS)}")
+    return cast("type[Folding]", import_module(_FOLDS[dialect]).FOLD)
+
+
+def _parsed(given: bytes | Mapping[str, Any], dialect: str) -> Any:
+    """Parse an event. Half a character is let through, because its other half may be in the next event."""
+    try:
+        return parsed(given, dialect)
+    except DecodeError:
+        text = given if isinstance(given, bytes) else _in_ascii(given)
+        if not _HALF.search(text):
+            raise
+    parsed(_HALF.sub(rb"\\ufffd", text), dialect)  # refuses whatever else is wrong
+    return json.loads(text)
+
+
+def _in_ascii(event: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(event).encode()
+    except (TypeError, ValueError, RecursionError):
+        return b""  # not JSON at all
+
+
+def _id_of(given: RawEvent | Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
+    if isinstance(given, RawEvent) and given.id is not None:
+        return given.id
+    number = event.get("sequence_number")
+    return str(number) if type(number) is int else None
+
+
+def _checked_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        known = as_object(thaw(state)) or {}
+    except ValueError:
+        raise DecodeError("expected the state of a stream, found what is not JSON", dialect="stream") from None
+    version = known.get("antiphon_stream")
+    if type(version) is int and version > _VERSION:
+        reason = f"written as version {version}, and this antiphon reads up to {_VERSION}: upgrade it"
+        raise NewerVersionError(reason, dialect="stream", where="antiphon_stream")
+    shape = {"antiphon_stream": int, "dialect": str, "aliases": dict, "events": int, "rest": str, "answer": dict}
+    for key, kind in shape.items():
+        if type(known.get(key)) is not kind:
+            raise DecodeError("expected the state of a stream", dialect="stream", where=key)
+    return known

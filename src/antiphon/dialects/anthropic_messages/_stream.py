@@ -1,0 +1,205 @@
+"""The fold of a streamed Anthropic message: blocks by index, each begun, added to and stopped.
+
+The input of a call is an object, but comes as pieces of its JSON text, which is kept beside the block until the block stops.
+Without a piece, it is as the block began with it: `{}`. If the text is not one whole object when the block stops (the model
+ran out of tokens, or was told to stream input unchecked), the call never becomes whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from antiphon.dialects._fold import (
+    Delta,
+    DeltaKind,
+    EventError,
+    Folding,
+    called,
+    grow,
+    index_in,
+    json_object,
+    keep,
+    kept_list,
+    object_in,
+    objects_in,
+    said,
+    settled,
+    text_in,
+)
+
+__all__ = ["FOLD"]
+
+_SAID: dict[str, tuple[str, DeltaKind]] = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "reasoning")}
+
+
+@dataclass(slots=True)
+class MessagesFold(Folding):
+    """A message so far."""
+
+    message: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The message without its content."""
+    blocks: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Its content, by index."""
+    inputs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The text of the input of calls, by the index of their block, until it is whole."""
+    opened: list[str] = field(default_factory=list[str])
+    """The blocks that have not stopped."""
+    is_stopped: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.message
+
+    @property
+    def is_finished(self) -> bool:
+        """Proxies are known to lose the last event; the one before says why it stopped, after all blocks."""
+        return self.is_stopped or bool(self.message.get("stop_reason") and not self.opened)
+
+    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+        match text_in(event, "type"):
+            case "message_start":
+                yield from self._start(object_in(event, "message"))
+            case "content_block_start":
+                yield from self._begin(str(index_in(event, "index")), object_in(event, "content_block"))
+            case "content_block_delta":
+                index = str(index_in(event, "index"))
+                yield from self._add_to(index, self._block(index), object_in(event, "delta"))
+            case "content_block_stop":
+                self._stop(str(index_in(event, "index")))
+            case "message_delta":
+                yield from self._add_to_message(event)
+            case "message_stop":
+                self._check_started()
+                for index in list(self.opened):
+                    self._stop(index)
+                self.is_stopped = True
+            case "ping":
+                pass
+            case _:
+                self.count_unknown(event)
+
+    # ---------------------------------------------------------------- the message
+
+    def _start(self, message: dict[str, Any]) -> Iterator[Delta]:
+        if self.message:
+            raise EventError("a second message begins in one stream")
+        content = objects_in(message, "content")
+        self.message = {"type": "message", **{key: value for key, value in message.items() if key != "content"}}
+        for index, block in enumerate(content):
+            yield from self._begin(str(index), block)
+            self._stop(str(index))
+        if object_in(message, "usage"):
+            yield from self.tell_value("usage", None, message["usage"])
+
+    def _check_started(self) -> None:
+        if not self.message:
+            raise EventError("no message has begun")
+
+    def _add_to_message(self, event: dict[str, Any]) -> Iterator[Delta]:
+        """Counts in `usage` are totals so far: they replace, and null says nothing."""
+        self._check_started()
+        delta, usage = object_in(event, "delta"), object_in(event, "usage")
+        held = self.message["usage"] = object_in(self.message, "usage")
+        others = {key: value for key, value in event.items() if key not in ("type", "delta", "usage")}
+        for holder, added in ((self.message, delta), (self.message, others), (held, usage)):
+            for key, value in added.items():
+                keep(holder, key, value)
+        if usage:
+            yield from self.tell_value("usage", None, held)
+        if text_in(delta, "stop_reason"):
+            yield Delta("finish", text=delta["stop_reason"])
+
+    # ---------------------------------------------------------------- its blocks
+
+    def _block(self, index: str) -> dict[str, Any]:
+        if index not in self.blocks:
+            raise EventError(f"no block {index} has begun", "index")
+        return self.blocks[index]
+
+    def _begin(self, index: str, block: dict[str, Any]) -> Iterator[Delta]:
+        self._check_started()
+        if index in self.blocks:
+            raise EventError(f"block {index} has begun before", "index")
+        self.blocks[index] = block
+        self.opened.append(index)
+        if block.get("type") == "tool_use":
+            yield from self.tell_call(index, block.get("name"), block.get("id"))
+        for key, kind in _SAID.values():
+            if block.get("type") == key:
+                yield from self.tell(kind, index, text_in(block, key))
+
+    def _add_to(self, index: str, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[Delta]:
+        match kind := text_in(delta, "type"):
+            case "text_delta" | "thinking_delta":
+                key, told = _SAID[kind]
+                text = self.clean(index, text_in(delta, key))
+                grow(block, key, text)
+                yield from self.tell(told, index, text)
+            case "input_json_delta":
+                text = self.clean(index, text_in(delta, "partial_json"))
+                grow(self.inputs, index, text)
+                if block.get("type") == "tool_use":
+                    yield from self.tell("arguments", index, text)
+            case "signature_delta":
+                block["signature"] = text_in(delta, "signature")
+                yield from self.tell("signature", index, block["signature"])
+            case "citations_delta":
+                citation = object_in(delta, "citation")
+                kept_list(block, "citations").append(citation)
+                yield from self.tell_value("citation", index, citation)
+            case _:
+                _add_unknown(block, delta)
+
+    def _stop(self, index: str) -> None:
+        """Take the input of a call over, once it is whole."""
+        block = self._block(index)
+        if index in self.opened:
+            self.opened.remove(index)
+        text = said(self.inputs, index)
+        if not text:
+            self.inputs.pop(index, None)
+            if text_in(block, "type").endswith("tool_use"):
+                block.setdefault("input", {})
+        elif (whole := json_object(text)) is not None:
+            block["input"] = whole
+            del self.inputs[index]
+
+    # ---------------------------------------------------------------- what there is
+
+    def _is_whole(self, index: str) -> bool:
+        return index not in self.opened and index not in self.inputs
+
+    def unfinished(self) -> tuple[str, ...]:
+        left = (
+            _named(index, block)
+            for index, block in self.blocks.items()
+            if not self._is_whole(index) and block.get("type") != "text"
+        )
+        return (*left, *self.half_characters())
+
+    def body(self, *, whole: bool = False) -> dict[str, Any]:
+        blocks = [(index, self.blocks[index]) for index in sorted(self.blocks, key=int)]
+        content = [block for index, block in blocks if not whole or self._is_whole(index) or block.get("type") == "text"]
+        return cast("dict[str, Any]", settled({**self.message, "content": content}))
+
+
+FOLD = MessagesFold
+
+
+def _add_unknown(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    """Keep what a delta says that we have no word for: text is added to text, the rest replaces."""
+    for key, value in delta.items():
+        if key == "type":
+            continue
+        if isinstance(value, str) and said(block, key):
+            grow(block, key, value)
+        else:
+            keep(block, key, value)
+
+
+def _named(index: str, block: dict[str, Any]) -> str:
+    if block.get("id"):
+        return called(block.get("name"), block["id"])
+    return f"block {index} ({block.get('type')})"

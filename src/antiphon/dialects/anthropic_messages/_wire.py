@@ -1,0 +1,182 @@
+"""The bodies of Anthropic Messages: a request, a response, a bare list of messages, or one message."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from antiphon.dialects._bodies import Body
+from antiphon.dialects._units import as_object, sample_units
+from antiphon.errors import DecodeError
+from antiphon.messages import Tool, Usage, thaw
+from antiphon.messages._names import is_name
+
+__all__ = [
+    "FILE",
+    "NAME",
+    "ROLES",
+    "SETTINGS",
+    "TITLES",
+    "close_body",
+    "open_body",
+    "read_tool",
+    "recognise",
+    "write_tool",
+]
+
+NAME = "anthropic-messages"
+FILE = "anthropic-file"
+"""Whose ids the ids of files are."""
+ROLES = ("user", "assistant", "system")
+
+SETTINGS = {
+    "text": ("cache_control",),
+    "image": ("cache_control", "transformations"),
+    "document": ("cache_control", "citations", "context"),
+    "tool_use": ("cache_control", "caller", "toolset_name"),
+    "tool_result": ("cache_control", "toolset_name"),
+}
+"""Keys of a block that are settings, by its type: noted on the part, or on the message of a call or result."""
+TITLES: dict[str, str] = dict.fromkeys(("char_location", "page_location", "content_block_location"), "document_title")
+"""The key of what a citation is titled, by its type, where that is not `title`."""
+
+_MOST = 2**53
+"""The largest count that the core takes."""
+_OWN_BLOCKS = frozenset(
+    {
+        "document",
+        "image",
+        "redacted_thinking",
+        "search_result",
+        "server_tool_use",
+        "thinking",
+        "tool_result",
+        "tool_use",
+        "web_search_tool_result",
+    }
+)
+"""Types of blocks by which the format is known."""
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def open_body(value: Any) -> Body:
+    """Take a body apart."""
+    if isinstance(value, list):
+        return Body("list", cast("list[Any]", value))
+    found = as_object(value)
+    if found is not None and isinstance(found.get("messages"), list):
+        return _request(found)
+    if found is not None and "role" in found:
+        return _response(found) if found.get("type") == "message" else Body("one", [found])
+    raise DecodeError("expected a request with messages, a response, or a list of messages", dialect=NAME)
+
+
+def _request(found: dict[str, Any]) -> Body:
+    rest = {key: value for key, value in found.items() if key != "messages"}
+    system = rest.pop("system") if rest.get("system") is not None else None
+    tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
+    return Body("request", found["messages"], ("messages",), instructions=system, slot="system", tools=tools, rest=rest)
+
+
+def _response(found: dict[str, Any]) -> Body:
+    """A response is one message with facts around it. Its id stays there: a message of a request may have none."""
+    unit = {key: found[key] for key in ("role", "content") if key in found}
+    rest = {key: value for key, value in found.items() if key not in unit}
+    own_id = found.get("id")
+    return Body("one", [unit], rest=rest, usage=_usage(found.get("usage")), id=own_id if is_name(own_id) else None)
+
+
+def _usage(given: Any) -> Usage | None:
+    """Return what an answer cost. `input_tokens` is there what no cache had a part in; in the core it is all of the prompt."""
+    usage = as_object(given)
+    if usage is None:
+        return None
+    details = as_object(usage.get("output_tokens_details")) or {}
+    read, written = _count(usage.get("cache_read_input_tokens")), _count(usage.get("cache_creation_input_tokens"))
+    fresh = _count(usage.get("input_tokens"))
+    return Usage(
+        input_tokens=None if fresh is None else _count(fresh + (read or 0) + (written or 0)),
+        output_tokens=_count(usage.get("output_tokens")),
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+        reasoning_tokens=_count(details.get("thinking_tokens")),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
+
+
+def close_body(body: Body) -> Any:
+    """Put a body together."""
+    has_more = body.instructions is not None or bool(body.tools)
+    if body.shape == "one" and len(body.units) == 1 and not has_more:
+        return {**body.rest, **body.units[0]}
+    if body.shape == "list" and not has_more:
+        return body.units
+    request = dict(body.rest) if body.shape == "request" else {}
+    if body.instructions is not None:
+        request["system"] = body.instructions
+    request["messages"] = body.units
+    if body.tools:
+        request["tools"] = body.tools
+    return request
+
+
+# ---------------------------------------------------------------- tools
+
+
+def read_tool(tool: Any) -> dict[str, Any] | None:
+    """Return what the core knows of a tool; None for one that the provider runs, or knows the schema of."""
+    given = as_object(tool) or {}
+    schema = as_object(given.get("input_schema"))
+    if given.get("type", "custom") not in ("custom", None) or schema is None or not isinstance(given.get("name"), str):
+        return None
+    return {"name": given["name"], "description": given.get("description"), "parameters": schema}
+
+
+def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+    """Write a tool. Its schema must be that of an object."""
+    written: dict[str, Any] = {"name": name}
+    if tool.description is not None:
+        written["description"] = tool.description
+    written["input_schema"] = {"type": "object", **thaw(tool.parameters)}
+    return written
+
+
+# ---------------------------------------------------------------- what it looks like
+
+
+def recognise(data: Any) -> str | None:
+    """Say why parsed JSON looks like this format."""
+    found = as_object(data)
+    if found is not None and isinstance(found.get("messages"), list):
+        return _recognise_request(found)
+    if found is not None and found.get("type") == "message" and "stop_reason" in found:
+        return "a response with a stop_reason"
+    units = sample_units(data)
+    return "messages with blocks of Anthropic Messages" if _are_messages(units) and any(map(_has_blocks, units)) else None
+
+
+def _recognise_request(found: dict[str, Any]) -> str | None:
+    units = sample_units(found["messages"])
+    if not _are_messages(units):
+        return None
+    tools = cast("list[Any]", found["tools"] if isinstance(found.get("tools"), list) else [])
+    if any("function" in (as_object(tool) or {}) for tool in tools):
+        return None
+    if "system" in found or any(map(_has_blocks, units)) or any("input_schema" in (as_object(tool) or {}) for tool in tools):
+        return "a request of Anthropic Messages"
+    # Chat Completions has it too, but as a setting that one may leave out, and that is out of use.
+    return "a request with messages and max_tokens" if "max_tokens" in found else None
+
+
+def _are_messages(units: list[dict[str, Any]]) -> bool:
+    return bool(units) and all(unit.get("role") in ROLES and "tool_calls" not in unit for unit in units)
+
+
+def _has_blocks(unit: dict[str, Any]) -> bool:
+    content = cast("list[Any]", unit["content"]) if isinstance(unit.get("content"), list) else []
+    blocks = [as_object(block) or {} for block in content]
+    return any(isinstance(block.get("type"), str) and block["type"] in _OWN_BLOCKS for block in blocks)

@@ -1,0 +1,313 @@
+"""Writes messages of blocks: a breath with its calls is the assistant's, the results of it are one message of the user's.
+
+Nothing is merged: neighbours of one role are one turn to the service. What is from elsewhere says no empty text, which is
+refused, and no reasoning, since that needs a proof of this provider.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from antiphon.checks import TARGETS
+from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.dialects._media import described, file_id, mime_of, split_data_url
+from antiphon.dialects._said import arguments_object, error_text, outcome_text, text_of
+from antiphon.dialects._units import as_object
+from antiphon.dialects.anthropic_messages._wire import FILE, NAME, SETTINGS, TITLES
+from antiphon.messages import (
+    Citation,
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+    ReasoningPart,
+    TextPart,
+    thaw,
+)
+from antiphon.messages._model import EMPTY
+
+__all__ = ["OPTIONS", "before", "together", "write", "write_instructions"]
+
+OPTIONS = frozenset({"media_labels"})
+
+_PLACEHOLDER = "."
+"""What a user says where one must speak first: the least that is accepted."""
+_INSTRUCTION = "[System instruction]: "
+"""How an instruction begins that had to become a user's: the format has a place for it only at some points."""
+_FAILED = "Error"
+"""What an error says that has no words."""
+
+_IMAGES = TARGETS[NAME].media["user"]["image"].mimes or frozenset()
+_TYPES = {"image/jpg": "image/jpeg"}
+_PLAIN_TEXT = {"type", "text"}
+_STANDARD = str.maketrans("-_", "+/")
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Say whether a message goes into what was begun: all results of a turn stand in one message."""
+    if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
+        return True
+    return said_together(group, message)
+
+
+def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+    """Return a word of the user's, where the assistant would speak first."""
+    if previous is None and _role(group, writing) == "assistant":
+        return {"role": "user", "content": _PLACEHOLDER}
+    return None
+
+
+def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Write messages that belong together as one message of blocks; as none if nothing of them can be said."""
+    first = group[0]
+    role = _role(group, writing)
+    if role != "system" and (words := _plain_words(group, writing)) is not None:
+        return [{"role": role, "content": words}]
+    blocks: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
+    for message in group:
+        payload = message.payload
+        if type(payload) is OptionCallPayload:
+            blocks.append(_call(message, payload, writing))
+        elif type(payload) is OptionResultPayload:
+            blocks.append(_answer(message, payload, shown, writing))
+        else:
+            blocks += _said(message, role, writing)
+    blocks += shown
+    notes = writing.notes(first)
+    if role == "system" and ("slot" in notes or not writing.is_native(first)):  # others stood in between before
+        role, blocks = "user", _marked(blocks)
+    if not blocks and ("slot" in notes or first.parts or not writing.is_native(first)):
+        return []
+    return [{"role": role, "content": _content(blocks, notes)}]
+
+
+def write_instructions(group: Sequence[Message], writing: BodyWriting) -> Any:
+    """Write what stands under `system`; None if nothing of it can be said."""
+    blocks = [block for message in group for block in _said(message, "system", writing)]
+    if not blocks and not writing.is_native(group[0]):
+        return None
+    return _content(blocks, writing.notes(group[0]))
+
+
+def _role(group: Sequence[Message], writing: BodyWriting) -> str:
+    kind = type(group[0].payload)
+    if kind is OptionResultPayload:
+        return "user"
+    if kind is OptionCallPayload or (len(group) > 1 and any(type(each.payload) is OptionCallPayload for each in group)):
+        return "assistant"
+    return writing.role(group[0])
+
+
+def _plain_words(group: Sequence[Message], writing: BodyWriting) -> str | None:
+    """Return the words of a message from elsewhere that is one plain text, as most are; None for all others."""
+    payload = group[0].payload
+    if len(group) > 1 or type(payload) is not PartsPayload or len(payload.parts) != 1 or writing.is_native(group[0]):
+        return None
+    part = payload.parts[0]
+    if type(part) is not TextPart or part.__dict__["metadata"] is not EMPTY or part.citations:
+        return None
+    return part.text if part.text and not part.text.isspace() else None
+
+
+def _marked(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the texts of an instruction so that a reader knows what they are."""
+    texts = [block for block in blocks if block.get("type") == "text"]
+    if texts:
+        texts[0]["text"] = _INSTRUCTION + texts[0]["text"]
+    return texts
+
+
+def _content(blocks: list[dict[str, Any]], notes: Mapping[str, Any]) -> str | list[dict[str, Any]]:
+    """Return one plain text as such, unless it came as a block."""
+    if len(blocks) == 1 and blocks[0].keys() == _PLAIN_TEXT and blocks[0]["type"] == "text" and "blocks" not in notes:
+        text: str = blocks[0]["text"]
+        return text
+    return blocks
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
+    is_native = writing.is_native(message)
+    blocks: list[dict[str, Any]] = []
+    for part in _labelled(message.parts, writing) if writing.options.get("media_labels") else message.parts:
+        if type(part) is TextPart and part.__dict__["metadata"] is EMPTY and not part.citations:
+            block: dict[str, Any] | None = {"type": "text", "text": part.text}
+        else:
+            block = _block(part, role, message, writing)
+        if block is not None and (is_native or not _is_blank(block)):
+            blocks.append(block)
+    return blocks
+
+
+def _labelled(parts: Iterable[Part], writing: BodyWriting) -> Iterable[Part]:
+    """Yield parts, each medium with a label before it."""
+    for part in parts:
+        if isinstance(part, MediaPart):
+            writing.media += 1
+            yield TextPart(text=f"Media {writing.media}:")
+        yield part
+
+
+def _is_blank(block: dict[str, Any]) -> bool:
+    """Whether a block is a text without words, which the service refuses."""
+    return block.get("type") == "text" and not str(block.get("text", "")).strip()
+
+
+def _block(part: Part, role: str, message: Message, writing: BodyWriting) -> dict[str, Any] | None:
+    """Return a part as a block; None for what cannot be said, or not in this role."""
+    match part:
+        case TextPart() | DataPart():
+            return _text(part, writing)
+        case MediaPart():
+            shown = _medium(part, writing) if role in ("user", "result") else None
+            return shown or {"type": "text", "text": described(part)}
+        case ReasoningPart() if role == "assistant" and NAME in part.metadata:
+            return _thought(part, writing.is_native(message))
+        case ForeignPart() if part.dialect == NAME and _is_place_of(message, role, writing):
+            return as_object(writing.own(part))
+        case _:
+            return None
+
+
+def _is_place_of(message: Message, role: str, writing: BodyWriting) -> bool:
+    """Whether a block of the format's own may stand in a role: in the one that it came in, which a viewpoint may change."""
+    if role == "system":
+        return writing.is_native(message)
+    return role == "result" or message.role_hint_for_llm in (None, role)
+
+
+def _text(part: TextPart | DataPart, writing: BodyWriting) -> dict[str, Any]:
+    block: dict[str, Any] = {"type": "text", "text": text_of(part)}
+    found = part.citations if isinstance(part, TextPart) else ()
+    if citations := [_citation(each) for each in found if NAME in each.metadata]:
+        block["citations"] = citations
+    return _with_settings(block, writing.notes(part))
+
+
+def _citation(citation: Citation) -> dict[str, Any]:
+    """Return a citation that came from here. Others cannot be said: they lack the place in a document, or its proof."""
+    rest = thaw(citation.metadata[NAME])
+    title = TITLES.get(str(rest.get("type")), "title")
+    words = {"cited_text": citation.quote, title: citation.title, "url": citation.url, "source": citation.source}
+    return {**rest, **{key: value for key, value in words.items() if value is not None}}
+
+
+def _thought(part: ReasoningPart, is_native: bool) -> dict[str, Any] | None:
+    if part.encrypted_content is not None:
+        return {"type": "redacted_thinking", "data": part.encrypted_content}
+    if part.signature is not None:
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+    return {"type": "thinking", "thinking": part.text} if is_native else None
+
+
+def _with_settings(block: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    if notes:
+        block.update((key, thaw(notes[key])) for key in SETTINGS[block["type"]] if key in notes)
+    return block
+
+
+# ---------------------------------------------------------------- media
+
+
+def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+    source = _source(part)
+    if source is None:
+        return None
+    block: dict[str, Any] = {"type": part.modality, "source": source}
+    if part.modality == "document" and part.prompt_hint:
+        block["title"] = part.prompt_hint
+    return _with_settings(block, writing.notes(part))
+
+
+def _source(part: MediaPart) -> dict[str, Any] | None:
+    """Return where a medium comes from; None for one that the format does not take."""
+    if part.modality not in ("image", "document"):
+        return None
+    if (file := file_id(part.url, FILE)) is not None:
+        return {"type": "file", "file_id": file}
+    mime = _TYPES.get(mime_of(part), mime_of(part))
+    if (split := split_data_url(part.url)) is not None:
+        return _bytes_source(part.modality, mime, split[1])
+    if part.url[:4].lower() == "http" and (part.modality == "image" or mime == "application/pdf"):
+        return {"type": "url", "url": part.url}
+    return None
+
+
+def _bytes_source(modality: str, mime: str, data: str) -> dict[str, Any] | None:
+    if mime in _IMAGES if modality == "image" else mime == "application/pdf":
+        return {"type": "base64", "media_type": mime, "data": data.translate(_STANDARD)}
+    if modality == "document" and mime.startswith("text/") and (text := _decoded(data)):
+        return {"type": "text", "media_type": "text/plain", "data": text}
+    return None
+
+
+def _decoded(data: str) -> str | None:
+    try:
+        return b64decode(data.translate(_STANDARD), validate=True).decode()
+    except (NotBase64, UnicodeDecodeError):
+        return None
+
+
+# ---------------------------------------------------------------- calls and results
+
+
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, Any]:
+    block: dict[str, Any] = {
+        "type": "tool_use",
+        "id": writing.aliases.invocation(message),
+        "name": writing.aliases.option(call.option_name),
+        "input": arguments_object(call),
+    }
+    return _with_settings(block, writing.notes(message))
+
+
+def _answer(
+    message: Message, outcome: OptionResultPayload, shown: list[dict[str, Any]], writing: BodyWriting
+) -> dict[str, Any]:
+    """Return a result. What an error may not hold goes into `shown`, for after the results."""
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": writing.aliases.invocation(message)}
+    if outcome.is_error:
+        block["is_error"] = True
+        said = _error_blocks(message, outcome, shown, writing)
+    else:
+        said = _outcome_blocks(message, outcome, writing)
+    notes = writing.notes(message)
+    if said:
+        block["content"] = _content(said, notes)
+    return _with_settings(block, notes)
+
+
+def _outcome_blocks(message: Message, outcome: OptionResultPayload, writing: BodyWriting) -> list[dict[str, Any]]:
+    has_result = outcome.__dict__["result"] is not None
+    blocks = [{"type": "text", "text": outcome_text(outcome)}] if has_result else []
+    if not outcome.parts:
+        return blocks
+    blocks += filter(None, (_block(part, "result", message, writing) for part in outcome.parts))
+    return blocks if writing.is_native(message) else [block for block in blocks if not _is_blank(block)]
+
+
+def _error_blocks(
+    message: Message, outcome: OptionResultPayload, shown: list[dict[str, Any]], writing: BodyWriting
+) -> list[dict[str, Any]]:
+    """Return an error in words, and nothing else: the service refuses other content in it."""
+    words = error_text(outcome)
+    blocks = [{"type": "text", "text": _FAILED if not words or words.isspace() else words}]
+    for part in outcome.parts:
+        block = _block(part, "result", message, writing)
+        if block is not None and block.get("type") == "text":
+            blocks += [] if _is_blank(block) else [block]
+        elif isinstance(part, MediaPart) and block is not None:
+            label = f"{part.modality} of {writing.aliases.invocation(message)}"
+            blocks.append({"type": "text", "text": f"[{label}: shown below]"})
+            shown += [{"type": "text", "text": f"{label}:"}, block]
+    return blocks

@@ -1,0 +1,214 @@
+"""Reads a content: what its parts say in a row is one message, each function call and each response is one.
+
+A call needs no id here. Where it has none, one is made from the place and the content of its turn, and noted as not written.
+A response without an id answers the first open call of its name in the turn before; so does one whose id nobody has called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from antiphon.dialects._said import read_arguments
+from antiphon.dialects._units import Reading, Unit, kind_of
+from antiphon.dialects.gemini._citations import read_citations
+from antiphon.dialects.gemini._keys import DATA, NAME, known, spelled_otherwise
+from antiphon.dialects.gemini._media import read_medium
+from antiphon.dialects.gemini._outcome import read_outcome
+from antiphon.dialects.gemini._wire import ANSWER, ROLES
+from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
+from antiphon.messages._names import is_name
+
+__all__ = ["read", "read_instructions"]
+
+_WITH_ID = "\n"
+"""Ends the key under which calls that have an id wait; no name has a line break."""
+_TYPES: dict[str, type] = {"id": str, "name": str, "args": dict, "response": dict, "parts": list}
+
+
+def read(unit: Unit) -> None:
+    """Say what one content says."""
+    if not unit.value.keys() & {"role", "parts"} and unit.root != ANSWER:  # an answer may be cut before it says anything
+        unit.fail("expected a content with parts")
+    speaker = _speaker(unit)
+    parts = [known(part) for part in unit.objects("parts")]
+    cited = read_citations(unit.reading.beside, parts) if unit.reading.beside else {}
+    pieces = list(_pieces(parts))
+    fields: dict[str, Any] = {"id": _id(unit), "policy": speaker, "role_hint_for_llm": speaker}
+    if speaker == "assistant" and len(pieces) > 1:
+        fields["turn_id"] = fields["id"]
+    if any(kind == "functionCall" for kind, _ in pieces):
+        unit.reading.waiting, unit.reading.ids = {}, set()
+    for kind, places in pieces:
+        if kind == "functionCall":
+            _call(unit, places[0], parts[places[0]], fields)
+        elif kind == "functionResponse":
+            _answer(unit, places[0], parts[places[0]], fields["id"])
+        else:
+            said = [_part(unit, place, parts[place], cited.get(place, ())) for place in places]
+            unit.say({"kind": "parts", "parts": said}, **fields)
+
+
+def read_instructions(unit: Unit) -> None:
+    """Say what the content for instructions says."""
+    said = [_part(unit, place, known(part), ()) for place, part in enumerate(unit.objects("parts"))]
+    unit.say({"kind": "parts", "parts": said}, id=_id(unit), policy="system", role_hint_for_llm="system")
+
+
+def _speaker(unit: Unit) -> str:
+    role = unit.maybe_text("role") or ("model" if unit.root == ANSWER else "user")
+    if role not in ROLES:
+        unit.fail(f"unknown role {role!r}; expected user or model", "role")
+    return ROLES[role]
+
+
+def _id(unit: Unit) -> str:
+    return unit.own_id("id" if is_name(unit.value.get("id")) else "")
+
+
+def _pieces(parts: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
+    """Yield what becomes one message each: the kind, and the places of its parts."""
+    run: list[int] = []
+    for place, given in enumerate(parts):
+        kind = _kind(given)
+        if not kind:
+            run.append(place)
+            continue
+        if run:
+            yield "", run
+            run = []
+        yield kind, [place]
+    if run or not parts:
+        yield "", run
+
+
+def _kind(given: dict[str, Any]) -> str:
+    """Return what a part holds, if that is a message of its own."""
+    for kind in ("functionCall", "functionResponse"):
+        if kind in given and given.keys() & DATA == {kind}:
+            return kind if kind == "functionResponse" or _is_whole(given[kind]) else ""
+    return ""
+
+
+def _is_whole(call: Any) -> bool:
+    """Whether a call came to its end: nobody may run half of one."""
+    held = known(cast("dict[str, Any]", call)) if isinstance(call, dict) else {"name": None}
+    return "name" in held and not held.get("partialArgs") and not held.get("willContinue")
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def _part(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
+    """Return a part. One that holds what the core has no word for, more than one thing or none is kept whole."""
+    part = cast("dict[str, Any]", unit.value["parts"][place])
+    if given.keys() & DATA == {"text"}:
+        return _text(unit, place, given, citations)
+    return read_medium(part) or ForeignPart(dialect=NAME, value=part)
+
+
+def _text(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
+    text = given["text"]
+    if not isinstance(text, str):
+        unit.fail(f"expected text, found {kind_of(text)}", "parts", place, "text")
+    if len(given) == 1:
+        return TextPart(text=text, citations=tuple(citations))
+    notes = _notes(unit, place, given)
+    if given.get("thought") is True:
+        return ReasoningPart(text=text, signature=notes.pop("thoughtSignature", None), metadata={NAME: notes})
+    return TextPart(text=text, citations=tuple(citations), metadata={NAME: notes} if notes else {})
+
+
+def _notes(unit: Unit, place: int, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what must be remembered of a part: its proof, and keys that are spelled otherwise."""
+    notes: dict[str, Any] = {}
+    if isinstance(given.get("thoughtSignature"), str):
+        notes["thoughtSignature"] = given["thoughtSignature"]
+    if snake := spelled_otherwise(unit.value["parts"][place]):
+        notes["snake"] = snake
+    return notes
+
+
+# ---------------------------------------------------------------- calls and results
+
+
+def _held(unit: Unit, place: int, given: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return what a part holds, all of it of the right type."""
+    if not isinstance(given[kind], dict):
+        unit.fail(f"expected an object, found {kind_of(given[kind])}", "parts", place, kind)
+    held = known(given[kind])
+    for key, expected in _TYPES.items():
+        if key in held and not isinstance(held[key], expected):
+            wanted = kind_of(expected())
+            unit.fail(f"expected {wanted}, found {kind_of(held[key])}", "parts", place, kind, key)
+    return held
+
+
+def _call(unit: Unit, place: int, given: dict[str, Any], fields: dict[str, Any]) -> None:
+    held = _held(unit, place, given, "functionCall")
+    arguments, text = read_arguments(held.get("args", {}))
+    option = unit.alias(held["name"])
+    invocation = unit.alias(held["id"]) if held.get("id") else f"{fields['id']}-{place}"
+    payload = {
+        "kind": "option_call",
+        "invocation_id": invocation,
+        "option_name": option,
+        "arguments": arguments,
+        "arguments_text": text,
+    }
+    notes = _notes(unit, place, given) | ({} if held.get("id") else {"no_id": True})
+    call = unit.say(payload, metadata={NAME: notes}, **fields)
+    unit.reading.calls[invocation] = call
+    unit.reading.waiting.setdefault(option if "no_id" in notes else f"{option}{_WITH_ID}", []).append(call)
+
+
+def _answer(unit: Unit, place: int, given: dict[str, Any], unit_id: str) -> None:
+    held = _held(unit, place, given, "functionResponse")
+    invocation, option = unit.alias(held.get("id", "")), unit.alias(held.get("name", ""))
+    call = _answered(unit, invocation, option)
+    if call is not None:
+        invocation = str(call.invocation_id)
+    option = option or ("unknown" if call is None else _option(call))
+    outcome, form = read_outcome(held["response"]) if "response" in held else ({}, None)
+    notes = _notes(unit, place, given) | ({} if held.get("id") else {"no_id": True}) | ({"form": form} if form else {})
+    payload = {
+        "kind": "option_result",
+        "invocation_id": invocation or f"{unit_id}-{place}",
+        "option_name": option,
+        "parts": [read_medium(part) or ForeignPart(dialect=NAME, value=part) for part in _shown(unit, place, held)],
+        **outcome,
+    }
+    unit.say(payload, id=unit_id, policy=option, role_hint_for_llm="tool", metadata={NAME: notes})
+
+
+def _answered(unit: Unit, invocation: str, option: str) -> Message | None:
+    """Return the call that a response answers, and wait for it no longer."""
+    reading = unit.reading
+    call = reading.calls.get(invocation) if invocation else None
+    for queue in (option, *(() if invocation else (f"{option}{_WITH_ID}",))):
+        call = call or _first_open(reading, queue)
+    if call is not None:
+        reading.ids.add(str(call.invocation_id))
+    return call
+
+
+def _first_open(reading: Reading, queue: str) -> Message | None:
+    waiting = reading.waiting.get(queue)
+    while waiting:
+        call = waiting.pop(0)
+        if call.invocation_id not in reading.ids:
+            return call
+    return None
+
+
+def _option(call: Message) -> str:
+    return cast("OptionCallPayload", call.payload).option_name
+
+
+def _shown(unit: Unit, place: int, held: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a response shows besides."""
+    parts = cast("list[Any]", held.get("parts", []))
+    for index, part in enumerate(parts):
+        if not isinstance(part, dict):
+            unit.fail(f"expected an object, found {kind_of(part)}", "parts", place, "functionResponse", "parts", index)
+    return parts

@@ -1,0 +1,253 @@
+"""The fold of streamed Gemini responses: each chunk is a whole response that holds the next parts.
+
+Nothing says where a part goes on: texts that follow each other are one text, unless they differ in kind or one of them is
+signed, because a signature holds for its part as it is. A call comes whole, or (on the enterprise endpoint) as values at JSON
+paths, until one of its parts no longer says that it will continue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import StringIO
+from itertools import pairwise
+from typing import Any, cast
+
+from antiphon.dialects._fold import (
+    Delta,
+    EventError,
+    Folding,
+    called,
+    grow,
+    grown,
+    index_in,
+    json_text,
+    keep,
+    kept_list,
+    object_in,
+    objects_in,
+    settled,
+    text_in,
+)
+from antiphon.messages import current_limits
+
+__all__ = ["FOLD"]
+
+_SIGNATURE = "thoughtSignature"
+_STEP = re.compile(r"""\.([^.\[\]'"\s]+)|\[(\d{1,9})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
+_VALUES = ("numberValue", "boolValue")
+"""Besides text; without any, the value is null."""
+_EXTENDED = frozenset({"chosenCandidates", "topCandidates"})
+"""Lists of which each chunk has the next elements."""
+_UNITED = frozenset({"citations", "citationSources"})
+"""Lists of which each chunk has the next elements, or all so far."""
+
+
+@dataclass(slots=True)
+class GeminiFold(Folding):
+    """A response so far."""
+
+    top: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What is said of the response as a whole."""
+    candidates: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """By index, with content."""
+    opened: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """The parts of each candidate that are calls whose arguments still come."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.candidates and not self.top
+
+    @property
+    def is_finished(self) -> bool:
+        if not self.candidates:
+            return bool(object_in(self.top, "promptFeedback").get("blockReason"))
+        return all(candidate.get("finishReason") for candidate in self.candidates.values())
+
+    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+        if not event.keys() & {"candidates", "promptFeedback", "usageMetadata", "responseId"}:
+            self.count_unknown(event)
+            return
+        candidates = objects_in(event, "candidates")
+        for key, value in event.items():
+            if key != "candidates":
+                _merge(self.top, key, value)
+        for candidate in candidates:
+            index = index_in(candidate, "index", 0)
+            told = [*self._add_candidate(str(index), candidate)]
+            if index == 0:
+                yield from told
+        if object_in(event, "usageMetadata"):
+            yield from self.tell_value("usage", None, self.top["usageMetadata"])
+        if reason := text_in(object_in(event, "promptFeedback"), "blockReason"):
+            yield Delta("finish", text=reason)
+
+    def _add_candidate(self, index: str, candidate: dict[str, Any]) -> Iterator[Delta]:
+        held = self.candidates.setdefault(index, {})
+        for key, value in candidate.items():
+            if key != "content":
+                _merge(held, key, value)
+        if "content" in candidate:
+            yield from self._add_content(index, held, object_in(candidate, "content"))
+        if text_in(candidate, "finishReason"):
+            yield Delta("finish", text=candidate["finishReason"])
+
+    def _add_content(self, index: str, held: dict[str, Any], content: dict[str, Any]) -> Iterator[Delta]:
+        kept = held["content"] = object_in(held, "content")
+        for key, value in content.items():
+            if key != "parts":
+                keep(kept, key, value)
+        parts = kept_list(kept, "parts")
+        for part in objects_in(content, "parts"):
+            yield from self._add_part(index, parts, part)
+
+    # ---------------------------------------------------------------- parts
+
+    def _add_part(self, index: str, parts: list[Any], part: dict[str, Any]) -> Iterator[Delta]:
+        if isinstance(part.get("text"), str):
+            yield from self._add_text(index, parts, part)
+        elif isinstance(part.get("functionCall"), dict):
+            yield from self._add_call(index, parts, part)
+        else:
+            parts.append(part)
+        if isinstance(part.get(_SIGNATURE), str):
+            yield from self.tell("signature", _piece(index, parts), part[_SIGNATURE])
+
+    def _add_text(self, index: str, parts: list[Any], part: dict[str, Any]) -> Iterator[Delta]:
+        last: dict[str, Any] = parts[-1] if parts else {}
+        if not _goes_on(last, part):
+            last = {**part, "text": ""}
+            parts.append(last)
+        piece = _piece(index, parts)
+        text = self.clean(piece, part["text"])
+        grow(last, "text", text)
+        yield from self.tell("reasoning" if part.get("thought") else "text", piece, text)
+
+    def _add_call(self, index: str, parts: list[Any], part: dict[str, Any]) -> Iterator[Delta]:
+        added, opened = part["functionCall"], self.opened.setdefault(index, [])
+        place = opened.pop() if opened and _is_same(parts[opened[-1]]["functionCall"], added) else len(parts)
+        if place == len(parts):
+            parts.append({"functionCall": {}})
+        for key, value in part.items():
+            if key != "functionCall":
+                keep(parts[place], key, value)
+        call, piece = parts[place]["functionCall"], f"{index} {place}"
+        for key, value in added.items():
+            if key not in ("partialArgs", "willContinue"):
+                keep(call, key, value)
+        if added.get("willContinue"):
+            opened.append(place)
+        yield from self.tell_call(piece, call.get("name"), call.get("id"))
+        if isinstance(added.get("args"), dict):
+            yield from self.tell("arguments", piece, json_text(added["args"]))
+        yield from self._add_values(call, piece, objects_in(added, "partialArgs"))
+
+    def _add_values(self, call: dict[str, Any], piece: str, values: list[dict[str, Any]]) -> Iterator[Delta]:
+        for value in values:
+            path = text_in(value, "jsonPath")
+            call["args"] = object_in(call, "args")
+            if isinstance(value.get("stringValue"), str):
+                value["stringValue"] = self.clean(f"{piece} {path}", value["stringValue"])
+            _set(call["args"], _steps(path), value)
+            yield from self.tell_value("arguments", piece, value)
+
+    # ---------------------------------------------------------------- what there is
+
+    def unfinished(self) -> tuple[str, ...]:
+        places = ((index, place) for index, opened in self.opened.items() for place in opened)
+        calls = (self.candidates[index]["content"]["parts"][place]["functionCall"] for index, place in places)
+        return (*(called(call.get("name"), call.get("id")) for call in calls), *self.half_characters())
+
+    def body(self, *, whole: bool = False) -> dict[str, Any]:
+        candidates = [self._candidate(index, whole) for index in sorted(self.candidates, key=int)]
+        top = settled(self.top)
+        return {**top, "candidates": candidates} if candidates else cast("dict[str, Any]", top)
+
+    def _candidate(self, index: str, whole: bool) -> dict[str, Any]:
+        candidate = cast("dict[str, Any]", settled(self.candidates[index]))
+        parts, opened = candidate.get("content", {}).get("parts", []), self.opened.get(index, [])
+        kept = [part for place, part in enumerate(parts) if not (whole and place in opened)]
+        if any(not _is_nothing(part) for part in kept):
+            kept = [part for part in kept if not _is_nothing(part)]
+        if "content" in candidate:
+            candidate["content"]["parts"] = kept
+        return candidate
+
+
+FOLD = GeminiFold
+
+
+def _piece(index: str, parts: list[Any]) -> str:
+    return f"{index} {len(parts) - 1}"
+
+
+def _goes_on(last: dict[str, Any], part: dict[str, Any]) -> bool:
+    """Whether a text goes on with the one before it: they are the same but for the words, and neither is signed."""
+    if "text" not in last or _SIGNATURE in last or _SIGNATURE in part:
+        return False
+    others = ({key: value for key, value in each.items() if key != "text"} for each in (last, part))
+    return next(others) == next(others)
+
+
+def _is_same(call: dict[str, Any], added: dict[str, Any]) -> bool:
+    """Whether a part goes on with an open call: it has no name of its own, or the same id."""
+    return not added.get("name") or bool(added.get("id") and added["id"] == call.get("id"))
+
+
+def _is_nothing(part: dict[str, Any]) -> bool:
+    """Whether a part is the empty text that chunks without words have."""
+    return part.get("text") == "" and part.keys() <= {"text", "thought"}
+
+
+def _merge(holder: dict[str, Any], key: str, value: Any) -> None:
+    """Add what is said of a response or candidate: counts and facts replace, key by key; few lists grow."""
+    held = holder.get(key)
+    if isinstance(held, dict) and isinstance(value, dict):
+        for inner, each in cast("dict[str, Any]", value).items():
+            _merge(cast("dict[str, Any]", held), inner, each)
+    elif isinstance(held, list) and isinstance(value, list) and key in _EXTENDED | _UNITED:
+        kept, added = cast("list[Any]", held), cast("list[Any]", value)
+        kept += [each for each in added if key in _EXTENDED or each not in kept]
+    else:
+        keep(holder, key, value)
+
+
+# ---------------------------------------------------------------- values at JSON paths
+
+
+def _steps(path: str) -> list[str | int]:
+    """Take a JSON path apart: names and positions, as RFC 9535 writes a path to one value."""
+    steps: list[str | int] = []
+    end = 1
+    while path[:1] == "$" and (found := _STEP.match(path, end)) is not None:
+        name, position, single, double = found.groups()
+        steps.append(int(position) if position is not None else re.sub(r"\\(.)", r"\1", name or single or double or ""))
+        end = found.end()
+    if not steps or end != len(path) or isinstance(steps[0], int) or len(steps) > current_limits().depth:
+        raise EventError(f"expected the path of one argument, found {path[:80]!r}", "jsonPath")
+    return steps
+
+
+def _set(arguments: dict[str, Any], steps: list[str | int], given: dict[str, Any]) -> None:
+    """Put a value at a path; a text that is there goes on."""
+    holder: Any = arguments
+    for step, after in pairwise(steps):
+        holder = _at(holder, step, [] if isinstance(after, int) else {})
+    held, text = _at(holder, steps[-1], None), given.get("stringValue")
+    if isinstance(text, str):
+        holder[steps[-1]] = grown(held if isinstance(held, str | StringIO) else None, text)
+    else:
+        holder[steps[-1]] = next((given[kind] for kind in _VALUES if given.get(kind) is not None), None)
+
+
+def _at(holder: Any, step: str | int, begun: Any) -> Any:
+    """Return what a container holds at a step; what is not there begins."""
+    if isinstance(step, str) and isinstance(holder, dict):
+        return cast("dict[str, Any]", holder).setdefault(step, begun)
+    if isinstance(step, int) and isinstance(holder, list) and step <= len(cast("list[Any]", holder)):
+        values = cast("list[Any]", holder)
+        if step == len(values):
+            values.append(begun)
+        return values[step]
+    raise EventError(f"no value can be put at {step!r}", "jsonPath")

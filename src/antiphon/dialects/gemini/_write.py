@@ -1,0 +1,220 @@
+"""Writes contents: what the model says in one breath with its calls, all results of it, or what a user says.
+
+The newest models refuse a call without the signature that they gave it, and no one else has one to give. For calls from
+elsewhere there is a documented stand-in, on the first call of each step. Only the current turn is checked, but which one that
+is depends on what comes later; so it stands on every step, and a longer history begins like a shorter one.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.dialects._media import described
+from antiphon.dialects._said import arguments_object, text_of
+from antiphon.dialects._units import as_object, notes_of
+from antiphon.dialects.gemini._keys import NAME, respelled
+from antiphon.dialects.gemini._media import write_medium
+from antiphon.dialects.gemini._outcome import write_outcome
+from antiphon.messages import (
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+    ReasoningPart,
+    TextPart,
+    thaw,
+)
+from antiphon.messages._model import EMPTY
+
+__all__ = ["OPTIONS", "before", "together", "write", "write_instructions"]
+
+OPTIONS = frozenset({"media_labels"})
+_STAND_IN = b64encode(b"skip_thought_signature_validator").decode()
+_PLACEHOLDER = "."
+"""The least that a user can say."""
+_INSTRUCTION = "[System instruction]: "
+"""How an instruction begins that had to become a user's: the format has a place for it in front only."""
+_ROLES = {"assistant": "model", "user": "user"}
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Say whether a message goes into what was begun: all results of one breath do, wherever they come from."""
+    if type(message.payload) is OptionResultPayload:
+        return type(group[-1].payload) is OptionResultPayload
+    return said_together(group, message)
+
+
+def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+    """Return a user's content where one must stand: in front of everything, and between words of the model and a call."""
+    if previous is not None and _role(previous, writing) == "user":
+        return None
+    if _role(group, writing) == "user":
+        return None
+    if previous is None or any(type(message.payload) is OptionCallPayload for message in group):
+        return {"role": "user", "parts": [{"text": _PLACEHOLDER}]}
+    return None
+
+
+def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Write messages that belong together as one content; what says nothing, as none."""
+    role = _role(group, writing)
+    parts: list[dict[str, Any]] = []
+    is_first = True
+    for message in _in_order(group, writing) if writing.memory and len(group) > 1 else group:
+        payload = message.payload
+        if type(payload) is PartsPayload:
+            parts += _said(message, payload.parts, role, writing)
+        elif type(payload) is OptionCallPayload:
+            parts.append(_call(message, payload, writing, is_first=is_first))
+            is_first = False
+        else:
+            parts.append(_answer(message, cast("OptionResultPayload", payload), writing))
+    if not parts and (group[0].parts or not writing.is_native(group[0])):
+        return []
+    return [{"role": role, "parts": parts}]
+
+
+def write_instructions(messages: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+    """Write the content for instructions; none if they say nothing."""
+    parts = [part for message in messages for part in _said(message, message.parts, "system", writing)]
+    return {"parts": parts} if parts or writing.is_native(messages[0]) else None
+
+
+def _role(group: Sequence[Message], writing: BodyWriting) -> str:
+    """Return whose content it is. Who calls is the model, even where its words are another's to whoever looks."""
+    if len(group) > 1 and any(type(message.payload) is OptionCallPayload for message in group):
+        return "model"
+    return _ROLES.get(writing.role(group[0]), "user")
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, Any]]:
+    is_native = writing.is_native(message)
+    is_own = _ROLES.get(str(message.role_hint_for_llm), role) == role
+    is_labelled = role == "user" and bool(writing.options.get("media_labels"))
+    written: list[dict[str, Any]] = []
+    for part in parts:
+        if is_labelled and type(part) is MediaPart:
+            writing.media += 1
+            written.append({"text": f"Media {writing.media}:"})
+        shown = _text(part, is_native, is_own) if type(part) is TextPart else _part(part, role, is_native, is_own)
+        if shown is not None:
+            written.append(shown)
+    is_instruction = role == "user" and message.role_hint_for_llm != "user" and writing.role(message) == "system"
+    return _marked(written) if is_instruction and written else written
+
+
+def _marked(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    first = written[0].get("text", "")
+    return [{"text": f"{_INSTRUCTION}{first}"}, *(written[1:] if first else written)]
+
+
+def _text(part: TextPart, is_native: bool, is_own: bool) -> dict[str, Any] | None:
+    """Write a text; an empty one only where one was, or to hold a signature."""
+    if part.__dict__["metadata"] is EMPTY:
+        return {"text": part.text} if part.text or is_native else None
+    notes: Mapping[str, Any] = notes_of(part, NAME) if is_own else {}
+    return _noted({"text": part.text}, notes) if part.text or is_native or "thoughtSignature" in notes else None
+
+
+def _part(part: Part, role: str, is_native: bool, is_own: bool) -> dict[str, Any] | None:
+    """Write a part; None for what cannot be said here: thoughts and things of its own belong to who said them."""
+    if type(part) is MediaPart:
+        is_taken = is_native or role != "system"
+        return (write_medium(part, is_own=is_own) if is_taken else None) or {"text": described(part)}
+    if type(part) is DataPart:
+        return {"text": text} if (text := text_of(part)) else None
+    if type(part) is ReasoningPart:
+        return _thought(part) if is_own else None
+    return _own(cast("ForeignPart", part)) if is_own else None
+
+
+def _noted(written: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part with its signature, spelled as it came."""
+    if not notes:
+        return written
+    if "thoughtSignature" in notes:
+        written["thoughtSignature"] = notes["thoughtSignature"]
+    return respelled(written, notes["snake"]) if "snake" in notes else written
+
+
+def _thought(part: ReasoningPart) -> dict[str, Any] | None:
+    """Write what was thought here; what others thought is theirs, and so is the proof of it."""
+    if NAME not in part.metadata:
+        return None
+    written: dict[str, Any] = {"text": part.text, "thought": True}
+    if part.signature is not None:
+        written["thoughtSignature"] = part.signature
+    return _noted(written, notes_of(part, NAME))
+
+
+def _own(part: ForeignPart) -> dict[str, Any] | None:
+    return as_object(thaw(part.value)) if part.dialect == NAME else None
+
+
+# ---------------------------------------------------------------- calls and results
+
+
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is_first: bool) -> dict[str, Any]:
+    held: dict[str, Any] = {"name": writing.aliases.option(call.option_name), "args": arguments_object(call)}
+    written: dict[str, Any] = {"functionCall": held}
+    notes = writing.notes(message)
+    if notes.get("no_id"):
+        writing.memory[call.invocation_id] = len(writing.memory)
+    else:
+        held["id"] = writing.aliases.invocation(message)
+    if is_first and not writing.is_native(message):
+        written["thoughtSignature"] = _STAND_IN
+    return _noted(written, notes)
+
+
+def _in_order(group: Sequence[Message], writing: BodyWriting) -> Sequence[Message]:
+    """Return results of calls without an id, function by function, in the order of the calls, which tells them apart."""
+    places: dict[str, list[int]] = {}
+    for place, message in enumerate(group):
+        if type(message.payload) is OptionResultPayload and message.payload.invocation_id in writing.memory:
+            places.setdefault(message.payload.option_name, []).append(place)
+    ordered = list(group)
+    for same in places.values():
+        called = sorted(same, key=lambda place: cast("int", writing.memory[str(group[place].invocation_id)]))
+        for place, origin in zip(same, called, strict=True):
+            ordered[place] = group[origin]
+    return ordered
+
+
+def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting) -> dict[str, Any]:
+    words: list[str] = []
+    media: list[dict[str, Any]] = []
+    for part in outcome.parts:
+        _show(part, words, media)
+    notes = writing.notes(message)
+    response = write_outcome(outcome, words, notes.get("form"))
+    held: dict[str, Any] = {"name": writing.aliases.option(outcome.option_name), "response": response}
+    if outcome.invocation_id not in writing.memory and not notes.get("no_id"):
+        held["id"] = writing.aliases.invocation(message)
+    if media:
+        held["parts"] = media
+    return _noted({"functionResponse": held}, notes)
+
+
+def _show(part: Part, words: list[str], media: list[dict[str, Any]]) -> None:
+    """Put a part of a result where it belongs: media beside the object, words into it."""
+    if type(part) is TextPart or type(part) is DataPart:
+        words += [text] if (text := text_of(part)) else []
+    elif type(part) is MediaPart:
+        shown = write_medium(part)
+        if shown is None:
+            words.append(described(part))
+        else:
+            media.append(shown)
+    elif type(part) is ForeignPart and (own := _own(part)) is not None:
+        media.append(own)

@@ -1,0 +1,202 @@
+"""Reads a chat message: what one of six roles says, with its calls; the legacy function call among them."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from antiphon.dialects._media import as_data_url, file_urn, modality_of, split_data_url
+from antiphon.dialects._said import count_of, read_arguments
+from antiphon.dialects._units import Unit, as_object, kind_of
+from antiphon.dialects.openai_chat._wire import NAME, ROLES
+from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
+
+__all__ = ["AUDIO", "FILE", "REASONING", "read"]
+
+FILE, AUDIO = "openai-file", "openai-audio"
+"""Whose ids the ids of files and spoken answers are."""
+REASONING = ("reasoning_content", "reasoning")
+"""Where compatible servers put what the model thought."""
+
+
+def read(unit: Unit) -> None:
+    """Say what one chat message says."""
+    role = unit.text("role")
+    if role not in ROLES:
+        unit.fail(f"unknown role {role!r}; expected one of {', '.join(sorted(ROLES))}", "role")
+    match role:
+        case "tool":
+            _answer(unit, unit.text("tool_call_id"))
+        case "function":
+            _legacy_answer(unit)
+        case "assistant":
+            _assistant(unit)
+        case _:
+            _talk(unit, "system" if role == "developer" else role)
+
+
+def _talk(unit: Unit, role: str) -> None:
+    parts = {"kind": "parts", "parts": _content(unit)}
+    unit.say(parts, policy=_speaker(unit, role), role_hint_for_llm=role, metadata={NAME: _form(unit)})
+
+
+def _form(unit: Unit) -> dict[str, Any]:
+    """Return a note where one text is given as a list, which is not the usual way."""
+    content = unit.value.get("content")
+    return {"list": True} if isinstance(content, list) and len(cast("list[Any]", content)) == 1 else {}
+
+
+def _speaker(unit: Unit, role: str) -> str:
+    return unit.alias(unit.maybe_text("name") or role)
+
+
+def _assistant(unit: Unit) -> None:
+    calls = [_call(unit, index, call) for index, call in enumerate(unit.objects("tool_calls"))]
+    if (legacy := as_object(unit.value.get("function_call"))) is not None:
+        calls.append(_legacy_call(unit, legacy))
+    parts = [*_reasoning(unit), *_content(unit), *_spoken(unit)]
+    if calls and all(isinstance(part, TextPart) and not part.text for part in parts):
+        parts = []
+    fields: dict[str, Any] = {"policy": _speaker(unit, "assistant"), "role_hint_for_llm": "assistant"}
+    if len(calls) + bool(parts) > 1:
+        fields["turn_id"] = unit.own_id("id")
+    if parts or not calls:
+        unit.say({"kind": "parts", "parts": parts}, metadata={NAME: _form(unit)}, **fields)
+    for call, notes in calls:
+        unit.reading.calls[call["invocation_id"]] = unit.say(call, metadata={NAME: notes}, **fields)
+
+
+def _reasoning(unit: Unit) -> list[Part]:
+    found = [(key, unit.value.get(key)) for key in REASONING]
+    return [ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in found if isinstance(text, str) and text]
+
+
+def _spoken(unit: Unit) -> list[Part]:
+    """Return what an answer says besides its content: a refusal, a voice."""
+    parts: list[Part] = []
+    if (refusal := unit.maybe_text("refusal")) is not None:
+        parts.append(TextPart(text=refusal, metadata={NAME: {"refusal": "field"}}))
+    audio = as_object(unit.value.get("audio"))
+    if audio is not None and isinstance(audio.get("id"), str) and audio["id"]:
+        parts.append(MediaPart(modality="audio", url=file_urn(AUDIO, audio["id"])))
+    return parts
+
+
+# ---------------------------------------------------------------- content
+
+
+def _content(unit: Unit) -> list[Part]:
+    content = unit.value.get("content")
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [TextPart(text=content, citations=_citations(unit))]
+    return [_part(unit, index, part) for index, part in enumerate(unit.objects("content"))]
+
+
+def _citations(unit: Unit) -> tuple[Citation, ...]:
+    if not isinstance(unit.value.get("annotations"), list):
+        return ()
+    found = [as_object(each.get("url_citation")) for each in unit.objects("annotations")]
+    return tuple(Citation(**_place(each)) for each in found if each is not None)
+
+
+def _place(citation: dict[str, Any]) -> dict[str, Any]:
+    start, end = count_of(citation.get("start_index")), count_of(citation.get("end_index"))
+    return {"url": _text(citation, "url"), "title": _text(citation, "title"), "start": start, "end": end}
+
+
+def _text(found: dict[str, Any], key: str) -> str | None:
+    return found[key] if isinstance(found.get(key), str) else None
+
+
+def _part(unit: Unit, index: int, part: dict[str, Any]) -> Part:
+    kind = part.get("type")
+    inner = as_object(part.get(kind)) or {} if isinstance(kind, str) else {}
+    if kind in ("text", "refusal"):
+        if not isinstance(part.get(kind), str):
+            unit.fail(f"expected text, found {kind_of(part.get(kind))}", "content", index, str(kind))
+        return TextPart(text=part[str(kind)], metadata={NAME: {"refusal": "part"}} if kind == "refusal" else {})
+    make = _MEDIA.get(str(kind))
+    return (make and make(inner)) or ForeignPart(dialect=NAME, value=part)
+
+
+def _image(image: dict[str, Any]) -> MediaPart | None:
+    url, detail = _text(image, "url"), _text(image, "detail")
+    if not url:
+        return None
+    return MediaPart(modality="image", url=url, metadata={NAME: {"detail": detail}} if detail else {})
+
+
+def _audio(audio: dict[str, Any]) -> MediaPart | None:
+    data, ending = _text(audio, "data"), _text(audio, "format")
+    return MediaPart(modality="audio", url=as_data_url(f"audio/{ending}", data)) if data and ending else None
+
+
+def _file(file: dict[str, Any]) -> MediaPart | None:
+    url = _text(file, "file_data") or file_urn(FILE, _text(file, "file_id") or "")
+    if not url:
+        return None
+    split = split_data_url(url)
+    return MediaPart(modality=modality_of(split[0] if split else None), url=url, prompt_hint=_text(file, "filename"))
+
+
+_MEDIA = {"image_url": _image, "input_audio": _audio, "file": _file}
+
+
+# ---------------------------------------------------------------- calls and results
+
+
+def _call(unit: Unit, index: int, call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    kind = call.get("type", "function")
+    inner = as_object(call.get(str(kind)))
+    if inner is None or not isinstance(inner.get("name"), str):
+        unit.fail(f"expected a {kind} with a name", "tool_calls", index, str(kind))
+    if not isinstance(call.get("id"), str):
+        unit.fail("expected the id of the call", "tool_calls", index, "id")
+    given = inner.get("input" if kind == "custom" else "arguments", "")
+    if not isinstance(given, str):
+        unit.fail("expected the arguments as JSON text", "tool_calls", index, str(kind), "arguments")
+    notes = {"custom": True} if kind == "custom" else {}
+    return _call_payload(unit, call["id"], inner["name"], ({}, given) if notes else read_arguments(given)), notes
+
+
+def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, Any], str | None]) -> dict[str, Any]:
+    return {
+        "kind": "option_call",
+        "invocation_id": unit.alias(id or unit.own_id("id")),
+        "option_name": unit.alias(name),
+        "arguments": arguments[0],
+        "arguments_text": arguments[1],
+    }
+
+
+def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    name = call.get("name")
+    if not isinstance(name, str):
+        unit.fail("expected a function with a name", "function_call")
+    made = _call_payload(unit, f"{unit.own_id('id')}-call", name, read_arguments(str(call.get("arguments", ""))))
+    unit.reading.waiting.setdefault(name, []).append(made["invocation_id"])
+    return made, {"legacy": True}
+
+
+def _legacy_answer(unit: Unit) -> None:
+    name = unit.text("name")
+    waiting = unit.reading.waiting.get(name)
+    _answer(unit, str(waiting.pop(0)) if waiting else f"{unit.own_id('id')}-call", name, {"legacy": True})
+
+
+def _answer(unit: Unit, invocation: str, name: str | None = None, notes: dict[str, Any] | None = None) -> None:
+    invocation = unit.alias(invocation or unit.own_id("id"))
+    call = unit.reading.calls.get(invocation)
+    called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
+    option = unit.alias(name) if name else called
+    content = unit.value.get("content")
+    parts = _content(unit) if isinstance(content, list) else []
+    payload: dict[str, Any] = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
+    if isinstance(content, str):
+        payload["result"] = content
+    elif len(parts) == 1 and isinstance(parts[0], TextPart):
+        payload["result"] = parts[0].text
+    else:
+        payload["parts"] = parts
+    unit.say(payload, policy=option, role_hint_for_llm="tool", metadata={NAME: notes or {}})

@@ -1,0 +1,237 @@
+"""The fold of a streamed chat completion: chunks, whose choices hold what is added to each message.
+
+Calls have no end of their own: they are whole when their choice has a finish reason. Fragments of one call are known by
+`index`. Servers that put Chat Completions in front of another format are known to give all calls the index 0, so another
+id at the same index is another call. The id and the name are said once, or, by some servers, again with every fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from antiphon.dialects._fold import (
+    Delta,
+    DeltaKind,
+    Folding,
+    called,
+    grow,
+    index_in,
+    json_object,
+    keep,
+    kept_list,
+    object_in,
+    objects_in,
+    said,
+    settled,
+    text_in,
+)
+from antiphon.dialects._units import as_object
+
+__all__ = ["FOLD"]
+
+_SAID: dict[str, DeltaKind] = {
+    "content": "text",
+    "refusal": "refusal",
+    "reasoning_content": "reasoning",
+    "reasoning": "reasoning",
+}
+_ONCE = frozenset({"id", "type", "name", "role", "index", "format", "signature", "thought_signature"})
+"""Texts that are not said piece by piece; some servers repeat them with every fragment."""
+
+
+@dataclass(slots=True)
+class ChatFold(Folding):
+    """A chat completion so far."""
+
+    top: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What is said of the answer as a whole."""
+    choices: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """By index: the `choice`, its `message`, and its `calls`, each with its `index` among the fragments."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.choices
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.choices) and all(self._is_closed(held) for held in self.choices.values())
+
+    def _is_closed(self, held: dict[str, Any]) -> bool:
+        return self.ended or _has_reason(held)
+
+    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+        if "choices" not in event and not event.get("usage"):
+            self.count_unknown(event)
+            return
+        choices = objects_in(event, "choices")
+        for key, value in event.items():
+            if key not in ("choices", "obfuscation"):  # the latter only hides the length of a chunk
+                keep(self.top, key, value)
+        for choice in choices:
+            yield from self._add_choice(choice)
+        if event.get("usage"):
+            yield from self.tell_value("usage", None, event["usage"])
+
+    def _add_choice(self, choice: dict[str, Any]) -> Iterator[Delta]:
+        index = index_in(choice, "index", 0)
+        held = self.choices.setdefault(str(index), _begun(index))
+        told = [*self._add_message(held, object_in(choice, "delta"), str(index))]
+        if index == 0:
+            yield from told
+        for key, value in choice.items():
+            if key == "logprobs":
+                _merge(held["choice"], key, value)
+            elif key not in ("index", "delta"):
+                keep(held["choice"], key, value)
+        if index == 0 and text_in(choice, "finish_reason"):
+            yield Delta("finish", text=choice["finish_reason"])
+
+    def _add_message(self, held: dict[str, Any], delta: dict[str, Any], choice: str) -> Iterator[Delta]:
+        message = held["message"]
+        for key, value in delta.items():
+            if key in _SAID and isinstance(value, str):
+                text = self.clean(f"{choice} {key}", value)
+                grow(message, key, text)
+                yield from self.tell(_SAID[key], f"{choice} {key}", text)
+            elif key == "tool_calls":
+                for fragment in objects_in(delta, key):
+                    slot, call = _slot(held["calls"], fragment)
+                    yield from self._add_call(call, fragment, f"{choice} call {slot}")
+            elif key == "function_call" and isinstance(value, dict):
+                call = message[key] = _legacy(held) or {"name": "", "arguments": ""}
+                yield from self._add_inner(call, cast("dict[str, Any]", value), None, f"{choice} function_call")
+            else:
+                _merge(message, key, value)
+
+    def _add_call(self, call: dict[str, Any], fragment: dict[str, Any], piece: str) -> Iterator[Delta]:
+        for key, value in fragment.items():
+            if key not in ("index", "function", "custom"):
+                _merge(call, key, value)
+        for key, text in (("function", "arguments"), ("custom", "input")):
+            if isinstance(fragment.get(key), dict):
+                inner = call.setdefault(key, {text: ""})
+                yield from self._add_inner(inner, fragment[key], call.get("id"), piece)
+
+    def _add_inner(self, inner: dict[str, Any], fragment: dict[str, Any], call_id: Any, piece: str) -> Iterator[Delta]:
+        """Add to what a call is of: the name is told as soon as it is there, and then the arguments as they come."""
+        was_told, added = piece in self.pieces, ""
+        for key, value in fragment.items():
+            if key in ("arguments", "input") and isinstance(value, str):
+                added = self.clean(piece, value)
+                grow(inner, key, added)
+            else:
+                _merge(inner, key, value)
+        yield from self.tell_call(piece, inner.get("name"), call_id)
+        if piece in self.pieces:
+            unheard = added if was_told else said(inner, "arguments") or said(inner, "input")
+            yield from self.tell("arguments", piece, unheard)
+
+    def unfinished(self) -> tuple[str, ...]:
+        opened = (
+            called(_name(call), call.get("id"))
+            for held in self.choices.values()
+            for call in _calls(held)
+            if not self._is_whole(held, call)
+        )
+        return (*opened, *self.half_characters())
+
+    def _is_whole(self, held: dict[str, Any], call: dict[str, Any]) -> bool:
+        """Whether a call is whole. Where a stream just ends, without a reason, its arguments must be whole JSON."""
+        if _has_reason(held):
+            return True
+        return self.ended and json_object(said(call.get("function", call), "arguments")) is not None
+
+    def body(self, *, whole: bool = False) -> dict[str, Any]:
+        choices = [self._choice(self.choices[index], whole) for index in sorted(self.choices, key=int)]
+        return {**settled(self.top), "object": "chat.completion", "choices": choices}
+
+    def _choice(self, held: dict[str, Any], whole: bool) -> dict[str, Any]:
+        message = dict(held["message"])
+        calls = [slot["call"] for slot in _in_order(held["calls"]) if not whole or self._is_whole(held, slot["call"])]
+        if calls:
+            message["tool_calls"] = calls
+        legacy = _legacy(held)
+        if legacy is not None and whole and not self._is_whole(held, legacy):
+            del message["function_call"]
+        return cast("dict[str, Any]", settled({**held["choice"], "message": message}))
+
+
+FOLD = ChatFold
+
+
+def _begun(index: int) -> dict[str, Any]:
+    choice, message = {"index": index, "finish_reason": None}, {"role": "assistant", "content": None}
+    return {"choice": choice, "message": message, "calls": []}
+
+
+def _has_reason(held: dict[str, Any]) -> bool:
+    """Whether a choice says why it finished; some servers say an empty text until then."""
+    return bool(held["choice"].get("finish_reason"))
+
+
+def _slot(slots: list[dict[str, Any]], fragment: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Return the call that a fragment belongs to, and its place in the order of arrival."""
+    index, call_id = fragment.get("index"), fragment.get("id")
+    place = next((place for place in reversed(range(len(slots))) if slots[place]["index"] == index), None)
+    if place is None or (call_id and slots[place]["call"].get("id") not in (None, "", call_id)):
+        slots.append({"index": index, "call": {}})
+        place = len(slots) - 1
+    return place, slots[place]["call"]
+
+
+def _in_order(slots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(slots, key=lambda slot: slot["index"] if type(slot["index"]) is int else 0)
+
+
+def _calls(held: dict[str, Any]) -> list[dict[str, Any]]:
+    legacy = _legacy(held)
+    return [*(slot["call"] for slot in held["calls"]), *([legacy] if legacy is not None else [])]
+
+
+def _legacy(held: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the function call of a message, which was all there was before there were tool calls."""
+    return as_object(held["message"].get("function_call"))
+
+
+def _name(call: dict[str, Any]) -> str:
+    return said(call.get("function") or call.get("custom") or call, "name")
+
+
+def _merge(holder: dict[str, Any], key: str, value: Any) -> None:
+    """Add something that the format's own types do not have, or not piece by piece, as servers are likely to mean it.
+
+    Text is added to text, unless it is said once; objects are merged; elements of a list are known by `index` or are new.
+    """
+    held = holder.get(key)
+    if value is None or (key in _ONCE and held):
+        keep(holder, key, None)
+    elif isinstance(value, str) and key not in _ONCE and (held is None or said(holder, key)):
+        grow(holder, key, value)
+    elif isinstance(value, dict) and isinstance(held, dict):
+        for inner, each in cast("dict[str, Any]", value).items():
+            _merge(cast("dict[str, Any]", held), inner, each)
+    elif isinstance(value, list) and (held is None or isinstance(held, list)):
+        _merge_list(kept_list(holder, key), cast("list[Any]", value))
+    else:
+        holder[key] = value
+
+
+def _merge_list(held: list[Any], added: list[Any]) -> None:
+    for each in added:
+        known = _known(held, each)
+        if known is None:
+            held.append(each)
+            continue
+        for key, value in each.items():
+            _merge(known, key, value)
+
+
+def _known(held: list[Any], added: Any) -> dict[str, Any] | None:
+    """Return the element that another goes on with, if they say so by `index`."""
+    index = cast("dict[str, Any]", added).get("index") if isinstance(added, dict) else None
+    if index is None:
+        return None
+    objects = (cast("dict[str, Any]", each) for each in held if isinstance(each, dict))
+    return next((each for each in objects if each.get("index") == index), None)

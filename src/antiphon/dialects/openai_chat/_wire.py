@@ -1,0 +1,145 @@
+"""The bodies of OpenAI Chat Completions: a request, a response, a bare list of messages, or one message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from antiphon.dialects._bodies import Body
+from antiphon.dialects._said import count_of
+from antiphon.dialects._units import as_object, sample_units
+from antiphon.errors import DecodeError
+from antiphon.messages import Tool, Usage, thaw
+
+__all__ = ["NAME", "ROLES", "close_body", "open_body", "read_tool", "recognise", "write_tool"]
+
+NAME = "openai-chat"
+ROLES = frozenset({"developer", "system", "user", "assistant", "tool", "function"})
+_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "image", "document", "input_text", "input_image", "output_text"})
+_OTHERS = frozenset({"message_id", "metadata", "timestamp", "type", "kind", "parts"})
+"""Keys that messages of other formats have."""
+_LATEST = 253_402_300_799
+"""The last second of the year 9999."""
+
+
+def open_body(value: Any) -> Body:
+    """Take a body apart."""
+    if isinstance(value, list):
+        return Body("list", cast("list[Any]", value))
+    found = as_object(value)
+    if found is not None and isinstance(found.get("messages"), list):
+        return _request(found)
+    if found is not None and isinstance(found.get("choices"), list):
+        return _response(found)
+    if found is not None and "role" in found:
+        return Body("one", [found])
+    raise DecodeError("expected a request with messages, a response with choices, or a list of messages", dialect=NAME)
+
+
+def _request(found: dict[str, Any]) -> Body:
+    rest = {key: value for key, value in found.items() if key != "messages"}
+    tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
+    return Body("request", found["messages"], ("messages",), tools=tools, rest=rest)
+
+
+def _response(found: dict[str, Any]) -> Body:
+    """The first choice is the conversation; the others are kept."""
+    choices = cast("list[Any]", found["choices"])
+    first = as_object(choices[0]) if choices else None
+    if first is None or as_object(first.get("message")) is None:
+        raise DecodeError("expected a choice with a message", dialect=NAME, where="choices[0].message")
+    left = {key: value for key, value in first.items() if key != "message"}
+    rest = {**found, "choices": [left, *choices[1:]]}
+    body = Body("response", [first["message"]], ("choices",), rest=rest, usage=_usage(found.get("usage")))
+    created = found.get("created")
+    if isinstance(created, int) and 0 <= created <= _LATEST:
+        body.fields = {"created_at": datetime.fromtimestamp(created, UTC)}
+    return body
+
+
+def _usage(given: Any) -> Usage | None:
+    usage = as_object(given)
+    if usage is None:
+        return None
+    prompt = as_object(usage.get("prompt_tokens_details")) or {}
+    completion = as_object(usage.get("completion_tokens_details")) or {}
+    counts = {
+        "input_tokens": usage.get("prompt_tokens"),
+        "output_tokens": usage.get("completion_tokens"),
+        "cache_read_tokens": prompt.get("cached_tokens"),
+        "cache_write_tokens": prompt.get("cache_write_tokens"),
+        "reasoning_tokens": completion.get("reasoning_tokens"),
+    }
+    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
+
+
+def close_body(body: Body) -> Any:
+    """Put a body together."""
+    match body.shape:
+        case "one" if len(body.units) == 1:
+            return body.units[0]
+        case "response" if len(body.units) == 1:
+            choices = body.rest["choices"]
+            return {**body.rest, "choices": [{**choices[0], "message": body.units[0]}, *choices[1:]]}
+        case "list" | "one" if not body.tools:
+            return body.units
+        case _:
+            settings = {} if body.shape == "response" else body.rest
+            return {**settings, "messages": body.units, **({"tools": body.tools} if body.tools else {})}
+
+
+def read_tool(tool: Any) -> dict[str, Any] | None:
+    """Return what the core knows of a tool."""
+    given = as_object(tool) or {}
+    inner = as_object(given.get(str(given.get("type", "function"))))
+    if inner is None or not isinstance(inner.get("name"), str):
+        return None
+    parameters = as_object(inner.get("parameters"))
+    return {"name": inner["name"], "description": inner.get("description"), "parameters": parameters or {}}
+
+
+def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+    """Write a tool."""
+    function: dict[str, Any] = {"name": name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.parameters:
+        function["parameters"] = thaw(tool.parameters)
+    return {"type": "function", "function": function}
+
+
+def recognise(data: Any) -> str | None:
+    """Say why parsed JSON looks like this format."""
+    found = as_object(data)
+    if found is not None and found.get("object") == "chat.completion":
+        return "a chat completion"
+    if found is not None and "messages" in found:
+        return _recognise_request(found)
+    units = sample_units(data)
+    if not units or not all(unit.get("role") in ROLES and not _has_blocks(unit) for unit in units):
+        return None
+    if any(unit["role"] == "developer" or _has_chat_content(unit) for unit in units):
+        return "messages with roles and content parts of Chat Completions"
+    is_plain = all("content" in unit or "tool_calls" in unit for unit in units) and not any(map(_OTHERS.intersection, units))
+    return "roles and content, as Chat Completions and others have them" if is_plain else None
+
+
+def _recognise_request(found: dict[str, Any]) -> str | None:
+    units = sample_units(found["messages"]) if isinstance(found["messages"], list) else []
+    is_chat = units and all(unit.get("role") in ROLES and not _has_blocks(unit) for unit in units)
+    return "a request with messages of Chat Completions" if is_chat and "system" not in found else None
+
+
+def _parts(unit: dict[str, Any]) -> list[dict[str, Any]]:
+    content = unit.get("content")
+    found = cast("list[Any]", content) if isinstance(content, list) else []
+    return [part for part in found if isinstance(part, dict)]
+
+
+def _has_chat_content(unit: dict[str, Any]) -> bool:
+    return any(part.get("type") in ("image_url", "input_audio", "file") for part in _parts(unit))
+
+
+def _has_blocks(unit: dict[str, Any]) -> bool:
+    """Whether content is of blocks that another provider has."""
+    return any(part.get("type") in _BLOCKS for part in _parts(unit))

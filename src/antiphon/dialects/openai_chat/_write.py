@@ -1,0 +1,200 @@
+"""Writes chat messages: a breath with its calls is one, a result is one each, and media of results follow as the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from antiphon.checks import TARGETS
+from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.dialects._media import described, file_id, mime_of, split_data_url
+from antiphon.dialects._said import arguments_text, outcome_text, text_of
+from antiphon.dialects.openai_chat._read import AUDIO, FILE
+from antiphon.dialects.openai_chat._wire import NAME
+from antiphon.messages import (
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    ReasoningPart,
+    TextPart,
+)
+from antiphon.messages._model import EMPTY
+
+__all__ = ["OPTIONS", "together", "write"]
+
+OPTIONS = frozenset({"image_detail", "media_labels"})
+_TEXT = frozenset({"type", "text"})
+_SPEAKER = TARGETS[NAME].speaker
+_SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Say whether a message goes into what was begun; results from elsewhere do, since their media come after them all."""
+    if message.payload.kind == "option_result" and group[-1].payload.kind == "option_result":
+        return not _is_native(message) and not _is_native(group[-1])
+    return said_together(group, message)
+
+
+def _is_native(message: Message) -> bool:
+    return message.__dict__["metadata"] is not EMPTY and NAME in message.metadata
+
+
+def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Write messages that belong together."""
+    first = group[0]
+    if type(first.payload) is OptionResultPayload:
+        return _answers(group, writing)
+    role = writing.role(first)
+    return [_assistant(group, writing)] if role == "assistant" else [_talk(first, role, writing)]
+
+
+def _named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[str, Any]:
+    if message.policy != unit["role"] and _SPEAKER is not None:
+        unit["name"] = writing.aliases.named(message.policy, _SPEAKER)
+    return unit
+
+
+def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, Any]:
+    content: Any = [part for each in _shown(message, writing) for part in _part(each, role, writing)]
+    if not content or (len(content) == 1 and content[0].keys() == _TEXT and "list" not in writing.notes(message)):
+        content = content[0]["text"] if content else ""
+    return _named({"role": role, "content": content}, message, writing)
+
+
+def _shown(message: Message, writing: BodyWriting) -> Iterable[Part]:
+    """Return the parts of a message, each medium with a label before it if one is asked for."""
+    if not writing.options.get("media_labels"):
+        return message.parts
+    labelled: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, MediaPart):
+            writing.media += 1
+            labelled.append(TextPart(text=f"Media {writing.media}:"))
+        labelled.append(part)
+    return labelled
+
+
+def _part(part: Part, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
+    match part:
+        case TextPart() | DataPart():
+            return [{"type": "text", "text": text_of(part)}]
+        case MediaPart():
+            shown = _medium(part, writing) if role == "user" else None
+            return [shown or {"type": "text", "text": described(part)}]
+        case ForeignPart() if part.dialect == NAME:
+            return [writing.own(part)]
+        case _:
+            return []
+
+
+def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+    split = split_data_url(part.url)
+    if part.modality == "image" and (split or part.url[:4].lower() == "http"):
+        detail = writing.setting(part, "detail", "openai-responses", "pydantic-ai") or writing.options.get("image_detail")
+        return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
+    if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
+        return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
+    name = {"filename": part.prompt_hint} if part.prompt_hint else {}
+    if split and part.modality == "document":
+        return {"type": "file", "file": {"file_data": part.url, **name}}
+    if (file := file_id(part.url, FILE)) is not None:
+        return {"type": "file", "file": {"file_id": file, **name}}
+    return None
+
+
+# ---------------------------------------------------------------- what the assistant says and calls
+
+
+def _assistant(group: Sequence[Message], writing: BodyWriting) -> dict[str, Any]:
+    calls = [_call(message, writing) for message in group if type(message.payload) is OptionCallPayload]
+    unit: dict[str, Any] = {"role": "assistant", "content": None}
+    texts: list[dict[str, Any]] = []
+    for part in (part for message in group for part in message.parts):
+        _say(part, unit, texts, writing)
+    if texts:
+        is_plain = len(texts) == 1 and texts[0].keys() == _TEXT and "list" not in writing.notes(group[0])
+        unit["content"] = texts[0]["text"] if is_plain else texts
+    elif not calls and len(unit) == 2:  # noqa: PLR2004 (nothing but role and content)
+        unit["content"] = ""
+    for call in calls:
+        if "function" in call and call["id"] is None:
+            unit["function_call"] = call["function"]
+    if modern := [call for call in calls if call["id"] is not None]:
+        unit["tool_calls"] = modern
+    return _named(unit, group[0], writing)
+
+
+def _say(part: Part, unit: dict[str, Any], texts: list[dict[str, Any]], writing: BodyWriting) -> None:
+    notes = writing.notes(part)
+    match part:
+        case TextPart() if notes.get("refusal") == "field":
+            unit["refusal"] = part.text
+        case TextPart() if notes.get("refusal") == "part":
+            texts.append({"type": "refusal", "refusal": part.text})
+        case TextPart() | DataPart():
+            texts.append({"type": "text", "text": text_of(part)})
+        case ReasoningPart() if "key" in notes:
+            unit[notes["key"]] = part.text
+        case MediaPart() if (audio := file_id(part.url, AUDIO)) is not None:
+            unit["audio"] = {"id": audio}
+        case MediaPart():
+            texts.append({"type": "text", "text": described(part)})
+        case ForeignPart() if part.dialect == NAME:
+            texts.append(writing.own(part))
+        case _:
+            pass
+
+
+def _call(message: Message, writing: BodyWriting) -> dict[str, Any]:
+    call = message.payload
+    assert isinstance(call, OptionCallPayload)  # noqa: S101 (what a group holds besides parts)
+    notes = writing.notes(message)
+    name, text = writing.aliases.option(call.option_name), arguments_text(call)
+    if notes.get("custom"):
+        return {"id": writing.aliases.invocation(message), "type": "custom", "custom": {"name": name, "input": text}}
+    invocation = None if notes.get("legacy") else writing.aliases.invocation(message)
+    return {"id": invocation, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+# ---------------------------------------------------------------- results
+
+
+def _answers(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    units: list[dict[str, Any]] = []
+    media: list[dict[str, Any]] = []
+    for message in group:
+        unit, shown = _answer(message, writing)
+        units.append(unit)
+        media += shown
+    return [*units, {"role": "user", "content": media}] if media else units
+
+
+def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the tool message, and the media that a user must show in its place."""
+    outcome = message.payload
+    assert isinstance(outcome, OptionResultPayload)  # noqa: S101 (what a group of results holds)
+    unit: dict[str, Any] = {"role": "tool", "content": outcome_text(outcome)}
+    unit["tool_call_id"] = writing.aliases.invocation(message)
+    if writing.notes(message).get("legacy"):
+        unit = {"role": "function", "name": writing.aliases.option(outcome.option_name), "content": unit["content"]}
+    return (unit, []) if not outcome.parts else _with_parts(unit, outcome, writing)
+
+
+def _with_parts(
+    unit: dict[str, Any], outcome: OptionResultPayload, writing: BodyWriting
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
+    media: list[dict[str, Any]] = []
+    for part in outcome.parts:
+        shown = _medium(part, writing) if isinstance(part, MediaPart) else None
+        if shown is None:
+            texts += _part(part, "tool", writing)
+            continue
+        label = f"{part.modality} of {unit.get('tool_call_id', outcome.option_name)}" if isinstance(part, MediaPart) else ""
+        texts.append({"type": "text", "text": f"[{label}: shown below]"})
+        media += [{"type": "text", "text": f"{label}:"}, shown]
+    return {**unit, "content": texts or ""}, media

@@ -1,0 +1,218 @@
+"""The bodies of OpenAI Responses: a request, whose input may be one text, a response, a bare list of items, or one item."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from antiphon.dialects._bodies import Body
+from antiphon.dialects._units import as_object, sample_units
+from antiphon.errors import DecodeError
+from antiphon.messages import Tool, Usage, thaw
+
+__all__ = ["FILE", "NAME", "ROLES", "close_body", "open_body", "read_tool", "recognise", "write_tool"]
+
+NAME = "openai-responses"
+ROLES = frozenset({"user", "assistant", "system", "developer"})
+FILE = "openai-file"
+"""Whose ids the ids of files are: the provider's, so Chat Completions has the same."""
+_LATEST = 253_402_300_799
+"""The last second of the year 9999."""
+_AS_TEXT = ""
+"""Kept under `input` where that was one text and no list."""
+
+_TOOLS = ("function", "custom")
+
+_ITEMS = frozenset(
+    {
+        "agent_message",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "computer_call",
+        "computer_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "file_search_call",
+        "function_call",
+        "function_call_output",
+        "image_generation_call",
+        "item_reference",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "message",
+        "multi_agent_call",
+        "multi_agent_call_output",
+        "program",
+        "program_output",
+        "reasoning",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+"""The types by which a list of items is known; there are more."""
+_PARTS = ("input_text", "input_image", "input_file", "output_text")
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def open_body(value: Any) -> Body:
+    """Take a body apart."""
+    if isinstance(value, list):
+        return Body("list", cast("list[Any]", value))
+    found = as_object(value)
+    if found is None:
+        raise _no_body()
+    if isinstance(found.get("type"), str) or "role" in found:
+        return Body("one", [found])
+    if isinstance(found.get("input"), list | str):
+        return _request(found)
+    if isinstance(found.get("output"), list):
+        return _response(found)
+    raise _no_body()
+
+
+def _no_body() -> DecodeError:
+    return DecodeError("expected a request with input, a response with output, or a list of items", dialect=NAME)
+
+
+def _request(found: dict[str, Any]) -> Body:
+    rest = {key: value for key, value in found.items() if key != "input"}
+    tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
+    units = found["input"]
+    if isinstance(units, str):
+        rest["input"] = _AS_TEXT
+        units = [{"role": "user", "content": units}]
+    instructions = rest.pop("instructions") if rest.get("instructions") is not None else None
+    return Body("request", units, ("input",), instructions=instructions, tools=tools, rest=rest)
+
+
+def _response(found: dict[str, Any]) -> Body:
+    """Take a response apart; its instructions and tools are those of the request, told again."""
+    rest = {key: value for key, value in found.items() if key != "output"}
+    body = Body("response", found["output"], ("output",), rest=rest, usage=_usage(found.get("usage")))
+    created = found.get("created_at")
+    if isinstance(created, int | float) and not isinstance(created, bool) and 0 <= created <= _LATEST:
+        body.fields = {"created_at": datetime.fromtimestamp(created, UTC)}
+    return body
+
+
+def _usage(given: Any) -> Usage | None:
+    usage = as_object(given)
+    if usage is None:
+        return None
+    asked = as_object(usage.get("input_tokens_details")) or {}
+    answered = as_object(usage.get("output_tokens_details")) or {}
+    counts = {
+        "input_tokens": usage.get("input_tokens"),
+        "output_tokens": usage.get("output_tokens"),
+        "cache_read_tokens": asked.get("cached_tokens"),
+        "cache_write_tokens": asked.get("cache_write_tokens"),
+        "reasoning_tokens": answered.get("reasoning_tokens"),
+    }
+    return Usage.model_validate({name: count for name, count in counts.items() if _is_count(count)})
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
+
+
+def close_body(body: Body) -> Any:
+    """Put a body together."""
+    is_bare = not body.tools and body.instructions is None
+    match body.shape:
+        case "one" if is_bare and len(body.units) == 1:
+            return body.units[0]
+        case "response" if is_bare:
+            return {**body.rest, "output": body.units}
+        case "list" | "one" if is_bare:
+            return body.units
+        case _:
+            return _closed_request(body)
+
+
+def _closed_request(body: Body) -> dict[str, Any]:
+    request = {**body.rest} if body.shape == "request" else {}
+    if body.instructions is not None:
+        request["instructions"] = body.instructions
+    is_text = request.get("input") == _AS_TEXT and _is_one_text(body.units)
+    request["input"] = body.units[0]["content"] if is_text else body.units
+    if body.tools:
+        request["tools"] = body.tools
+    return request
+
+
+def _is_one_text(units: list[Any]) -> bool:
+    if len(units) != 1 or units[0].keys() != {"role", "content"}:
+        return False
+    return units[0]["role"] == "user" and isinstance(units[0]["content"], str)
+
+
+# ---------------------------------------------------------------- tools
+
+
+def read_tool(tool: Any) -> dict[str, Any] | None:
+    """Return what the core knows of a tool that the caller runs; the service's own tools are none of them."""
+    given = as_object(tool) or {}
+    if given.get("type") not in _TOOLS or not isinstance(given.get("name"), str):
+        return None
+    parameters = as_object(given.get("parameters"))
+    return {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
+
+
+def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+    """Write a tool. It is not strict, which it would be by default: a schema from elsewhere need not be."""
+    parameters: Any = thaw(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    written: dict[str, Any] = {"type": "function", "name": name, "parameters": parameters, "strict": False}
+    if tool.description is not None:
+        written["description"] = tool.description
+    return written
+
+
+# ---------------------------------------------------------------- what it looks like
+
+
+def recognise(data: Any) -> str | None:
+    """Say why parsed JSON looks like this format."""
+    found = as_object(data)
+    if found is None or "type" in found:
+        return _recognise_items(data)
+    if found.get("object") == "response" and isinstance(found.get("output"), list):
+        return "a response with output items"
+    given = found.get("input")
+    if isinstance(given, str):
+        return "a request with a text as input" if "model" in found or "instructions" in found else None
+    if isinstance(given, list) and ("model" in found or _recognise_items(given)):
+        return "a request with input items"
+    return None
+
+
+def _recognise_items(data: Any) -> str | None:
+    units = sample_units(data)
+    are_items = all(_is_item(unit) or _has_role(unit) for unit in units)
+    return "items of Responses" if are_items and any(_is_item(unit) or _has_own_parts(unit) for unit in units) else None
+
+
+def _has_role(unit: dict[str, Any]) -> bool:
+    return isinstance(unit.get("role"), str) and unit["role"] in ROLES
+
+
+def _is_item(unit: dict[str, Any]) -> bool:
+    """Whether it is an item by its type. A `message` with a model is a whole answer of another provider."""
+    kind = unit.get("type")
+    return isinstance(kind, str) and kind in _ITEMS and (kind != "message" or ("role" in unit and "model" not in unit))
+
+
+def _has_own_parts(unit: dict[str, Any]) -> bool:
+    content = unit.get("content")
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    return any(isinstance(part, dict) and cast("dict[str, Any]", part).get("type") in _PARTS for part in parts)

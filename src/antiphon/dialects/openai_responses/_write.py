@@ -1,0 +1,274 @@
+"""Writes items: history from elsewhere in the short forms that need no id, what came from here in the form it had.
+
+A message may be several items: what stands in it as an item of its own (reasoning with its proof, an image that the service
+made, whatever only this format has) is one, and the words between are messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from antiphon.dialects._bodies import BodyWriting
+from antiphon.dialects._media import described, file_id, mime_of, split_data_url
+from antiphon.dialects._said import arguments_text, outcome_text, text_of
+from antiphon.dialects.openai_responses._read import MEDIA_SETTINGS, TEXT_SETTINGS, THOUGHTS
+from antiphon.dialects.openai_responses._wire import FILE, NAME
+from antiphon.messages import (
+    Citation,
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    ReasoningPart,
+    TextPart,
+    thaw,
+)
+from antiphon.messages._model import EMPTY
+
+__all__ = ["OPTIONS", "alone", "write", "write_instructions"]
+
+OPTIONS = frozenset({"image_detail", "media_labels"})
+_SIBLING = "openai-chat"
+"""The dialect whose parts have the same settings."""
+_ENDINGS = {"text/plain": "txt", "text/markdown": "md", "audio/mpeg": "mp3"}
+_CUSTOM = "custom calls"
+"""Under what name the invocations of custom tools are remembered: their outputs have a type of their own."""
+
+
+def alone(group: Sequence[Message], message: Message) -> bool:
+    """Say whether a message goes into what was begun: here each is written by itself."""
+    return False
+
+
+def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Write a message."""
+    message = group[0]
+    payload = message.payload
+    if type(payload) is OptionCallPayload:
+        return _stamped([_call(message, payload, writing)], message, writing.notes(message))
+    if type(payload) is OptionResultPayload:
+        return [_answer(message, payload, writing)]
+    notes, parts, role = writing.notes(message), message.parts, writing.role(message)
+    if not notes and len(parts) == 1 and type(parts[0]) is TextPart and parts[0].__dict__["metadata"] is EMPTY:
+        return [{"role": role, "content": parts[0].text}]
+    if notes.get("agent_message"):
+        return [_agent_message(message, writing)]
+    return _stamped(_items(message, role, notes, writing), message, notes)
+
+
+def write_instructions(group: Sequence[Message], writing: BodyWriting) -> str | None:
+    """Write the message that stands in the instructions' own place; None if it has no words."""
+    texts = [text for message in group for text in _texts(message.parts)]
+    return "\n".join(texts) if texts or writing.is_native(group[0]) else None
+
+
+def _stamped(units: list[dict[str, Any]], message: Message, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return items with the name of the agent, if they came with one."""
+    if notes.get("agent"):
+        for unit in units:
+            unit["agent"] = {"agent_name": message.policy}
+    return units
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def _items(message: Message, role: str, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
+    units: list[dict[str, Any]] = []
+    words: list[Part] = []
+    is_native = writing.is_native(message)
+    for part in message.parts:
+        item = _own_item(part, role, writing, is_native=is_native)
+        if item is not None:
+            units += [*_message(words, role, notes, writing), item]
+            words = []
+        if isinstance(part, ReasoningPart):
+            _think_on(part, units if not words else [], writing)
+        elif item is None:
+            words.append(part)
+    units += _message(words, role, notes, writing)
+    if not units and (not message.parts or (is_native and writing.as_policy is None)):
+        return [_short(role, [] if notes.get("list") else "", notes)]
+    return units
+
+
+def _own_item(part: Part, role: str, writing: BodyWriting, *, is_native: bool) -> dict[str, Any] | None:
+    """Return the item that a part stands for, or begins, by itself."""
+    if isinstance(part, TextPart | DataPart):
+        return None
+    notes = writing.notes(part)
+    if isinstance(part, ForeignPart):
+        return writing.own(part) if part.dialect == NAME and notes.get("item") else None
+    if role != "assistant" or "id" not in notes:
+        return None
+    if isinstance(part, ReasoningPart):
+        return _reasoning(part, notes["id"]) if notes["id"] or is_native else None
+    split = split_data_url(part.url)
+    return split and {"type": "image_generation_call", "id": notes["id"], "status": "completed", "result": split[1]}
+
+
+def _reasoning(part: ReasoningPart, id: str | None) -> dict[str, Any]:
+    """Return an item of reasoning, without its thoughts. The list of summaries must be there, even if it is empty."""
+    item: dict[str, Any] = {"type": "reasoning", "summary": []}
+    if id is not None:
+        item["id"] = id
+    if part.encrypted_content is not None:
+        item["encrypted_content"] = part.encrypted_content
+    return item
+
+
+def _think_on(part: ReasoningPart, units: list[dict[str, Any]], writing: BodyWriting) -> None:
+    """Add a thought to the item of reasoning that it is of."""
+    place = writing.notes(part).get("in")
+    if place in THOUGHTS and units and units[-1].get("type") == "reasoning":
+        units[-1].setdefault(place, []).append({"type": THOUGHTS[place], "text": part.text})
+
+
+def _message(words: Sequence[Part], role: str, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Return what words make: a message, or nothing where none of them can be said here."""
+    is_list = bool(notes.get("list"))
+    if role == "assistant" and not is_list:
+        texts = _texts(words)
+        return [_short(role, "\n".join(texts), notes)] if texts else []
+    if role == "assistant":
+        content = [shown for part in words if (shown := _output(part, writing)) is not None]
+    else:
+        content = _shown(words, writing)
+    is_plain = not is_list and len(content) == 1 and content[0].keys() == {"type", "text"}
+    return [_short(role, content[0]["text"] if is_plain else content, notes)] if content else []
+
+
+def _short(role: str, content: Any, notes: Mapping[str, Any]) -> dict[str, Any]:
+    unit = {"role": role, "content": content}
+    return {"type": "message", **unit} if role == "assistant" and notes.get("list") else unit
+
+
+def _agent_message(message: Message, writing: BodyWriting) -> dict[str, Any]:
+    content = _shown(message.parts, writing)
+    return {"type": "agent_message", "author": message.policy, "recipient": "".join(message.to[:1]), "content": content}
+
+
+# ---------------------------------------------------------------- content
+
+
+def _in_words(part: Part) -> str | None:
+    """Return a part as it is said where only text can stand; None if that says nothing."""
+    if isinstance(part, TextPart | DataPart):
+        return text_of(part)
+    return described(part) if isinstance(part, MediaPart) else None
+
+
+def _texts(parts: Iterable[Part]) -> list[str]:
+    return [text for part in parts if (text := _in_words(part)) is not None]
+
+
+def _output(part: Part, writing: BodyWriting) -> dict[str, Any] | None:
+    """Return a part as the service writes what a model says."""
+    if isinstance(part, ForeignPart):
+        return writing.own(part) if part.dialect == NAME else None
+    if isinstance(part, TextPart) and writing.notes(part).get("refusal"):
+        return {"type": "refusal", "refusal": part.text}
+    cited = part.citations if isinstance(part, TextPart) else ()
+    return {"type": "output_text", "text": _in_words(part), "annotations": [_annotation(each) for each in cited]}
+
+
+def _annotation(citation: Citation) -> dict[str, Any]:
+    """Return a citation of the kind that it was, else of the kind that fits what is cited."""
+    kind = citation.metadata.get(NAME, {}).get("type") or ("file_citation" if citation.source else "url_citation")
+    title, start = citation.title or "", citation.start or 0
+    span = {"start_index": start, "end_index": start if citation.end is None else citation.end}
+    match kind:
+        case "url_citation":
+            return {"type": kind, "url": citation.url or "", "title": title, **span}
+        case "file_citation":
+            return {"type": kind, "file_id": citation.source or "", "filename": title, "index": start}
+        case "container_file_citation":
+            return {"type": kind, "file_id": citation.source or "", "filename": title, **span}
+        case _:
+            return {"type": kind}
+
+
+def _shown(parts: Iterable[Part], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Return parts as a user or a result shows them; each medium with a label before it, if one is asked for."""
+    content: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, TextPart | DataPart):
+            content.append({"type": "input_text", "text": text_of(part), **_settings(part, TEXT_SETTINGS, writing)})
+        elif isinstance(part, MediaPart):
+            if writing.options.get("media_labels"):
+                writing.media += 1
+                content.append({"type": "input_text", "text": f"Media {writing.media}:"})
+            content.append(_medium(part, writing) or {"type": "input_text", "text": described(part)})
+        elif isinstance(part, ForeignPart) and part.dialect == NAME and not writing.notes(part).get("item"):
+            content.append(writing.own(part))
+    return content
+
+
+def _settings(part: Part, names: Iterable[str], writing: BodyWriting) -> dict[str, Any]:
+    if part.__dict__["metadata"] is EMPTY:
+        return {}
+    found = {name: writing.setting(part, name, _SIBLING) for name in names}
+    return {name: thaw(value) for name, value in found.items() if value is not None}
+
+
+def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+    """Return an image or a file; None for what cannot be shown."""
+    as_file = part.modality == "document" or bool(writing.notes(part).get("file"))
+    if not as_file and part.modality != "image":
+        return None
+    source = _source(part.url, as_file=as_file)
+    if source is None:
+        return None
+    settings = _settings(part, MEDIA_SETTINGS, writing)
+    if not as_file:
+        return {"type": "input_image", "detail": writing.options.get("image_detail") or "auto", **source, **settings}
+    name = part.prompt_hint or (_file_name(part) if "file_data" in source else None)
+    return {"type": "input_file", **source, **({"filename": name} if name else {}), **settings}
+
+
+def _file_name(part: MediaPart) -> str:
+    """Return a name for a file that has none: the service refuses bytes without one."""
+    mime = mime_of(part)
+    kind = mime.partition("/")[2]
+    return f"{part.modality}.{_ENDINGS.get(mime) or (kind if kind.isalnum() else 'bin')}"
+
+
+def _source(url: str, *, as_file: bool) -> dict[str, str] | None:
+    if (file := file_id(url, FILE)) is not None:
+        return {"file_id": file}
+    if split_data_url(url) is not None:
+        return {"file_data" if as_file else "image_url": url}
+    return {"file_url" if as_file else "image_url": url} if url[:4].lower() == "http" else None
+
+
+# ---------------------------------------------------------------- calls and results
+
+
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, Any]:
+    unit = {"call_id": writing.aliases.invocation(message), "name": writing.aliases.option(call.option_name)}
+    if writing.notes(message).get("custom"):
+        writing.memory.setdefault(_CUSTOM, set()).add(call.invocation_id)
+        return {"type": "custom_tool_call", **unit, "input": arguments_text(call)}
+    return {"type": "function_call", **unit, "arguments": arguments_text(call) or "{}"}
+
+
+def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting) -> dict[str, Any]:
+    notes = writing.notes(message)
+    is_custom = notes.get("custom") or message.invocation_id in writing.memory.get(_CUSTOM, ())
+    output: Any = outcome_text(outcome)
+    if outcome.parts or notes.get("list"):
+        words = [{"type": "input_text", "text": output}] if output or _is_one_text(outcome) else []
+        output = words + _shown(outcome.parts, writing)
+        if not output and not notes.get("list"):
+            output = ""
+    kind = "custom_tool_call_output" if is_custom else "function_call_output"
+    return {"type": kind, "call_id": writing.aliases.invocation(message), "output": output}
+
+
+def _is_one_text(outcome: OptionResultPayload) -> bool:
+    """Whether an empty text is all there is."""
+    return not outcome.parts and outcome.result is not None

@@ -1,0 +1,267 @@
+"""Reads a request (each part of it is one message) or a response (what is said between its calls stays together).
+
+The instructions of a request stand beside its parts, and Pydantic AI repeats them on each. They are said where they change, as
+a message of the system's, after the results that the request begins with: nothing may come between a call and its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from antiphon.dialects._said import read_arguments
+from antiphon.dialects._units import Unit, as_object, kind_of
+from antiphon.dialects.pydantic_ai._citations import read_citations
+from antiphon.dialects.pydantic_ai._media import read_file
+from antiphon.dialects.pydantic_ai._results import is_result, read_result, text_in
+from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage
+from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart
+from antiphon.messages._json import canonical
+from antiphon.messages._names import is_name
+
+__all__ = ["AUDIO", "INSTRUCTIONS", "read"]
+
+INSTRUCTIONS = "instructions"
+"""The note of a message that was the instructions of its request; and the one of a request that has none, though some hold."""
+AUDIO = "speech-audio"
+"""The note of a sound whose words stand before it."""
+_REDACTED = ("redacted_thinking", "redacted_content")
+"""Ids of thoughts that only their provider can read."""
+
+_Path: TypeAlias = tuple[str | int, ...]
+_VOICES = {"system-prompt": "system", "instruction-delta": "system", "user-prompt": "user", "speech": "user"}
+"""Who speaks in a part of a request; in all others it is Pydantic AI itself."""
+_USUAL = ("system-prompt", "user-prompt")
+_TOLD = ("system-prompt", "instruction-delta", "retry-feedback", "retry-prompt", "compaction")
+"""Parts whose content is a text, or of a retry the errors."""
+
+
+class _Said(NamedTuple):
+    """What becomes a message."""
+
+    payload: dict[str, Any]
+    policy: str
+    role: str
+    notes: dict[str, Any]
+    time: datetime | None
+
+
+def read(unit: Unit) -> None:
+    """Say what a request or a response says."""
+    match unit.value.get("kind"):
+        case "request":
+            _request(unit)
+        case "response":
+            _response(unit)
+        case kind:
+            unit.fail(f"expected 'request' or 'response', found {repr(kind)[:40]}", "kind")
+
+
+def _parts(unit: Unit) -> list[dict[str, Any]]:
+    if not isinstance(unit.value.get("parts"), list):
+        unit.fail(f"expected a list, found {kind_of(unit.value.get('parts'))}", "parts")
+    parts = unit.objects("parts")
+    for index, part in enumerate(parts):
+        text_in(unit, part, "part_kind", ("parts", index))
+    return parts
+
+
+def _say(unit: Unit, said: Sequence[_Said], **first: Any) -> None:
+    """Say all of a unit; what is given besides is the first message's."""
+    own_id, thread = _own_id(unit), unit.value.get("conversation_id")
+    fields: dict[str, Any] = {"thread_id": thread} if is_name(thread) else {}
+    if len(said) > 1 and unit.value["kind"] == "response":
+        fields["turn_id"] = own_id
+    for payload, policy, role, notes, time in said:
+        metadata = {NAME: notes}
+        unit.say(
+            payload, policy=policy, role_hint_for_llm=role, id=own_id, metadata=metadata, created_at=time, **fields, **first
+        )
+        first = {}
+
+
+def _own_id(unit: Unit) -> str:
+    given = unit.value.get("provider_response_id")
+    if is_name(given):
+        return cast("str", given)
+    return f"{NAME}-{unit.position or 0}-{sha256(canonical(unit.value)).hexdigest()[:12]}"
+
+
+# ---------------------------------------------------------------- requests
+
+
+def _request(unit: Unit) -> None:
+    time = read_time(unit.value.get("timestamp"))
+    words, is_without = _instructions(unit)
+    waiting = (
+        [] if words is None else [_Said(_spoken([TextPart(text=words)]), "system", "system", {INSTRUCTIONS: "here"}, time)]
+    )
+    said: list[_Said] = []
+    for index, part in enumerate(_parts(unit)):
+        if waiting and not is_result(part):
+            said.append(waiting.pop())
+        said.append(_of_request(unit, part, ("parts", index), time))
+    said += waiting
+    if not said:
+        said.append(_Said(_spoken([]), "user", "user", {}, time))
+    if is_without:
+        said[0].notes[INSTRUCTIONS] = "none"
+    _say(unit, said)
+
+
+def _instructions(unit: Unit) -> tuple[str | None, bool]:
+    """Return instructions that are new, and whether there are none though some were given before."""
+    words = unit.maybe_text("instructions") or None
+    held = unit.reading.memory.get(INSTRUCTIONS)
+    if words is None:
+        return None, held is not None
+    unit.reading.memory[INSTRUCTIONS] = words
+    return None if words == held else words, False
+
+
+def _spoken(parts: list[Part]) -> dict[str, Any]:
+    return {"kind": "parts", "parts": parts}
+
+
+def _of_request(unit: Unit, part: dict[str, Any], path: _Path, time: datetime | None) -> _Said:
+    kind = part["part_kind"]
+    if "timestamp" in part:
+        time = read_time(part["timestamp"])
+    if is_result(part):
+        payload, notes = read_result(unit, part, path)
+        return _Said(payload, payload["option_name"], "tool", notes, time)
+    parts, notes = _content(unit, part, path) if kind == "user-prompt" else (_told(unit, part, path), {})
+    policy = _VOICES.get(kind, "runtime")
+    role = "system" if policy == "system" else "user"
+    if parts is None:
+        return _Said(_spoken([ForeignPart(dialect=NAME, value=part)]), "runtime", "user", {}, time)
+    if kind != "speech":
+        notes |= kept(part, kind) if kind in _USUAL else {"kind": kind, **kept(part, kind)}
+    return _Said(_spoken(parts), policy, role, notes, time)
+
+
+def _told(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part] | None:
+    """Return what a part tells; None for one that only keeps books."""
+    kind, content = part["part_kind"], part.get("content")
+    if kind == "speech":
+        return _speech(unit, part, path) or None
+    if kind not in _TOLD or (content is None and kind in ("compaction", "instruction-delta")):
+        return None
+    if isinstance(content, list) and kind in ("retry-feedback", "retry-prompt"):
+        return [DataPart(data=cast("Any", content))]
+    return [TextPart(text=text_in(unit, part, "content", path))]
+
+
+def _content(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[list[Part] | None, dict[str, Any]]:
+    content = part.get("content")
+    if isinstance(content, str):
+        return [TextPart(text=content)], {}
+    if not isinstance(content, list):
+        unit.fail(f"expected text or a list, found {kind_of(content)}", *path, "content")
+    items = cast("list[Any]", content)
+    parts = [_item(unit, item, (*path, "content", index)) for index, item in enumerate(items)]
+    return parts, {"list": True} if len(items) <= 1 else {}
+
+
+def _item(unit: Unit, given: Any, path: _Path) -> Part:
+    if isinstance(given, str):
+        return TextPart(text=given)
+    item = as_object(given)
+    if item is None:
+        unit.fail(f"expected text or an object, found {kind_of(given)}", *path)
+    match item.get("kind"):
+        case "text-content":
+            notes = {"kind": "text-content", **kept(item, "text-content")}
+            return TextPart(text=text_in(unit, item, "content", path), metadata={NAME: notes})
+        case "structured-content" if "value" in item:
+            notes = kept(item, "structured-content")
+            return DataPart(data=item["value"], metadata={NAME: notes} if notes else {})
+        case _:
+            return read_file(item) or ForeignPart(dialect=NAME, value=item)
+
+
+# ---------------------------------------------------------------- responses
+
+
+def _response(unit: Unit) -> None:
+    time = read_time(unit.value.get("timestamp"))
+    said: list[_Said] = []
+    run: list[Part] = []
+    for index, part in enumerate(_parts(unit)):
+        if part["part_kind"] != "tool-call":
+            run += _of_response(unit, part, ("parts", index))
+            continue
+        if run:
+            said.append(_Said(_spoken(run), "assistant", "assistant", {}, time))
+            run = []
+        payload, notes = _call(unit, part, ("parts", index))
+        said.append(_Said(payload, "assistant", "assistant", notes, time))
+    if run or not said:
+        said.append(_Said(_spoken(run), "assistant", "assistant", {}, time))
+    usage = read_usage(unit.value.get("usage"))
+    _say(unit, said, **({} if usage is None else {"usage": usage}))
+
+
+def _of_response(unit: Unit, part: dict[str, Any], path: _Path) -> Sequence[Part]:
+    match part["part_kind"]:
+        case "text":
+            notes = kept(part, "text")
+            text, citations = text_in(unit, part, "content", path), read_citations(part.get("citations"))
+            return [TextPart(text=text, citations=citations, metadata={NAME: notes} if notes else {})]
+        case "thinking":
+            return [_thought(unit, part, path)]
+        case "file":
+            file = read_file(as_object(part.get("content")) or {})
+            return [ForeignPart(dialect=NAME, value=part) if file is None else _noted(file, kept(part, "file"))]
+        case "speech":
+            return _speech(unit, part, path) or [ForeignPart(dialect=NAME, value=part)]
+        case _:
+            return [ForeignPart(dialect=NAME, value=part)]
+
+
+def _thought(unit: Unit, part: dict[str, Any], path: _Path) -> ReasoningPart:
+    signature = part.get("signature")
+    proof = signature if isinstance(signature, str) else None
+    text, metadata = text_in(unit, part, "content", path), {NAME: kept(part, "thinking")}
+    if part.get("id") in _REDACTED:
+        return ReasoningPart(text=text, encrypted_content=proof, metadata=metadata)
+    return ReasoningPart(text=text, signature=proof, metadata=metadata)
+
+
+def _speech(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part]:
+    """Return what was spoken: its words, its sound, or both; nothing if neither was kept."""
+    notes = {"kind": "speech", **kept(part, "speech")}
+    parts: list[Part] = []
+    if part.get("transcript") is not None:
+        parts.append(TextPart(text=text_in(unit, part, "transcript", path), metadata={NAME: {"part": notes}}))
+    sound = read_file(as_object(part.get("audio")) or {})
+    if sound is not None:
+        parts.append(_noted(sound, {"kind": AUDIO} if parts else notes))
+    return parts
+
+
+def _noted(part: MediaPart, notes: dict[str, Any]) -> MediaPart:
+    """Return a file with what is noted of the part it came in, beside what is noted of itself."""
+    if not notes:
+        return part
+    return part.model_copy(update={"metadata": {NAME: {**part.metadata.get(NAME, {}), "part": notes}}})
+
+
+def _call(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    given, invocation = part.get("args"), part.get("tool_call_id")
+    if given is not None and not isinstance(given, str | dict):
+        unit.fail(f"expected an object or its text, found {kind_of(given)}", *path, "args")
+    if invocation is not None and not isinstance(invocation, str):
+        unit.fail(f"expected text, found {kind_of(invocation)}", *path, "tool_call_id")
+    arguments, text = read_arguments(given) if isinstance(given, str) else (cast("dict[str, Any]", given or {}), None)
+    payload = {
+        "kind": "option_call",
+        "invocation_id": unit.alias(invocation or f"{NAME}-{unit.position or 0}-{path[-1]}"),
+        "option_name": unit.alias(text_in(unit, part, "tool_name", path)),
+        "arguments": arguments,
+        "arguments_text": text,
+    }
+    form = {} if isinstance(given, dict) else {"args": "none" if given is None else "text"}
+    return payload, {**form, **kept(part, "tool-call")}

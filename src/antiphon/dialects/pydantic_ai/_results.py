@@ -1,0 +1,171 @@
+"""What a tool returned: any JSON, with files among it; and how it came out, of which `failed` and `retried` are errors.
+
+A return that is a file, or a list with files in it, is read as parts in their order: a text, a file, or data. Files deeper in
+some data stay data, and their digests are noted, so that Pydantic AI finds them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from antiphon.dialects._bodies import BodyWriting
+from antiphon.dialects._content import json_text
+from antiphon.dialects._media import described
+from antiphon.dialects._said import error_of, error_text, fresh
+from antiphon.dialects._units import Unit, as_object, kind_of
+from antiphon.dialects.pydantic_ai._media import digest, is_recorded, read_file, write_file
+from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled, write_time
+from antiphon.messages import DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart
+from antiphon.messages._json import JsonError, parse
+
+__all__ = ["DIGESTS", "is_result", "read_result", "text_in", "write_result"]
+
+DIGESTS = "content_file_digests"
+_SCALARS = (str, int, float, bool, type(None))
+
+
+def is_result(part: Mapping[str, Any]) -> bool:
+    """Whether a part answers a call; a legacy retry prompt does, if it names the tool."""
+    return part["part_kind"] == "tool-return" or (part["part_kind"] == "retry-prompt" and part.get("tool_name") is not None)
+
+
+def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | int]) -> str:
+    """Return a text that must be there."""
+    value = part.get(key)
+    return value if isinstance(value, str) else unit.fail(f"expected text, found {kind_of(value)}", *path, key)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of the payload, and what is noted of the message."""
+    given = part.get("tool_call_id")
+    if given is not None and not isinstance(given, str):
+        unit.fail(f"expected text, found {kind_of(given)}", *path, "tool_call_id")
+    payload = {
+        "kind": "option_result",
+        "invocation_id": unit.alias(given or f"{NAME}-{unit.position or 0}-{path[-1]}"),
+        "option_name": unit.alias(text_in(unit, part, "tool_name", path)),
+    }
+    is_legacy = part["part_kind"] == "retry-prompt"
+    outcome = "retried" if is_legacy else part.get("outcome")
+    said, notes = _error(part, str(outcome)) if outcome in ("failed", "retried") else _success(part)
+    if is_legacy:
+        return {**payload, **said}, {**notes, "kind": "retry-prompt"}
+    if outcome not in ("success", "failed", "retried") and isinstance(outcome, str):
+        notes["outcome"] = outcome
+    return {**payload, **said}, {**notes, **kept(part, "tool-return")}
+
+
+def _success(part: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    content, parts, notes = part.get("content"), *_shown(part)
+    return ({"result": content}, notes) if parts is None else ({"parts": parts}, notes)
+
+
+def _error(part: dict[str, Any], outcome: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    content, parts, notes = part.get("content"), *_shown(part)
+    shown = parts or []
+    if parts is None:
+        words = "" if content is None else json_text(content)
+        if not isinstance(content, str | None):
+            notes["json"] = True
+    else:
+        words = parts[0].text if isinstance(parts[0], TextPart) else ""
+        shown = parts[1:] if words else parts
+    error_type, message = error_of(words)
+    said = {"is_error": True, "error_type": error_type, "error_message": message, "parts": shown}
+    return {**said, **({"retryable": True} if outcome == "retried" else {})}, notes
+
+
+def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
+    """Return content as parts, if there are files in it; and notes of what is not plain from those."""
+    content, record = part.get("content"), part.get(DIGESTS)
+    digests = cast("list[Any]", record) if isinstance(record, list) else None
+    items: list[Any] = cast("list[Any]", content) if isinstance(content, list) else [content]
+    files = [_file(item, digests) for item in items]
+    seen = {digest(item) for item, file in zip(items, files, strict=True) if file is not None}
+    more = sorted({each for each in digests or () if isinstance(each, str) and each not in seen})
+    notes: dict[str, Any] = {"digests": more} if more else {}
+    if not any(files):
+        return None, notes
+    if content is items and len(items) == 1:
+        notes["list"] = True
+    return [file or _said(item) for item, file in zip(items, files, strict=True)], notes
+
+
+def _file(item: Any, digests: list[Any] | None) -> MediaPart | None:
+    given = as_object(item)
+    return read_file(given) if given is not None and is_recorded(given, digests) else None
+
+
+def _said(item: Any) -> Part:
+    return TextPart(text=item) if isinstance(item, str) else DataPart(data=item)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_result(
+    message: Message, payload: OptionResultPayload, notes: Mapping[str, Any], writing: BodyWriting
+) -> dict[str, Any]:
+    """Write what a tool returned."""
+    content, digests = _content(payload, notes, writing)
+    written: dict[str, Any] = {
+        "tool_name": writing.aliases.option(payload.option_name),
+        "content": content,
+        "tool_call_id": writing.aliases.invocation(message),
+        "timestamp": write_time(message.created_at),
+    }
+    if notes.get("kind") == "retry-prompt":
+        return {**written, "part_kind": "retry-prompt"}
+    written |= spelled("tool-return", notes)
+    written["outcome"] = _outcome(payload, notes)
+    written["part_kind"] = "tool-return"
+    if type(content) not in _SCALARS:
+        written[DIGESTS] = sorted({*digests, *notes.get("digests", ())})
+    return written
+
+
+def _outcome(payload: OptionResultPayload, notes: Mapping[str, Any]) -> str:
+    if not payload.is_error:
+        return str(notes.get("outcome", "success"))
+    return "retried" if payload.retryable else "failed"
+
+
+def _content(payload: OptionResultPayload, notes: Mapping[str, Any], writing: BodyWriting) -> tuple[Any, list[str]]:
+    """Return the content, and the digests of the files in it that need one."""
+    said = _error_content(payload, notes) if payload.is_error else fresh(payload, "result")
+    if not payload.parts:
+        return said, []
+    items: list[Any] = [] if said is None or said == "" else [said]
+    digests: list[str] = []
+    for part in payload.parts:
+        match part:
+            case TextPart():
+                items.append(part.text)
+            case DataPart():
+                items.append(fresh(part, "data"))
+            case MediaPart():
+                file = write_file(part, writing)
+                items.append(described(part) if file is None else file)
+                digests += [digest(file)] if file is not None and file["kind"] != "binary" else []
+            case ForeignPart() if part.dialect == NAME:
+                items.append(writing.own(part))
+            case _:
+                pass
+    if len(items) == 1 and "list" not in notes:
+        return items[0], digests
+    return items or said, digests
+
+
+def _error_content(payload: OptionResultPayload, notes: Mapping[str, Any]) -> Any:
+    """Return an error in words; as JSON, if that is what the words spell and how it came."""
+    words = error_text(payload)
+    if notes.get("json"):
+        try:
+            return parse(words.encode())
+        except JsonError:
+            pass
+    return words

@@ -1,0 +1,202 @@
+"""The fold of the events of a Pydantic AI model response: parts by index, each started, changed and ended.
+
+There is no event for the end of the response. The last part's end says that no other part follows, which is the same. The
+events hold the parts and nothing else, so the folded response has no usage, model or time.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from antiphon.dialects._fold import (
+    Delta,
+    DeltaKind,
+    EventError,
+    Folding,
+    called,
+    grow,
+    index_in,
+    kept_list,
+    object_in,
+    objects_in,
+    said,
+    settled,
+    text_in,
+)
+
+__all__ = ["FOLD"]
+
+_SAID: dict[str, tuple[str, DeltaKind]] = {
+    "text": ("content", "text"),
+    "thinking": ("content", "reasoning"),
+    "tool-call": ("args", "arguments"),
+    "speech": ("transcript", "text"),
+}
+_PART_OF = {"text": "text", "thinking": "thinking", "tool_call": "tool-call", "speech": "speech"}
+_TALK = ("text", "speech")
+
+
+@dataclass(slots=True)
+class PydanticFold(Folding):
+    """A model response so far."""
+
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """By index."""
+    opened: list[str] = field(default_factory=list[str])
+    """The parts that have not ended."""
+    is_last: bool = False
+    """Whether the part that ended last was the last one."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.parts
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_last and not self.opened
+
+    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+        match event.get("event_kind"):
+            case "part_start":
+                index = str(index_in(event, "index"))
+                yield from self._start(index, object_in(event, "part"))
+            case "part_delta":
+                index = str(index_in(event, "index"))
+                yield from self._change(index, object_in(event, "delta"))
+            case "part_end":
+                index = str(index_in(event, "index"))
+                yield from self._end(index, object_in(event, "part"))
+                self.is_last = event.get("next_part_kind") is None
+            case "final_result":
+                pass  # of the agent's run, not of the response
+            case _:
+                self.count_unknown(event)
+
+    def _start(self, index: str, part: dict[str, Any]) -> Iterator[Delta]:
+        """Begin a part; one that begins again replaces what was there, and is another piece."""
+        if index in self.pieces:
+            self.pieces[f"{index} before {len(self.pieces)}"] = self.pieces.pop(index)
+        self.parts[index] = part
+        self.is_last = False
+        if index not in self.opened:
+            self.opened.append(index)
+        yield from self._tell_new(index, "", part)
+
+    def _end(self, index: str, part: dict[str, Any]) -> Iterator[Delta]:
+        """Take the part as it is said at its end."""
+        key, _ = _SAID.get(str(part.get("part_kind")), ("", None))
+        told = said(self.parts.get(index, {}), key)
+        self.parts[index] = part
+        self.halves.pop(index, None)
+        if index in self.opened:
+            self.opened.remove(index)
+        yield from self._tell_new(index, told, part)
+
+    def _tell_new(self, index: str, told: str, part: dict[str, Any]) -> Iterator[Delta]:
+        key, kind = _SAID.get(str(part.get("part_kind")), ("", None))
+        if kind is None:
+            return
+        if kind == "arguments":
+            yield from self.tell_call(index, part.get("tool_name"), part.get("tool_call_id"))
+        value = part.get(key)
+        if isinstance(value, dict) and value and not told and index in self.opened:
+            yield from self.tell_value("arguments", index, value)
+        elif isinstance(value, str) and value.startswith(told):
+            yield from self.tell(kind, index, value[len(told) :])
+
+    # ---------------------------------------------------------------- changes
+
+    def _change(self, index: str, delta: dict[str, Any]) -> Iterator[Delta]:
+        part, kind = self.parts.get(index), delta.get("part_delta_kind")
+        if part is None:
+            raise EventError(f"no part {index} has begun", "index")
+        if part.get("part_kind") not in (_PART_OF.get(str(kind)), f"builtin-{_PART_OF.get(str(kind))}"):
+            raise EventError(f"expected a change of a {part.get('part_kind')} part, found {kind!r}", "part_delta_kind")
+        match kind:
+            case "text" | "thinking":
+                yield from self._add_words(index, part, delta)
+            case "tool_call":
+                yield from self._add_arguments(index, part, delta)
+            case _:
+                yield from self._add_speech(index, part, delta)
+        if text_in(delta, "provider_name"):
+            part["provider_name"] = delta["provider_name"]
+        if details := object_in(delta, "provider_details"):
+            part["provider_details"] = {**object_in(part, "provider_details"), **details}
+
+    def _add_words(self, index: str, part: dict[str, Any], delta: dict[str, Any]) -> Iterator[Delta]:
+        text = self.clean(index, text_in(delta, "content_delta"))
+        if text:
+            grow(part, "content", text)
+            yield from self.tell(_SAID[str(part["part_kind"])][1], index, text)
+        if delta.get("citations_delta") is not None:
+            part["citations"] = objects_in(delta, "citations_delta")
+            for citation in part["citations"]:
+                yield from self.tell_value("citation", index, citation)
+        if delta.get("signature_delta") is not None:
+            part["signature"] = text_in(delta, "signature_delta")
+            yield from self.tell("signature", index, part["signature"])
+
+    def _add_arguments(self, index: str, part: dict[str, Any], delta: dict[str, Any]) -> Iterator[Delta]:
+        if text_in(delta, "tool_name_delta"):
+            grow(part, "tool_name", delta["tool_name_delta"])
+        if text_in(delta, "tool_call_id"):
+            part["tool_call_id"] = delta["tool_call_id"]
+        given = delta.get("args_delta")
+        if isinstance(given, dict):
+            part["args"] = {**object_in(part, "args"), **given}
+            told = self.tell_value("arguments", index, given)
+        else:
+            text = self.clean(index, text_in(delta, "args_delta"))
+            if text:
+                grow(part, "args", text)
+            told = self.tell("arguments", index, text)
+        if part["part_kind"] == "tool-call":
+            yield from told
+
+    def _add_speech(self, index: str, part: dict[str, Any], delta: dict[str, Any]) -> Iterator[Delta]:
+        """Add to what is spoken; a transcript may be revised, and then there is nothing to tell."""
+        text = self.clean(index, text_in(delta, "transcript_delta"))
+        if delta.get("transcript") is not None:
+            part["transcript"] = text_in(delta, "transcript")
+        elif text:
+            grow(part, "transcript", text)
+        yield from self.tell("text", index, text)
+        audio = object_in(part, "audio")
+        if audio and text_in(delta, "audio_chunk"):
+            audio["data"] = _joined(text_in(audio, "data"), delta["audio_chunk"])
+        if objects_in(delta, "timestamps"):
+            kept_list(part, "timestamps").extend(delta["timestamps"])
+
+    # ---------------------------------------------------------------- what there is
+
+    def unfinished(self) -> tuple[str, ...]:
+        parts = ((index, self.parts[index]) for index in self.opened)
+        return (*(_named(index, part) for index, part in parts if part.get("part_kind") not in _TALK), *self.half_characters())
+
+    def body(self, *, whole: bool = False) -> dict[str, Any]:
+        parts = [(index, self.parts[index]) for index in sorted(self.parts, key=int)]
+        kept = [part for index, part in parts if not whole or index not in self.opened or part.get("part_kind") in _TALK]
+        state = {} if self.is_finished else {"state": "interrupted"}
+        return cast("dict[str, Any]", settled({"parts": kept, "kind": "response", **state}))
+
+
+FOLD = PydanticFold
+
+
+def _joined(first: str, second: str) -> str:
+    """Join two pieces of sound, each in base64."""
+    try:
+        return urlsafe_b64encode(urlsafe_b64decode(first) + urlsafe_b64decode(second)).decode()
+    except (Base64Error, ValueError):
+        raise EventError("expected sound in base64", "audio_chunk") from None
+
+
+def _named(index: str, part: dict[str, Any]) -> str:
+    if part.get("tool_call_id"):
+        return called(part.get("tool_name"), part["tool_call_id"])
+    return f"part {index} ({part.get('part_kind')})"

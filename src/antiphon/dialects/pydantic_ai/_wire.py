@@ -1,0 +1,218 @@
+"""A history as Pydantic AI stores it: a list of requests and responses, or one; and what their objects hold by default.
+
+Pydantic AI writes out every default, nulls too, so that what is loaded and dumped again is the same. `DEFAULTS` is read both
+ways: what a part holds beyond its defaults is noted when it is read, and written over the defaults when it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, cast
+
+from antiphon.dialects._bodies import Body
+from antiphon.dialects._units import as_object, sample_units
+from antiphon.errors import DecodeError
+from antiphon.messages import Tool, Usage, thaw
+
+__all__ = [
+    "DEFAULTS",
+    "NAME",
+    "NOT_IN_REQUESTS",
+    "NOT_IN_RESPONSES",
+    "close_body",
+    "kept",
+    "open_body",
+    "read_time",
+    "read_tool",
+    "read_usage",
+    "recognise",
+    "spelled",
+    "write_time",
+    "write_tool",
+    "write_usage",
+]
+
+NAME = "pydantic-ai"
+
+NO_TIME = "1970-01-01T00:00:00Z"
+"""What is written where a time must stand and none is known; it is read as no time."""
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+_BY_PROVIDER: dict[str, Any] = {"id": None, "provider_name": None, "provider_details": None}
+_FILE: dict[str, Any] = {"force_download": False}
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "system-prompt": {"dynamic_ref": None, "context_id": None, "scope": "conversation", "metadata": None},
+    "instruction-delta": {"id": None, "base_hash": None},
+    "user-prompt": {},
+    "retry-feedback": {"retry": None},
+    "retry-prompt": {"tool_name": None},
+    "tool-return": {"tool_kind": None, "metadata": None, "retry": None},
+    "text": _BY_PROVIDER,
+    "thinking": _BY_PROVIDER,
+    "tool-call": {"tool_kind": None, **_BY_PROVIDER},
+    "file": _BY_PROVIDER,
+    "compaction": {**_BY_PROVIDER, "metadata": None},
+    "speech": {"interrupted_at_ms": None, "timestamps": None, **_BY_PROVIDER},
+    "text-content": {"metadata": None},
+    "structured-content": {"tag": None, "description": None, "metadata": None},
+    "image-url": _FILE,
+    "audio-url": _FILE,
+    "video-url": _FILE,
+    "document-url": _FILE,
+}
+"""What parts and pieces of content hold besides what the core has a word for, by kind."""
+
+NOT_IN_REQUESTS = frozenset({"text", "thinking", "tool-call", "builtin-tool-call", "builtin-tool-return", "file"})
+NOT_IN_RESPONSES = frozenset(
+    {
+        "system-prompt",
+        "user-prompt",
+        "tool-return",
+        "retry-feedback",
+        "retry-prompt",
+        "tool-availability-delta",
+        "capability-load-delta",
+        "model-settings-delta",
+        "instruction-delta",
+        "instruction-baseline",
+    }
+)
+
+_COUNTS = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cache_read_tokens",
+    "cache_write_tokens": "cache_write_tokens",
+    "reasoning_tokens": "output_reasoning_tokens",
+}
+"""The counts of the core by their names here."""
+_MOST = 2**53
+"""The largest count that the core takes."""
+
+
+# ---------------------------------------------------------------- bodies
+
+
+def open_body(value: Any) -> Body:
+    """Take a history apart."""
+    if isinstance(value, list):
+        return Body("list", cast("list[Any]", value))
+    found = as_object(value)
+    if found is not None and "kind" in found:
+        return Body("one", [found])
+    raise DecodeError("expected a list of requests and responses, or one of them", dialect=NAME)
+
+
+def close_body(body: Body) -> Any:
+    """Put a history together. It has no place for tools: those are given to an agent, not stored."""
+    return body.units[0] if body.shape == "one" and len(body.units) == 1 else body.units
+
+
+def read_tool(tool: Any) -> dict[str, Any] | None:
+    """Return nothing: a history holds no tools."""
+    return None
+
+
+def write_tool(tool: Tool, name: str) -> None:
+    """Write nothing: a history holds no tools."""
+
+
+def recognise(data: Any) -> str | None:
+    """Say why parsed JSON looks like this format."""
+    units = sample_units(data)
+    if not units or not all(unit.get("kind") in ("request", "response") and _has_parts(unit) for unit in units):
+        return None
+    return "requests and responses of parts, each with its part_kind"
+
+
+def _has_parts(unit: dict[str, Any]) -> bool:
+    parts = unit.get("parts")
+    return isinstance(parts, list) and all("part_kind" in (as_object(part) or {}) for part in cast("list[Any]", parts))
+
+
+# ---------------------------------------------------------------- defaults
+
+
+def kept(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return what something of a kind holds beyond its defaults, for its notes."""
+    return {key: given[key] for key, default in DEFAULTS[kind].items() if key in given and given[key] != default}
+
+
+def spelled(kind: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of a kind, and over them what was noted."""
+    written = dict(DEFAULTS[kind])
+    if notes:
+        written |= {key: thaw(notes[key]) for key in written if key in notes}
+    return written
+
+
+# ---------------------------------------------------------------- times
+
+
+def read_time(given: Any) -> datetime | None:
+    """Return a time; None for none, and for what cannot be read as one (the residue keeps that)."""
+    if not isinstance(given, str):
+        return None
+    try:
+        time = datetime.fromisoformat(given)
+        time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+    return None if time == _NEVER else time
+
+
+def write_time(time: datetime | None) -> str:
+    """Return a time as Pydantic writes it."""
+    return NO_TIME if time is None else time.isoformat().replace("+00:00", "Z")
+
+
+# ---------------------------------------------------------------- usage
+
+
+def read_usage(given: Any) -> Usage | None:
+    """Return what an answer cost. A count that is zero says nothing here: it is the default."""
+    usage = as_object(given)
+    if usage is None:
+        return None
+    found: dict[str, Any] = {name: count for name, key in _COUNTS.items() if (count := _count(usage.get(key))) is not None}
+    if (cost := _cost(usage.get("cost"))) is not None:
+        found["cost"] = cost
+    return Usage(**found) if found else None
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value <= _MOST else None
+
+
+def _cost(value: Any) -> Decimal | None:
+    try:
+        cost = Decimal(value) if isinstance(value, str) else None
+    except InvalidOperation:
+        return None
+    return cost if cost is not None and cost.is_finite() and cost >= 0 else None
+
+
+def write_usage(usage: Usage | None) -> dict[str, Any]:
+    """Write what an answer cost, with all that is counted."""
+    written: dict[str, Any] = {
+        "input_tokens": 0,
+        "cache_write_tokens": 0,
+        "cache_write_1h_tokens": 0,
+        "cache_read_tokens": 0,
+        "output_tokens": 0,
+        "output_reasoning_tokens": 0,
+        "input_audio_tokens": 0,
+        "cache_audio_read_tokens": 0,
+        "output_audio_tokens": 0,
+        "audio_seconds": 0.0,
+        "details": {},
+        "cost": None,
+    }
+    if usage is not None:
+        written |= {key: count for name, key in _COUNTS.items() if (count := getattr(usage, name)) is not None}
+        if usage.cost is not None:
+            written["cost"] = str(usage.cost)
+    return written

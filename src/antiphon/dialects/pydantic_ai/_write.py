@@ -1,0 +1,334 @@
+"""Writes requests and responses, with every default in them.
+
+A breath of the assistant's is a response. All results that follow it are one request; whatever else is said is a request each,
+so that a longer history begins as a shorter one does. (Pydantic AI joins neighbours itself, when it sends them.) Instructions
+that were read from a request hold until others are said, and are written on every request: Pydantic AI looks at the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.dialects._media import described
+from antiphon.dialects._said import arguments_text, fresh, text_of
+from antiphon.dialects._units import as_object
+from antiphon.dialects.pydantic_ai._citations import write_citations
+from antiphon.dialects.pydantic_ai._media import write_file
+from antiphon.dialects.pydantic_ai._read import AUDIO, INSTRUCTIONS
+from antiphon.dialects.pydantic_ai._results import write_result
+from antiphon.dialects.pydantic_ai._wire import (
+    NAME,
+    NOT_IN_REQUESTS,
+    NOT_IN_RESPONSES,
+    spelled,
+    write_time,
+    write_usage,
+)
+from antiphon.messages import (
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    ReasoningPart,
+    TextPart,
+)
+from antiphon.messages._model import json_text_of
+
+__all__ = ["OPTIONS", "together", "write"]
+
+OPTIONS = frozenset({"media_labels"})
+_ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+_NONE: Mapping[str, Any] = {}
+_TIMED = ("system-prompt", "user-prompt", "retry-feedback", "retry-prompt")
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Say whether a message goes into what was begun: results do after results, and what is said in one breath."""
+    if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
+        return True
+    return said_together(group, message)
+
+
+def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Write messages that belong together: one unit, unless a viewpoint puts some of them on the other side."""
+    if len(group) == 1:
+        return _unit(group, writing)
+    sides = groupby(group, lambda message: writing.role(message) == "assistant")
+    return [unit for _, said in sides for unit in _unit(list(said), writing)]
+
+
+def _unit(said: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    unit = _response(said, writing) if writing.role(said[0]) == "assistant" else _request(said, writing)
+    return [] if unit is None else [unit]
+
+
+# ---------------------------------------------------------------- requests
+
+
+def _request(said: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+    parts: list[dict[str, Any]] = []
+    has_words = False
+    for message in said:
+        notes = writing.notes(message)
+        if type(message.payload) is OptionResultPayload:
+            parts.append(write_result(message, message.payload, notes, writing))
+        elif notes.get(INSTRUCTIONS) == "here":
+            writing.memory[INSTRUCTIONS] = _words(message) or None
+            has_words = True
+        elif writing.role(message) == "system":
+            parts += _system(message, notes, writing)
+        else:
+            parts += _user(message, notes, writing)
+    if not parts and not has_words and not writing.is_native(said[0]):
+        return None
+    is_without = writing.notes(said[0]).get(INSTRUCTIONS) == "none"
+    return {
+        "parts": parts,
+        "timestamp": None,
+        "instructions": None if is_without else writing.memory.get(INSTRUCTIONS),
+        "kind": "request",
+        "run_id": None,
+        "conversation_id": said[0].thread_id,
+        "metadata": None,
+        "state": "complete",
+    }
+
+
+def _words(message: Message) -> str:
+    return "\n".join(line for part in message.parts for line in _line(part))
+
+
+def _line(part: Part) -> Iterable[str]:
+    match part:
+        case TextPart() | DataPart():
+            return (text_of(part),)
+        case MediaPart():
+            return (described(part),)
+        case _:
+            return ()
+
+
+def _system(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
+    own = [whole for part in message.parts if (whole := _whole(part, NOT_IN_REQUESTS, writing)) is not None]
+    if not any(_line(part) for part in message.parts):
+        return own
+    return [_told(message, notes.get("kind", "system-prompt"), _words(message), notes), *own]
+
+
+def _told(message: Message, kind: str, content: Any, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part of a request that has a content, and a time if it is of those that do."""
+    part = {"content": content, **spelled(kind, notes), "part_kind": kind}
+    if kind in _TIMED:
+        part["timestamp"] = write_time(message.created_at)
+    return part
+
+
+def _user(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
+    if "kind" in notes:
+        only = message.parts[0] if len(message.parts) == 1 else None
+        content = fresh(only, "data") if isinstance(only, DataPart) else _words(message)
+        return [_told(message, notes["kind"], content, notes)]
+    written: list[dict[str, Any]] = []
+    items: list[Any] = []
+    for part in _shown(message, writing):
+        whole = _whole(part, NOT_IN_REQUESTS, writing)
+        if whole is None and not _is_spoken(part, writing):
+            items += _item(part, writing)
+            continue
+        if items:
+            written.append(_prompt(message, items, notes))
+            items = []
+        if whole is None:
+            _add_speech(part, written, "user", writing)
+        else:
+            written.append(whole)
+    return [*written, _prompt(message, items, notes)] if items or "list" in notes else written
+
+
+def _prompt(message: Message, items: list[Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    is_plain = len(items) == 1 and type(items[0]) is str and "list" not in notes
+    return _told(message, "user-prompt", items[0] if is_plain else items, notes)
+
+
+def _shown(message: Message, writing: BodyWriting) -> Iterable[Part]:
+    """Return the parts of a message, each medium with a label before it if one is asked for."""
+    if not writing.options.get("media_labels"):
+        return message.parts
+    labelled: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, MediaPart):
+            writing.media += 1
+            labelled.append(TextPart(text=f"Media {writing.media}:"))
+        labelled.append(part)
+    return labelled
+
+
+def _item(part: Part, writing: BodyWriting) -> list[Any]:
+    """Return a piece of what a user says."""
+    match part:
+        case TextPart():
+            notes = writing.notes(part)
+            is_tagged = notes.get("kind") == "text-content"
+            return [_of("text-content", {"content": part.text}, notes) if is_tagged else part.text]
+        case DataPart():
+            return [_data(part, writing)]
+        case MediaPart():
+            return [write_file(part, writing) or described(part)]
+        case ForeignPart() if part.dialect == NAME:
+            own = as_object(writing.own(part))
+            return [] if own is None or "part_kind" in own else [own]
+        case _:
+            return []
+
+
+def _of(kind: str, said: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    return {**said, **spelled(kind, notes), "kind": kind}
+
+
+def _data(part: DataPart, writing: BodyWriting) -> dict[str, Any]:
+    """Return data, and the text that Pydantic AI makes of it for models that take only text."""
+    notes = writing.notes(part)
+    text = json_text_of(part, "data").translate(_ESCAPES)
+    if (tag := notes.get("tag")) is not None:
+        text = f"<{tag}>{text}</{tag}>"
+    if (description := notes.get("description")) is not None:
+        text = f"{description}\n{text}"
+    return _of("structured-content", {"value": fresh(part, "data"), "content": text}, notes)
+
+
+# ---------------------------------------------------------------- speech, and parts that only this format knows
+
+
+def _whole(part: Part, misplaced: frozenset[str], writing: BodyWriting) -> dict[str, Any] | None:
+    """Return a part that was kept whole, if it is of a kind that may stand on this side."""
+    if not isinstance(part, ForeignPart) or part.dialect != NAME:
+        return None
+    own = as_object(writing.own(part)) or {}
+    return own if isinstance(own.get("part_kind"), str) and own["part_kind"] not in misplaced else None
+
+
+def _is_spoken(part: Part, writing: BodyWriting) -> bool:
+    return isinstance(part, TextPart | MediaPart) and _note(part, writing).get("kind") in ("speech", AUDIO)
+
+
+def _note(part: Part, writing: BodyWriting) -> Mapping[str, Any]:
+    """Return what is noted of the part that something came in."""
+    noted: Mapping[str, Any] = writing.notes(part).get("part", _NONE)
+    return noted
+
+
+def _add_speech(part: Part, written: list[dict[str, Any]], speaker: str, writing: BodyWriting) -> None:
+    """Add words that were spoken, or the sound of them: to the words before it, if it is theirs."""
+    notes = _note(part, writing)
+    file = write_file(part, writing) if isinstance(part, MediaPart) else None
+    sound = file if file is not None and file["kind"] == "binary" else None
+    last = written[-1] if written else _NONE
+    if notes["kind"] == AUDIO and last.get("part_kind") == "speech" and last["audio"] is None:
+        written[-1]["audio"] = sound
+        return
+    words = part.text if isinstance(part, TextPart) else None
+    said = {"speaker": speaker, "transcript": words, "audio": sound}
+    written.append({**said, **spelled("speech", notes), "part_kind": "speech"})
+
+
+# ---------------------------------------------------------------- responses
+
+
+def _response(said: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+    parts: list[dict[str, Any]] = []
+    for message in said:
+        if type(message.payload) is OptionCallPayload:
+            parts.append(_call(message, message.payload, writing))
+            continue
+        for part in message.parts:
+            _answer(part, parts, writing)
+    first = said[0]
+    if not parts and not writing.is_native(first):
+        return None
+    return {
+        "parts": parts,
+        "usage": write_usage(first.usage),
+        "model_name": None,
+        "model_id": None,
+        "timestamp": write_time(first.created_at),
+        "kind": "response",
+        "provider_name": None,
+        "provider_url": None,
+        "canonical_system": None,
+        "provider_details": None,
+        "provider_response_id": None,
+        "finish_reason": None,
+        "run_id": None,
+        "conversation_id": first.thread_id,
+        "metadata": None,
+        "workspace_ref": None,
+        "history_digest": None,
+        "failed_attempts": None,
+        "state": "complete",
+    }
+
+
+def _answer(part: Part, written: list[dict[str, Any]], writing: BodyWriting) -> None:
+    """Add what a part of the assistant's words is."""
+    if _is_spoken(part, writing):
+        _add_speech(part, written, "assistant", writing)
+        return
+    match part:
+        case TextPart():
+            text = {"content": part.text, **spelled("text", writing.notes(part)), "part_kind": "text"}
+            written.append({**text, "citations": write_citations(part.citations)})
+        case DataPart():
+            written.append(_text(text_of(part)))
+        case MediaPart():
+            written.append(_file(part, writing) or _text(described(part)))
+        case ReasoningPart():
+            written += _thought(part, writing)
+        case _:
+            whole = _whole(part, NOT_IN_RESPONSES, writing)
+            written += [] if whole is None else [whole]
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"content": text, **spelled("text", _NONE), "citations": None, "part_kind": "text"}
+
+
+def _file(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+    """Return a file that the model made: it is always given as bytes."""
+    file = write_file(part, writing)
+    if file is None or file["kind"] != "binary":
+        return None
+    return {"content": file, **spelled("file", _note(part, writing)), "part_kind": "file"}
+
+
+def _thought(part: ReasoningPart, writing: BodyWriting) -> list[dict[str, Any]]:
+    """Return a thought; with its proof, if it came from here. Without either there is nothing to say."""
+    is_own = NAME in part.metadata
+    if not is_own and not part.text:
+        return []
+    proof = (part.signature or part.encrypted_content) if is_own else None
+    thought = {"content": part.text, "signature": proof, **spelled("thinking", writing.notes(part))}
+    return [{**thought, "part_kind": "thinking"}]
+
+
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, Any]:
+    notes = writing.notes(message)
+    return {
+        "tool_name": writing.aliases.option(call.option_name),
+        "args": _arguments(call, notes.get("args")),
+        "tool_call_id": writing.aliases.invocation(message),
+        **spelled("tool-call", notes),
+        "part_kind": "tool-call",
+    }
+
+
+def _arguments(call: OptionCallPayload, form: str | None) -> Any:
+    """Return arguments as they came: as an object, as its text, or not at all; from elsewhere as an object, where they are."""
+    if call.arguments_text is not None or form == "text":
+        return arguments_text(call)
+    return None if form == "none" and not call.arguments else fresh(call, "arguments")

@@ -1,0 +1,246 @@
+"""AP3xx: empty texts, silent messages, empty lists, cut arguments."""
+
+from typing import Any
+
+import pytest
+from tests.checks.said import calls, codes, finding, gives, mended, says, thinks, warnings
+
+from antiphon import Conversation, DataPart, ForeignPart, MediaPart, Message, decode, encode
+from antiphon.checks import TARGETS, is_left_out
+from antiphon.checks._view import View
+
+ASK = says("user", "How warm is it?")
+PICTURE = MediaPart(modality="image", url="https://example.com/a.png")
+CLAUDE, CHAT, GEMINI, RESPONSES = "anthropic-messages", "openai-chat", "gemini", "openai-responses"
+
+
+def of(*messages: Message) -> Conversation:
+    return Conversation(messages)
+
+
+# ---------------------------------------------------------------- AP301, AP302, AP303
+
+
+@pytest.mark.parametrize("who", ["system", "user"])
+def test_an_empty_text_beside_another_is_left_out(who: str) -> None:
+    broken = of(says(who, "", "Hello", native=CLAUDE, notes={"slot": True}), ASK)
+
+    assert codes(broken, CLAUDE) == ["AP301"]
+    made = mended(broken, CLAUDE)
+    assert [is_left_out(part) for part in made[0].parts] == [True, False]
+    assert made[0].metadata == {CLAUDE: {"slot": True}}
+
+
+def test_an_empty_text_beside_a_call_is_left_out_as_a_message() -> None:
+    words = says("assistant", "", native=CLAUDE, turn_id="t")
+    broken = of(ASK, words, calls("c1", native=CLAUDE, turn_id="t"), gives("c1", native=CLAUDE))
+
+    assert codes(broken, CLAUDE) == ["AP301"]
+    assert [is_left_out(message) for message in mended(broken, CLAUDE)] == [False, True, False, False]
+
+
+def test_an_empty_text_in_a_result_is_left_out() -> None:
+    result = gives("c1", None, native=CLAUDE, parts=says("user", "", "found").parts)
+    made = mended(of(ASK, calls("c1", native=CLAUDE), result), CLAUDE)
+
+    assert [is_left_out(part) for part in made[2].parts] == [True, False]
+
+
+@pytest.mark.parametrize("target", [CHAT, RESPONSES, GEMINI, "pydantic-ai"])
+def test_an_empty_text_is_accepted_elsewhere(target: str) -> None:
+    assert codes(of(says("user", "", "Hello", native=target)), target) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "who", "parts"),
+    [
+        (CLAUDE, "user", ()),
+        (CLAUDE, "user", ("",)),
+        (CLAUDE, "assistant", ()),
+        (CHAT, "assistant", ()),
+        (GEMINI, "user", ()),
+        (GEMINI, "assistant", ()),
+    ],
+)
+def test_a_message_that_says_nothing_is_left_out(target: str, who: str, parts: tuple[str, ...]) -> None:
+    own, foreign = (of(ASK, says(who, *parts, native=native), says("user", "Well?")) for native in (target, None))
+
+    assert codes(own, target) == ["AP302"]
+    assert (codes(foreign, target), warnings(foreign, target)) == ([], ["AP302"])
+    assert [is_left_out(message) for message in mended(own, target)] == [False, True, False]
+
+
+def test_a_message_with_anything_in_it_says_something() -> None:
+    own = ForeignPart(dialect=CLAUDE, value={"type": "container_upload", "file_id": "f"})
+    foreign = ForeignPart(dialect=GEMINI, value={"executableCode": {}})
+    for part in (own, DataPart(data=1), PICTURE):
+        assert warnings(of(says("user", part), ASK), CLAUDE) == []
+    assert warnings(of(says("user", foreign), ASK), CLAUDE) == ["AP302"]
+
+
+def test_thoughts_are_something_to_whom_they_came_from() -> None:
+    """What others thought is not sent, so that nothing is left of it."""
+    own = thinks(metadata={CLAUDE: {}})
+    said = of(ASK, says("assistant", own), says("user", "Well?"))
+    foreign = of(ASK, says("assistant", thinks()), says("user", "Well?"))
+
+    assert "AP302" not in warnings(said, CLAUDE)
+    assert "AP302" in warnings(foreign, CLAUDE)
+
+
+def test_the_last_word_of_an_assistant_may_be_none() -> None:
+    """AP302: "except for the optional final assistant message"."""
+    refusal = of(ASK, says("assistant", native=CLAUDE))
+
+    assert codes(refusal, CLAUDE) == []
+    assert codes(of(*refusal, says("user", "Why?")), CLAUDE) == ["AP302"]
+
+
+def test_a_turn_that_calls_says_enough() -> None:
+    turn = [says("assistant", native=CHAT, turn_id="t"), calls("c1", native=CHAT, turn_id="t")]
+
+    assert codes(of(ASK, *turn, gives("c1")), CHAT) == []
+
+
+def test_white_space_is_a_warning() -> None:
+    """AP303: it is refused in some places."""
+    assert warnings(of(ASK, says("user", " \n")), CLAUDE) == ["AP303"]
+    assert warnings(of(ASK, says("assistant", "Hello ")), CLAUDE) == ["AP303", "AP403"]
+    assert warnings(of(ASK, says("assistant", "Hello ")), CHAT) == []
+
+
+# ---------------------------------------------------------------- AP304, AP307, AP308
+
+
+def residue(*changes: dict[str, Any]) -> dict[str, Any]:
+    return {"residue": list(changes)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"at": [0, "tool_calls"], "add": []},
+        {"at": ["tool_calls"], "add": []},
+        {"at": [0, "content"], "is": [], "was": "0"},
+        {"at": [], "is": [{"role": "assistant", "content": "Hello!", "tool_calls": []}], "was": "0"},
+    ],
+)
+def test_an_empty_list_is_not_written(change: dict[str, Any]) -> None:
+    other = {"at": [0, "x"], "add": 1}
+    broken = of(ASK, says("assistant", "Hello!", native=CHAT, notes=residue(change, other)))
+
+    assert codes(broken, CHAT) == ["AP304"]
+    assert mended(broken, CHAT)[1].metadata == {CHAT: residue(other), "checks": {"mended": "AP304"}}
+
+
+def test_a_residue_that_is_empty_is_none() -> None:
+    broken = of(ASK, says("assistant", "Hello!", native=CHAT, notes=residue({"at": ["tool_calls"], "add": []})))
+
+    assert mended(broken, CHAT)[1].metadata[CHAT] == {}
+
+
+def test_the_content_of_a_result_is_no_empty_list() -> None:
+    """AP304: absent or an empty text is fine; a message without content is another matter (AP302)."""
+    history = [
+        {"role": "user", "content": "How warm is it?"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "weather", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": []}]},
+    ]
+    broken = decode(history, CLAUDE)
+
+    assert codes(broken, CLAUDE) == ["AP304"]
+    assert "content" not in encode(mended(broken, CLAUDE), CLAUDE).value[2]["content"][0]
+    assert "AP304" not in codes(decode([history[0], {"role": "assistant", "content": []}, history[0]], CLAUDE), CLAUDE)
+
+
+def test_what_the_assistant_said_is_no_input() -> None:
+    """AP307; what the user said is."""
+    change = {"at": [0, "content", 0, "type"], "is": "input_text", "was": "0"}
+    broken = of(*(says(who, "Hello", native=RESPONSES, notes=residue(change)) for who in ("user", "assistant")))
+
+    assert [each.position for each in (finding(broken, "AP307", RESPONSES),)] == [1]
+    assert mended(broken, RESPONSES)[1].metadata == {"checks": {"mended": "AP307"}}
+
+
+def test_a_part_without_data_is_left_out() -> None:
+    """AP308: in either spelling of the keys; a part of somebody else's is none of Gemini's."""
+    hollow = ForeignPart(dialect=GEMINI, value={"thought": True})
+    code = ForeignPart(dialect=GEMINI, value={"executable_code": {"code": "1"}})
+    strange = ForeignPart(dialect=CLAUDE, value={})
+    broken = of(says("user", "Hello", hollow, code, strange))
+
+    assert codes(broken, GEMINI) == ["AP308"]
+    assert [is_left_out(part) for part in mended(broken, GEMINI)[0].parts] == [False, True, False, False]
+    assert is_left_out(mended(of(ASK, says("user", hollow)), GEMINI)[1])
+
+
+# ---------------------------------------------------------------- AP305
+
+
+@pytest.mark.parametrize("target", [CHAT, RESPONSES, CLAUDE, GEMINI])
+def test_somebody_must_say_something(target: str) -> None:
+    for messages in ((), (says("system", "Be terse.", thread_id="t"),), (says("assistant", thinks()),)):
+        silent = of(*messages)
+        assert "AP305" in codes(silent, target)
+        last = mended(silent, target)[-1]
+        assert (last.text, last.role_hint_for_llm, last.metadata) == (".", "user", {"checks": {"added": "AP305"}})
+        assert last.thread_id == (messages[-1].thread_id if messages else None)
+
+
+@pytest.mark.parametrize("target", [None, "pydantic-ai"])
+def test_a_history_may_be_empty(target: str | None) -> None:
+    assert codes(of(), target) == []
+
+
+def test_what_is_left_when_all_else_is_left_out() -> None:
+    made = mended(of(gives("c1")), GEMINI)
+
+    assert [is_left_out(message) for message in made] == [True, False]
+
+
+# ---------------------------------------------------------------- AP306, AP309
+
+
+def test_an_error_shows_nothing_but_text() -> None:
+    own, foreign = (
+        of(ASK, calls("c1"), gives("c1", None, native=native, parts=(PICTURE,), fails=True)) for native in (CLAUDE, None)
+    )
+    success = of(ASK, calls("c1"), gives("c1", None, native=CLAUDE, parts=(PICTURE,)))
+
+    assert (codes(own, CLAUDE), codes(success, CLAUDE)) == (["AP306"], [])
+    assert warnings(foreign, CLAUDE) == ["AP306"]
+    assert mended(own, CLAUDE)[2].metadata == {"checks": {"mended": "AP306"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "anywhere", "as_object"),
+    [
+        (None, False, False),
+        ("", False, False),
+        ("{}", False, False),
+        (' { "city" : "Oslo" } ', False, False),
+        ('{"city": "Os', True, True),
+        ("[1]", False, True),
+        ("SELECT 1", False, True),
+    ],
+)
+def test_arguments_are_whole(text: str | None, anywhere: bool, as_object: bool) -> None:
+    """AP309: cut JSON is named everywhere; text that is no object, where arguments are one."""
+    conversation = of(ASK, calls("c1", text=text), gives("c1"))
+
+    assert ("AP309" in warnings(conversation)) == anywhere
+    assert ("AP309" in warnings(conversation, CHAT)) == anywhere
+    assert ("AP309" in warnings(conversation, CLAUDE)) == as_object
+
+
+def test_arguments_that_were_understood_are_not_looked_at() -> None:
+    call = calls("c1", text="{'city': 'Oslo'}")
+    read = call.model_copy(update={"payload": call.payload.model_copy(update={"arguments": {"city": "Oslo"}})})
+
+    assert warnings(of(ASK, read, gives("c1"))) == []
+
+
+def test_a_rule_for_targets_is_not_asked_without_one() -> None:
+    with pytest.raises(RuntimeError, match="must name its targets"):
+        View(of(), None).accepted  # noqa: B018
+    assert View(of(), TARGETS[CHAT]).accepted is TARGETS[CHAT]

@@ -1,0 +1,116 @@
+"""What `check` and `repair` promise of every history, however broken."""
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from tests.checks.broken import TARGET_NAMES, cases
+from tests.strategies import conversations
+
+import antiphon
+from antiphon import Conversation, Message, Repaired, check, dumps, loads, repair
+from antiphon.checks import is_left_out, projected
+from antiphon.checks._marks import ADDED, NAMESPACE
+
+
+def errors(conversation: Conversation, target: str | None) -> list[str]:
+    return [str(finding) for finding in check(conversation, target) if finding.severity == "error"]
+
+
+def said(message: Message) -> bytes:
+    """Return what a message says, without ids and what is only known of the wire."""
+    payload: dict[str, Any] = message.payload.model_dump()
+    payload.pop("invocation_id", None)
+    for part in payload.get("parts", ()):
+        part["metadata"] = {}
+    return repr((message.policy, message.role_hint_for_llm, message.lane, message.created_at, payload)).encode()
+
+
+def added(message: Message) -> bool:
+    return ADDED in message.metadata.get(NAMESPACE, {})
+
+
+@given(cases)
+def test_nothing_is_refused_in_what_is_repaired(case: tuple[str | None, Conversation]) -> None:
+    target, conversation = case
+
+    assert not errors(repair(conversation, target).conversation, target)
+
+
+@given(cases)
+def test_what_is_repaired_needs_no_repair(case: tuple[str | None, Conversation]) -> None:
+    target, conversation = case
+    repaired = repair(conversation, target)
+
+    assert repair(repaired.conversation, target) == Repaired(repaired.conversation, ())
+
+
+@given(cases)
+def test_what_is_in_order_is_left_as_it_is(case: tuple[str | None, Conversation]) -> None:
+    """No change where there is no error, and a change where there is one."""
+    target, conversation = case
+    repaired = repair(conversation, target)
+
+    assert bool(repaired.changes) == bool(errors(conversation, target))
+    if not repaired.changes:
+        assert repaired.conversation is conversation
+
+
+@given(cases)
+def test_nothing_that_was_said_is_lost_or_rewritten(case: tuple[str | None, Conversation]) -> None:
+    """Every message is still there, saying the same; whatever is new says that it was added."""
+    target, conversation = case
+    mended = repair(conversation, target).conversation
+
+    before = Counter(map(said, conversation))
+    assert Counter(said(message) for message in mended if not added(message)) == before
+
+
+@given(cases)
+def test_the_same_history_is_mended_to_the_same_bytes(case: tuple[str | None, Conversation]) -> None:
+    """No clock and no chance (G10): also after it was stored and read again."""
+    target, conversation = case
+    again = loads(dumps(conversation), Conversation)
+
+    assert dumps(repair(again, target).conversation) == dumps(repair(conversation, target).conversation)
+
+
+@given(cases)
+def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]) -> None:
+    target, conversation = case
+    mended = repair(conversation, target).conversation
+    shown = projected(mended)
+
+    assert not any(is_left_out(message) or any(map(is_left_out, message.parts)) for message in shown)
+    assert len(shown) == sum(not is_left_out(message) for message in mended)
+    assert errors(shown, target) == []
+
+
+@given(cases)
+def test_findings_point_at_messages_and_say_what_to_do(case: tuple[str | None, Conversation]) -> None:
+    target, conversation = case
+    findings = check(conversation, target)
+
+    for finding in findings:
+        assert finding.problem
+        assert finding.answer.endswith((".", "”"))
+        assert finding.hint.endswith(".")
+        if finding.position is None:
+            assert finding.message_id is None
+        else:
+            assert conversation[finding.position].id == finding.message_id
+    assert [f.position for f in findings if f.position is not None] == sorted(
+        f.position for f in findings if f.position is not None
+    )
+
+
+@given(conversations)
+def test_any_history_at_all_is_checked_and_repaired(conversation: Conversation) -> None:
+    """Whatever can be said, with metadata of any form where dialects keep theirs (G21)."""
+    for target in TARGET_NAMES:
+        assert not errors(repair(conversation, target).conversation, target)
+
+
+def test_the_verbs_stand_at_the_top_of_the_package() -> None:
+    assert antiphon.check is check
+    assert antiphon.repair is repair
