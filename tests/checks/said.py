@@ -3,6 +3,8 @@
 from itertools import count
 from typing import Any
 
+from tests.providers.types import as_request, problems
+
 from antiphon import (
     Conversation,
     Finding,
@@ -13,6 +15,8 @@ from antiphon import (
     ReasoningPart,
     TextPart,
     check,
+    decode,
+    encode,
     repair,
 )
 from antiphon.messages import Part
@@ -88,6 +92,15 @@ def mended(conversation: Conversation, target: str | None = None) -> Conversatio
     """Return what `repair` makes of it, in which nothing is refused."""
     made = repair(conversation, target).conversation
     assert codes(made, target) == []
+    return made
+
+
+def mended_for(target: str, conversation: Conversation) -> Conversation:
+    """Return what `repair` makes of it, which is accepted as it is written, too: by the rules and the types of the SDK."""
+    made = mended(conversation, target)
+    written = encode(made, target).value
+    assert problems(target, "request", as_request(target, written)) == []
+    assert codes(decode(written, target), target) == []
     return made
 
 

@@ -1,12 +1,12 @@
 """What people suffer from, one broken history each: `check` names it, `repair` yields what every target accepts.
 
 A call without a result (1), an orphan (2), trimming (3), a summary (4), a history that is refused for ever (5), a cancelled
-run (6), cut arguments (7), lost signatures (8), reasoning items (9), another provider (10), reasoning that leaks (11), colliding
-ids (12).
+run (6), cut arguments (7), lost signatures (8), reasoning items (9), another provider (10), reasoning that leaks (11), and
+colliding ids (12).
 """
 
 import pytest
-from tests.checks.said import calls, codes, gives, mended, says, thinks, warnings
+from tests.checks.said import calls, codes, gives, mended_for, says, thinks, warnings
 
 from antiphon import Conversation, Message, OptionResultPayload, ReasoningPart, encode, repair
 from antiphon.checks import TARGETS, is_left_out
@@ -40,7 +40,7 @@ def test_pain_1_a_call_without_a_result(target: str) -> None:
     history = of(*turn(1, result=False), ASK)
 
     assert codes(history, target) == ["AP101"]
-    closed = mended(history, target)[5].payload
+    closed = mended_for(target, history)[5].payload
     assert isinstance(closed, OptionResultPayload)
     assert (closed.invocation_id, closed.error_type) == ("c1b", "interrupted")
 
@@ -50,7 +50,7 @@ def test_pain_2_an_orphan_result(target: str) -> None:
     history = of(ASK, gives("toolu_1"), says("assistant", "Done."), says("user", "Thanks."))
 
     assert codes(history, target) == ["AP102"]
-    assert is_left_out(mended(history, target)[1])
+    assert is_left_out(mended_for(target, history)[1])
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -60,7 +60,7 @@ def test_pain_3_trimming_that_cuts_pairs(target: str) -> None:
     for length in range(1, len(history)):
         cut = of(*history[-length:])
         assert codes(cut, target).count("AP102") == len(cut.orphans())
-        assert len(encode(mended(cut, target), target).value) > 0
+        assert len(encode(mended_for(target, cut), target).value) > 0
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -69,13 +69,13 @@ def test_pain_4_a_summary_that_swallows_a_call(target: str) -> None:
     history = of(says("user", "Summary: the weather was asked for."), *turn(1)[4:], ASK)
 
     assert codes(history, target) == ["AP102", "AP102"]
-    assert len([message for message in mended(history, target) if is_left_out(message)]) == 2
+    assert len([message for message in mended_for(target, history) if is_left_out(message)]) == 2
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_pain_5_a_poisoned_history_goes_on(target: str) -> None:
     """What was mended stays mended while the conversation grows: no later turn needs the same again."""
-    history = mended(of(*turn(1, result=False), gives("c9")), target)
+    history = mended_for(target, of(*turn(1, result=False), gives("c9")))
     for number in (2, 3):
         history = history.extend(turn(number))
         assert codes(history, target) == []
@@ -89,7 +89,7 @@ def test_pain_6_a_cancelled_run(target: str) -> None:
 
     if TARGETS[target].results == "next":
         assert codes(history, target) == ["AP106"]
-    made = mended(history, target)
+    made = mended_for(target, history)
     assert codes(made) == []
     interrupted = of(*turn(1, result=False)[:-1])
     assert codes(interrupted, target) == ["AP101"]
@@ -101,7 +101,7 @@ def test_pain_7_arguments_that_were_cut(target: str) -> None:
     history = of(ASK, calls("c1", text='{"city": "Os'), says("user", "Hello?"))
 
     assert (codes(history, target), "AP309" in warnings(history, target)) == (["AP101"], True)
-    written = encode(mended(history, target), target).value
+    written = encode(mended_for(target, history), target).value
     assert written
 
 
@@ -111,7 +111,7 @@ def test_pain_8_a_signature_that_was_lost() -> None:
     history = of(says("user", "Hello", native=CLAUDE), lost, ASK)
 
     assert codes(history, CLAUDE) == ["AP507"]
-    assert is_left_out(mended(history, CLAUDE)[1].parts[0])
+    assert is_left_out(mended_for(CLAUDE, history)[1].parts[0])
 
 
 def test_pain_9_reasoning_items_without_their_partners() -> None:
@@ -130,7 +130,7 @@ def test_pain_9_reasoning_items_without_their_partners() -> None:
     assert codes(of(ASK, thought, says("user", "Well?")), RESPONSES) == ["AP501"]
     assert codes(of(ASK, call, gives("c1")), RESPONSES) == ["AP502"]
     for broken in (of(ASK, thought, says("user", "Well?")), of(ASK, call, gives("c1"))):
-        mended(broken, RESPONSES)
+        mended_for(RESPONSES, broken)
 
 
 @pytest.mark.parametrize("target", [RESPONSES, CLAUDE, GEMINI])
@@ -153,7 +153,7 @@ def test_pain_11_reasoning_does_not_leak(target: str) -> None:
 
     if target in (RESPONSES, CLAUDE, GEMINI):
         assert "AP504" in warnings(history, target)
-    written = str(encode(mended(history, target), target).value)
+    written = str(encode(mended_for(target, history), target).value)
     assert target == AI or "a secret thought" not in written
 
 
@@ -172,7 +172,7 @@ def test_pain_12_ids_that_collide(target: str) -> None:
     )
 
     assert "AP105" in codes(history, target)
-    made = mended(history, target)
+    made = mended_for(target, history)
     pairs = [(made[call].invocation_id, made[result].payload) for call, result in made.pairs()]
     assert [payload.result for _, payload in pairs if isinstance(payload, OptionResultPayload)] == ["first", "second", "third"]
     assert pairs[0][0] != pairs[1][0]

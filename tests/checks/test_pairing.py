@@ -184,6 +184,14 @@ def test_an_open_call_that_shares_an_id_gets_one_of_its_own() -> None:
     assert len(made) == 5
 
 
+def test_requests_of_the_protocol_that_share_an_id_are_told_apart() -> None:
+    """AP105: whether or not they are answered."""
+    made = mended(of(ASK, calls("c1", lane="control"), calls("c1", lane="control")))
+
+    assert made[1].invocation_id == "c1" != made[2].invocation_id
+    assert len(made) == 3
+
+
 def test_two_messages_with_one_id_are_told_apart() -> None:
     broken = of(ASK, says("user", "Something else", id=ASK.id))
 
@@ -221,6 +229,14 @@ def test_an_id_that_came_with_a_unit_goes_with_it() -> None:
 
     assert made[1].metadata == {"openai-responses": notes}
     assert made[2].metadata == {"openai-responses": {}, "checks": {"mended": "AP108"}}
+
+
+def test_a_result_is_of_the_option_that_was_called() -> None:
+    """AP110: a warning; an orphan is of whatever it says."""
+    other = of(ASK, calls("c1", "weather"), gives("c1", 18, "get_weather"))
+
+    assert (codes(other), warnings(other)) == ([], ["AP110"])
+    assert finding(other, "AP110").problem == "the result is of 'get_weather', and 'weather' was called"
 
 
 # ---------------------------------------------------------------- AP107

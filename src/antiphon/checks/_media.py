@@ -97,10 +97,8 @@ def _long_texts(view: View) -> Iterator[Trouble]:
 
 def _large_requests(view: View) -> Iterator[Trouble]:
     largest = view.accepted.largest_request
-    if largest is None:
-        return
     size = sum(payload_size(message) for _, message in view)
-    if size > largest:
+    if largest is not None and size > largest:
         yield Trouble(None, f"the messages are about {size} bytes, more than {largest}")
 
 

@@ -147,6 +147,14 @@ def _rename_pair(view: View, trouble: Trouble, edits: Edits) -> str:
     return f"the later call and its result have the id {made!r}"
 
 
+def _other_options(view: View) -> Iterator[Trouble]:
+    for position, outcome in view.results():
+        call = view.pairing.calls.get(position)
+        called = None if call is None else cast("OptionCallPayload", view.messages[call].payload).option_name
+        if called not in (None, outcome.option_name):
+            yield Trouble(position, f"the result is of {outcome.option_name!r}, and {called!r} was called")
+
+
 # ---------------------------------------------------------------- tools that the provider runs
 
 
@@ -245,6 +253,14 @@ PAIRING = (
         find=_split_results,
         mend=_join_results,
         targets=("gemini",),
+    ),
+    Rule(
+        code="AP110",
+        title="a result is of another option than its call",
+        why="A result says which option ran. Whoever pairs by name does not find the call; a ledger takes no such result.",
+        hint="Name the option that was called.",
+        find=_other_options,
+        severity="warning",
     ),
 )
 """In the order in which they are mended."""

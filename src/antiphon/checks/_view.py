@@ -9,23 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
 
 from antiphon.checks._finding import Severity
 from antiphon.checks._marks import is_left_out
 from antiphon.checks._native import ABSENT, is_native, setting_of
-from antiphon.checks._targets import Target
+from antiphon.checks._targets import Place, Target
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, Part
 
-__all__ = ["Pairing", "Side", "View", "side_of"]
+__all__ = ["Pairing", "View", "side_of"]
 
-Side: TypeAlias = Literal["system", "user", "assistant", "result"]
-"""Who speaks, as a provider sees it."""
-
-_TALKING: dict[str | None, Side] = {"system": "system", "user": "user", "assistant": "assistant"}
+_TALKING: dict[str | None, Place] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
-def side_of(message: Message) -> Side:
+def side_of(message: Message) -> Place:
     """Return who speaks: by kind, else by the role hint, else by the policy; agents are assistants."""
     if message.kind == "option_call":
         return "assistant"
@@ -66,6 +62,7 @@ class View:
         self.conversation = conversation
         self.target = target
         self.messages = list(conversation)
+        self._ends: dict[int, int] = {}
         lanes = ("talk",) if target is not None else ("talk", "control")
         self.shown = [
             position for position, message in enumerate(self.messages) if message.lane in lanes and not is_left_out(message)
@@ -122,7 +119,7 @@ class View:
     # ------------------------------------------------------------ order
 
     @cached_property
-    def sides(self) -> dict[int, Side]:
+    def sides(self) -> dict[int, Place]:
         return {position: side_of(message) for position, message in self}
 
     @cached_property
@@ -191,8 +188,10 @@ class View:
 
     def end_of_results(self, utterance: list[int]) -> int:
         """Return the last of the results that stand directly after an utterance; of none, its own last message."""
-        *_, last = (utterance[-1], *self.adjacent_results(utterance))
-        return last
+        if utterance[0] not in self._ends:
+            *_, last = (utterance[-1], *self.adjacent_results(utterance))
+            self._ends[utterance[0]] = last
+        return self._ends[utterance[0]]
 
     def adjacent_results(self, utterance: list[int]) -> Iterator[int]:
         """Return the results of an utterance that stand directly after it."""

@@ -47,7 +47,7 @@ def check(
             _print(given.name, findings, target_of(dialect, target))
         case Format.json:
             _print_json(given.name, findings)
-        case Format.github:
+        case Format.github:  # pragma: no branch (there is no other)
             _print_github(given.name, findings)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)

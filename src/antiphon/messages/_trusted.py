@@ -25,6 +25,8 @@ returns (the fields, the extra ones, which are set) and puts that into a new ins
 comes. Writing the four slots from Python would be slower.
 """
 
+# ruff: noqa: PLR0917 (give what has a default by keyword; that Python does not insist on it makes a call quicker)
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -82,7 +84,7 @@ _message, _MESSAGE = _maker(Message)
 # ---------------------------------------------------------------- parts
 
 
-def text_part(text: str, *, citations: tuple[Citation, ...] = (), metadata: Any = EMPTY) -> TextPart:
+def text_part(text: str, citations: tuple[Citation, ...] = (), metadata: Any = EMPTY) -> TextPart:
     fields = {"kind": "text", "text": text, "citations": citations, "metadata": metadata or EMPTY}
     return _text_part((fields, None, _TEXT_PART))
 
@@ -90,7 +92,6 @@ def text_part(text: str, *, citations: tuple[Citation, ...] = (), metadata: Any 
 def media_part(
     modality: Modality,
     url: str,
-    *,
     mime: str | None = None,
     prompt_hint: str | None = None,
     id: str | None = None,
@@ -109,7 +110,7 @@ def media_part(
 
 
 def reasoning_part(
-    text: str = "", *, signature: str | None = None, encrypted_content: str | None = None, metadata: Any = EMPTY
+    text: str = "", signature: str | None = None, encrypted_content: str | None = None, metadata: Any = EMPTY
 ) -> ReasoningPart:
     fields = {
         "kind": "reasoning",
@@ -121,17 +122,16 @@ def reasoning_part(
     return _reasoning_part((fields, None, _REASONING_PART))
 
 
-def data_part(data: Any, *, metadata: Any = EMPTY) -> DataPart:
+def data_part(data: Any, metadata: Any = EMPTY) -> DataPart:
     return _data_part(({"kind": "data", "data": data, "metadata": metadata or EMPTY}, None, _DATA_PART))
 
 
-def foreign_part(dialect: str, value: Any, *, metadata: Any = EMPTY) -> ForeignPart:
+def foreign_part(dialect: str, value: Any, metadata: Any = EMPTY) -> ForeignPart:
     fields = {"kind": "foreign", "dialect": dialect, "value": value, "metadata": metadata or EMPTY}
     return _foreign_part((fields, None, _FOREIGN_PART))
 
 
 def citation(
-    *,
     url: str | None = None,
     title: str | None = None,
     source: str | None = None,
@@ -160,7 +160,7 @@ def parts_payload(parts: tuple[Part, ...]) -> PartsPayload:
 
 
 def option_call_payload(
-    invocation_id: str, option_name: str, arguments: Any, *, arguments_text: str | None = None
+    invocation_id: str, option_name: str, arguments: Any, arguments_text: str | None = None
 ) -> OptionCallPayload:
     fields = {
         "kind": "option_call",
@@ -175,7 +175,6 @@ def option_call_payload(
 def option_result_payload(
     invocation_id: str,
     option_name: str,
-    *,
     result: Any = None,
     parts: tuple[Part, ...] = (),
     is_error: bool = False,
@@ -201,7 +200,6 @@ def option_result_payload(
 
 
 def usage(
-    *,
     input_tokens: int | None = None,
     output_tokens: int | None = None,
     cache_read_tokens: int | None = None,
@@ -225,7 +223,6 @@ def usage(
 def message(
     policy: str,
     payload: PartsPayload | OptionCallPayload | OptionResultPayload,
-    *,
     id: str | None = None,
     role_hint_for_llm: RoleHint | None = None,
     step_num: int | None = None,
