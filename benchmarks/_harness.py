@@ -20,15 +20,18 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from statistics import median
 from time import thread_time
+from typing import TypeVar
 
-__all__ = ["Goal", "Outcome", "Sample", "Table", "clocked", "keep_freed_memory", "run"]
+__all__ = ["Goal", "Outcome", "Sample", "Table", "clocked", "clocked_on", "keep_freed_memory", "run"]
 
 ROUNDS = 9
 SAMPLE_SECONDS = 0.02
 LEAST_CALLS = 25
+PREPARED_CALLS = 200
 SEED = 20260131
 SAME = (0.9, 1.1)
 """Within this the baseline must stay of itself."""
@@ -36,6 +39,8 @@ SAME = (0.9, 1.1)
 _MIB = 1024 * 1024
 _TRIM_THRESHOLD = -1  # from malloc.h
 _MMAP_THRESHOLD = -3
+
+Made = TypeVar("Made")
 
 Sample = Callable[[], float]
 """Takes one sample and returns the seconds of one unit of work."""
@@ -142,6 +147,18 @@ def clocked(function: Callable[[], object], units: int = 1) -> Sample:
         with _no_garbage_collection():
             _seconds(function, LEAST_CALLS // 5)
             return _seconds(function, calls) / (calls * units)
+
+    return sample
+
+
+def clocked_on(prepare: Callable[[], Made], function: Callable[[Made], object]) -> Sample:
+    """Return a sample of a function that needs something made for each call; the making is not timed."""
+
+    def sample() -> float:
+        with _no_garbage_collection():
+            for _ in repeat(None, LEAST_CALLS // 5):
+                function(prepare())
+            return sum(_seconds(partial(function, prepare()), 1) for _ in repeat(None, PREPARED_CALLS)) / PREPARED_CALLS
 
     return sample
 

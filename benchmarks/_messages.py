@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, TypeAlias
 
-__all__ = ["Case", "Said", "as_text", "cases", "turns"]
+__all__ = ["Case", "Said", "as_text", "cases", "conversation", "turns"]
 
 Said: TypeAlias = dict[str, Any]
 
@@ -99,11 +99,11 @@ def _calls(source: _Source, step: int) -> list[Said]:
     ]
 
 
-def _result(source: _Source, call: Said) -> Said:
+def _result(source: _Source, call: Said, size: int = RESULT_BYTES) -> Said:
     answered = {key: call["content"][key] for key in ("invocation_id", "option_name")}
     return source.message(
         "option_result",
-        {**answered, "result": _found(source)},
+        {**answered, "result": _found(source, size)},
         policy=answered["option_name"],
         role="tool",
         step=call["envelope"]["step_num"],
@@ -111,10 +111,10 @@ def _result(source: _Source, call: Said) -> Said:
     )
 
 
-def _found(source: _Source) -> dict[str, Any]:
-    """Return about 2 KB of what a search gives back: nested, mixed, one in eight places not ASCII, line breaks in the text."""
+def _found(source: _Source, size: int) -> dict[str, Any]:
+    """Return what a search gives back: nested, mixed, one in eight places not ASCII, line breaks in the text."""
     found: dict[str, Any] = {"query": source.prose(4), "total": source.number(5000), "next": None, "results": []}
-    while len(as_text(found)) < RESULT_BYTES - 150:
+    while len(as_text(found)) < size - 150:
         number = source.number(90000)
         found["results"].append(
             {
@@ -145,12 +145,12 @@ def _shown(source: _Source) -> Said:
     return source.message("parts", content, policy="user", role="user", step=1)
 
 
-def _conversation(source: _Source) -> Iterator[Said]:
-    for step in range(1, TURNS + 1):
+def _conversation(source: _Source, turns: int, size: int) -> Iterator[Said]:
+    for step in range(1, turns + 1):
         yield _text(source, step)
         calls = _calls(source, step)
         yield from calls
-        yield from (_result(source, call) for call in calls)
+        yield from (_result(source, call, size) for call in calls)
 
 
 def cases() -> tuple[Case, ...]:
@@ -160,8 +160,13 @@ def cases() -> tuple[Case, ...]:
         Case("two calls", tuple(_calls(_Source(2), 1))),
         Case("2 KB result", (_result(_Source(3), _calls(_Source(3), 1)[0]),)),
         Case("three parts", (_shown(_Source(4)),)),
-        Case("conversation", tuple(_conversation(_Source(5))), is_stream=True),
+        conversation(),
     )
+
+
+def conversation(turns: int = TURNS, result_bytes: int = RESULT_BYTES) -> Case:
+    """Return the last case, or one like it of another length (five messages a turn) or with other results."""
+    return Case("conversation", tuple(_conversation(_Source(5), turns, result_bytes)), is_stream=True)
 
 
 # ---------------------------------------------------------------- for the peers

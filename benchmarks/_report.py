@@ -23,6 +23,7 @@ PACKAGES = (
     "pydantic-ai-slim",
     "langchain-core",
     "autogen-core",
+    "litellm",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -43,11 +43,14 @@ def _isort_key(name: str) -> tuple[int, str]:
 def test_the_top_of_the_package_offers_what_users_need() -> None:
     assert set(antiphon.__all__) == {
         "RUNTIME_POLICY",
+        "Actor",
         "Citation",
+        "Context",
         "Conversation",
         "DataPart",
         "Finding",
         "ForeignPart",
+        "Ledger",
         "MediaPart",
         "Message",
         "MessageBuilder",
@@ -56,7 +59,9 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         "OptionResultPayload",
         "PartsPayload",
         "ReasoningPart",
+        "Record",
         "Repaired",
+        "System",
         "TextPart",
         "Transition",
         "Usage",
@@ -66,7 +71,9 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         "decode",
         "dumps",
         "encode",
+        "handles",
         "loads",
+        "open_ledger",
         "repair",
     }
     assert dir(antiphon) == sorted(antiphon.__all__)

@@ -5,15 +5,24 @@ A tool's result is a string there, so neither side of it is parsed or written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, messages_from_dict, messages_to_dict
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+    convert_to_openai_messages,
+    messages_from_dict,
+    messages_to_dict,
+)
 
 from benchmarks._messages import Case, Said, as_text, turns
 from benchmarks.peers._work import Work
 
-__all__ = ["work"]
+__all__ = ["to_openai", "work"]
 
 
 def work(case: Case) -> Work:
@@ -29,6 +38,12 @@ def work(case: Case) -> Work:
         lambda: orjson.dumps(messages_to_dict(loaded)),
         lambda: messages_from_dict(orjson.loads(data)),
     )
+
+
+def to_openai(case: Case) -> Callable[[], object]:
+    """Return its conversion to the form of Chat Completions, from its own messages."""
+    made = [make(**fields) for group in turns(case.messages) for make, fields in _planned(group)]
+    return lambda: convert_to_openai_messages(made)
 
 
 def _planned(group: list[Said]) -> list[tuple[Any, dict[str, Any]]]:

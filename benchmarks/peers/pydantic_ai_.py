@@ -18,7 +18,12 @@ from pydantic_ai.messages import (
 from benchmarks._messages import Case, Said, turns
 from benchmarks.peers._work import Work
 
-__all__ = ["work"]
+__all__ = ["messages", "work"]
+
+
+def messages(case: Case) -> list[ModelMessage]:
+    """Make the case's messages."""
+    return [_message(group) for group in turns(case.messages)]
 
 
 def work(case: Case) -> Work:

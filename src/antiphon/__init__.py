@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from antiphon.checks import Finding, Repaired, check, repair
     from antiphon.dialects import convert, decode, encode
+    from antiphon.ledger import Ledger, Record, open_ledger
     from antiphon.messages import (
         RUNTIME_POLICY,
         Citation,
@@ -29,14 +30,18 @@ if TYPE_CHECKING:
         dumps,
         loads,
     )
+    from antiphon.runtime import Actor, Context, System, handles
 
 __all__ = [
     "RUNTIME_POLICY",
+    "Actor",
     "Citation",
+    "Context",
     "Conversation",
     "DataPart",
     "Finding",
     "ForeignPart",
+    "Ledger",
     "MediaPart",
     "Message",
     "MessageBuilder",
@@ -45,7 +50,9 @@ __all__ = [
     "OptionResultPayload",
     "PartsPayload",
     "ReasoningPart",
+    "Record",
     "Repaired",
+    "System",
     "TextPart",
     "Transition",
     "Usage",
@@ -55,7 +62,9 @@ __all__ = [
     "decode",
     "dumps",
     "encode",
+    "handles",
     "loads",
+    "open_ledger",
     "repair",
 ]
 
@@ -65,6 +74,8 @@ _HOME = {
     **dict.fromkeys(__all__, "antiphon.messages"),
     **dict.fromkeys(("Finding", "Repaired", "check", "repair"), "antiphon.checks"),
     **dict.fromkeys(("convert", "decode", "encode"), "antiphon.dialects"),
+    **dict.fromkeys(("Ledger", "Record", "open_ledger"), "antiphon.ledger"),
+    **dict.fromkeys(("Actor", "Context", "System", "handles"), "antiphon.runtime"),
 }
 
 

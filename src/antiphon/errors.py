@@ -251,6 +251,8 @@ class DeliveryError(AntiphonError):
         self.reason = reason
         self.address = address
         """The actor that the message was for."""
+        self.message_id: str | None = None
+        """The id of the message, where it has one that can be told again, as a RETRY does."""
 
     def __str__(self) -> str:
         return self.reason if self.address is None else f"{self.address}: {self.reason}"

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from antiphon import (
     Conversation,
+    DataPart,
     ForeignPart,
     MediaPart,
     Message,
@@ -34,6 +35,8 @@ residues = st.lists(
             {"at": [0, "content", 0, "content"], "add": []},
             {"at": [0, "content", 0, "type"], "is": "input_text", "was": "0"},
             {"at": [0, "summary"], "drop": "0"},
+            {"at": [0, "id"], "add": "fc_1"},
+            {"at": [0, "content", 0, "content", 0, "text"], "is": "", "was": "0"},
             {"at": [0, "x"], "add": {"cache_control": {"type": "ephemeral"}}},
             {"at": [], "is": [{"role": "user", "content": []}], "was": "0"},
             {"at": "nowhere", "add": []},
@@ -53,11 +56,16 @@ notes: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "thoughtSignature": st.just("AAEC"),
         "cache_control": st.just({"type": "ephemeral"}),
         "needs": st.just(["rs_1"]),
+        "blocks": st.just(True),
     },
 )
 
 
-def metadata(target: str | None) -> st.SearchStrategy[dict[str, Any]]:
+sane_notes: st.SearchStrategy[dict[str, Any]] = st.sampled_from([{}, {"cache_control": {}}, {"blocks": True}, {"list": True}])
+"""Such as the dialects make, so that they can write again what has them."""
+
+
+def metadata(target: str | None, notes: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
     """Native to the target, to another, or to none."""
     own = notes.map(lambda each: {target or "openai-chat": each})
     return st.one_of(st.just({}), own, st.just({"marsys": {}}))
@@ -71,16 +79,20 @@ def blocks(target: str | None) -> st.SearchStrategy[Any]:
         {"type": "web_search_tool_result", "tool_use_id": "s1"},
         {"type": "tool_reference", "tool_name": "nobody"},
         {"type": "item_reference", "id": "msg_0"},
+        {"type": "web_search_call", "id": "call_1"},
+        {"type": "search_result", "cache_control": {"type": "ephemeral"}},
     ]
-    return st.builds(ForeignPart, dialect=st.just(target or "openai-chat"), value=st.sampled_from(values))
+    own = st.sampled_from([{}, {target or "openai-chat": {"item": True}}])
+    return st.builds(ForeignPart, dialect=st.just(target or "openai-chat"), value=st.sampled_from(values), metadata=own)
 
 
 def parts(target: str | None) -> st.SearchStrategy[Any]:
     signatures = st.sampled_from([None, "", "EqQB"])
-    own = st.sampled_from([{}, {target or "openai-chat": {}}, {target or "openai-chat": {"cache_control": {}}}])
+    own = st.sampled_from([{}, *({target or "openai-chat": each} for each in ({}, {"cache_control": {}}, {"id": "rs_1"}))])
     modalities = st.sampled_from(["image", "audio", "video", "document"])
     return st.one_of(
         st.builds(TextPart, text=texts, metadata=own),
+        st.builds(DataPart, data=st.one_of(texts, st.just({"a": 1}))),
         st.builds(ReasoningPart, text=texts, signature=signatures, encrypted_content=signatures, metadata=own),
         st.builds(MediaPart, modality=modalities, url=urls),
         blocks(target),
@@ -104,7 +116,7 @@ def payloads(target: str | None) -> st.SearchStrategy[Any]:
     )
 
 
-def messages(target: str | None) -> st.SearchStrategy[Message]:
+def messages(target: str | None, notes: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[Message]:
     return st.builds(
         Message,
         id=ids,
@@ -113,7 +125,7 @@ def messages(target: str | None) -> st.SearchStrategy[Message]:
         role_hint_for_llm=st.sampled_from([None, "user", "assistant", "tool", "system"]),
         turn_id=turns,
         lane=st.sampled_from(["talk", "talk", "talk", "control", "effect"]),
-        metadata=metadata(target),
+        metadata=metadata(target, notes),
     )
 
 
@@ -130,14 +142,21 @@ def settings(target: str | None) -> st.SearchStrategy[dict[str, Any]]:
             "cache_control": st.just({"type": "ephemeral"}),
         },
     )
-    own = rest.map(lambda each: {target or "openai-chat": {"shape": "request", "rest": each}})
-    return st.one_of(st.just({}), own)
+    bodies = st.one_of(rest.map(lambda each: {"shape": "request", "rest": each}), st.just({"shape": "one"}))
+    return st.one_of(st.just({}), bodies.map(lambda body: {target or "openai-chat": body}))
 
 
-def broken(target: str | None) -> st.SearchStrategy[Conversation]:
+def broken(
+    target: str | None, notes: st.SearchStrategy[dict[str, Any]] = notes, most: int = 9
+) -> st.SearchStrategy[Conversation]:
     """Return histories that are broken for a target in as many ways as there are."""
     tools = st.lists(st.builds(Tool, name=options), max_size=3)
-    return st.builds(Conversation, st.lists(messages(target), max_size=9), tools=tools, metadata=settings(target))
+    return st.builds(Conversation, st.lists(messages(target, notes), max_size=most), tools=tools, metadata=settings(target))
 
 
 cases = st.sampled_from(TARGET_NAMES).flatmap(lambda target: st.tuples(st.just(target), broken(target)))
+
+short_cases = st.sampled_from([name for name in TARGETS if name != "pydantic-ai"]).flatmap(
+    lambda target: st.tuples(st.just(target), broken(target, sane_notes, most=3))
+)
+"""Of providers, and so short that there is often nothing to say."""

@@ -3,11 +3,23 @@
 from typing import Any
 
 import pytest
-from tests.checks.said import calls, codes, finding, gives, mended, says, thinks, warnings
+from tests.checks.said import calls, codes, finding, gives, mended, mended_for, says, thinks, warnings
 
-from antiphon import Conversation, DataPart, ForeignPart, MediaPart, Message, decode, encode
+from antiphon import (
+    Conversation,
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    check,
+    decode,
+    encode,
+)
 from antiphon.checks import TARGETS, is_left_out
 from antiphon.checks._view import View
+from antiphon.messages import Part
 
 ASK = says("user", "How warm is it?")
 PICTURE = MediaPart(modality="image", url="https://example.com/a.png")
@@ -46,6 +58,59 @@ def test_an_empty_text_in_a_result_is_left_out() -> None:
     assert [is_left_out(part) for part in made[2].parts] == [True, False]
 
 
+def answered(**result: Any) -> Conversation:
+    """Return a history of Anthropic's own with one result."""
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    other = {"type": "tool_use", "id": "t2", "name": "weather", "input": {}}
+    results = [
+        {"type": "tool_result", "tool_use_id": "t2", "content": "18", "cache_control": {"type": "ephemeral"}},
+        {"type": "tool_result", "tool_use_id": "t1", **result},
+    ]
+    body = [{"role": "user", "content": "x"}, {"role": "assistant", "content": [call, other]}]
+    return decode([*body, {"role": "user", "content": results}], CLAUDE)
+
+
+EMPTY_BLOCK = {"type": "text", "text": ""}
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"content": [EMPTY_BLOCK]}, {"content": ""}),
+        ({"content": [{**EMPTY_BLOCK, "citations": None}]}, {"content": ""}),
+        ({"content": [EMPTY_BLOCK, EMPTY_BLOCK]}, {}),
+        ({"content": [EMPTY_BLOCK, {"type": "text", "text": "a"}]}, {"content": "a"}),
+        ({"is_error": True, "content": [EMPTY_BLOCK]}, {"is_error": True, "content": [{"type": "text", "text": "Error"}]}),
+    ],
+)
+def test_no_block_of_a_result_is_empty(given: dict[str, Any], written: dict[str, Any]) -> None:
+    """AP301: all else of the message is as it was."""
+    broken = answered(**given)
+
+    assert codes(broken, CLAUDE) == ["AP301"]
+    results = encode(mended_for(CLAUDE, broken), CLAUDE).value[2]["content"]
+    assert results[1] == {"type": "tool_result", "tool_use_id": "t1", **written}
+    assert results[0] == encode(broken, CLAUDE).value[2]["content"][0]
+
+
+@pytest.mark.parametrize("given", [{}, {"content": ""}, {"is_error": True, "content": ""}])
+def test_a_result_may_be_empty(given: dict[str, Any]) -> None:
+    """AP301: absent or an empty text is fine; only a block is not."""
+    fine = answered(**given)
+
+    assert check(fine, CLAUDE) == []
+    assert encode(fine, CLAUDE).value[2]["content"][1] == {"type": "tool_result", "tool_use_id": "t1", **given}
+
+
+def test_an_empty_result_that_shows_something_is_written_without_its_words() -> None:
+    """AP301."""
+    broken = of(ASK, calls("c1", native=CLAUDE), gives("c1", "", native=CLAUDE, parts=(PICTURE,)))
+
+    assert codes(broken, CLAUDE) == ["AP301"]
+    (shown,) = encode(mended_for(CLAUDE, broken), CLAUDE).value["messages"][-1]["content"]
+    assert [block["type"] for block in shown["content"]] == ["image"]
+
+
 @pytest.mark.parametrize("target", [CHAT, RESPONSES, GEMINI, "pydantic-ai"])
 def test_an_empty_text_is_accepted_elsewhere(target: str) -> None:
     assert codes(of(says("user", "", "Hello", native=target)), target) == []
@@ -78,6 +143,18 @@ def test_a_message_with_anything_in_it_says_something() -> None:
     assert warnings(of(says("user", foreign), ASK), CLAUDE) == ["AP302"]
 
 
+def test_instructions_of_gemini_have_parts() -> None:
+    """AP302: the content that holds them is one like others; elsewhere they may be empty."""
+    contents = [{"role": "user", "parts": [{"text": "Hello"}]}]
+    for empty in ({"parts": []}, {}):
+        broken = decode({"contents": contents, "systemInstruction": empty}, GEMINI)
+        assert codes(broken, GEMINI) == ["AP302"]
+        assert encode(mended_for(GEMINI, broken), GEMINI).value == {"contents": contents}
+    assert codes(decode({"contents": contents, "systemInstruction": {"parts": [{"text": ""}]}}, GEMINI), GEMINI) == []
+    assert warnings(of(says("system"), ASK), GEMINI) == ["AP302"]
+    assert codes(decode({"messages": [{"role": "user", "content": "Hello"}], "system": []}, CLAUDE), CLAUDE) == []
+
+
 def test_thoughts_are_something_to_whom_they_came_from() -> None:
     """What others thought is not sent, so that nothing is left of it."""
     own = thinks(metadata={CLAUDE: {}})
@@ -104,7 +181,8 @@ def test_a_turn_that_calls_says_enough() -> None:
 
 def test_white_space_is_a_warning() -> None:
     """AP303: it is refused in some places."""
-    assert warnings(of(ASK, says("user", " \n")), CLAUDE) == ["AP303"]
+    assert warnings(of(ASK, says("user", " \n", native=CLAUDE)), CLAUDE) == ["AP303"]
+    assert warnings(of(ASK, says("user", "Hello", " \n")), CLAUDE) == ["AP303"]
     assert warnings(of(ASK, says("assistant", "Hello ")), CLAUDE) == ["AP303", "AP403"]
     assert warnings(of(ASK, says("assistant", "Hello ")), CHAT) == []
 
@@ -185,6 +263,39 @@ def test_somebody_must_say_something(target: str) -> None:
         last = mended(silent, target)[-1]
         assert (last.text, last.role_hint_for_llm, last.metadata) == (".", "user", {"checks": {"added": "AP305"}})
         assert last.thread_id == (messages[-1].thread_id if messages else None)
+
+
+@pytest.mark.parametrize(
+    ("target", "part", "is_said"),
+    [
+        (CLAUDE, TextPart(text="  "), False),
+        (CLAUDE, DataPart(data="\n"), False),
+        (CLAUDE, DataPart(data=None), True),
+        (CLAUDE, ReasoningPart(text="hm", metadata={CLAUDE: {}}), False),
+        (CLAUDE, ReasoningPart(text="hm", signature="EqQB", metadata={CLAUDE: {}}), False),
+        (CLAUDE, ForeignPart(dialect=CLAUDE, value={"type": "container_upload", "file_id": "f"}), True),
+        (CLAUDE, ForeignPart(dialect=CLAUDE, value="no block"), False),
+        (GEMINI, TextPart(text=""), False),
+        (GEMINI, TextPart(text="  "), True),
+        (GEMINI, TextPart(text="", metadata={GEMINI: {"thoughtSignature": "AAEC"}}), True),
+        (GEMINI, DataPart(data=""), False),
+        (GEMINI, ForeignPart(dialect=GEMINI, value={"executableCode": {"code": "1"}}), True),
+        (GEMINI, ForeignPart(dialect=GEMINI, value=["no part"]), False),
+        (RESPONSES, TextPart(text=""), True),
+        (RESPONSES, ReasoningPart(text="hm", metadata={RESPONSES: {"id": "rs_1"}}), False),
+        (RESPONSES, ForeignPart(dialect=RESPONSES, value={"type": "input_file", "file_id": "f"}), True),
+        (RESPONSES, ForeignPart(dialect=GEMINI, value={}), False),
+        (CHAT, TextPart(text=""), True),
+    ],
+)
+def test_what_the_dialect_leaves_out_is_not_said(target: str, part: Part, is_said: bool) -> None:
+    """AP305: where nothing would be written, somebody says something; and only there."""
+    alone = of(says("user", part))
+    units = "input" if target == RESPONSES else "contents" if target == GEMINI else "messages"
+
+    assert bool(encode(alone, target).value[units]) == is_said
+    assert ("AP305" in codes(alone, target)) != is_said
+    assert encode(mended(alone, target), target).value[units]
 
 
 @pytest.mark.parametrize("target", [None, "pydantic-ai"])

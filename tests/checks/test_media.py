@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.checks.said import calls, codes, gives, mended, says, warnings
+from tests.checks.said import calls, codes, gives, mended, mended_for, says, warnings
 
-from antiphon import Conversation, MediaPart, Message, TextPart, check
+from antiphon import Conversation, MediaPart, Message, TextPart, check, decode, encode
 from antiphon.checks import TARGETS, _verbs
 from antiphon.messages import Limits, Modality, Part, Tool, use_limits
 
@@ -168,6 +168,53 @@ def test_of_one_message_only_as_many_go_as_must() -> None:
     made = mended(of(says("user", *texts, native=CLAUDE)), CLAUDE)
 
     assert ["cache_control" in part.metadata[CLAUDE] for part in made[0].parts] == [False, False, True, True, True, True]
+
+
+def test_breakpoints_in_blocks_of_the_format_count() -> None:
+    """AP606: what the core has no word for is kept whole, and the first of its breakpoints go like others."""
+    block = {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "a"}], **MARK}
+    body = [{"role": "user", "content": [block] * 5}]
+    broken = decode(body, CLAUDE)
+
+    assert codes(broken, CLAUDE) == ["AP606"]
+    (unit,) = encode(mended_for(CLAUDE, broken), CLAUDE).value
+    assert ["cache_control" in each for each in unit["content"]] == [False, True, True, True, True]
+    assert [{**each, **MARK} for each in unit["content"]] == [block] * 5
+    assert codes(decode([{"role": "user", "content": [block] * 4}], CLAUDE), CLAUDE) == []
+
+
+def test_breakpoints_of_instructions_go_last() -> None:
+    """AP606: first those of messages, then those of tools, whose part of the prompt is shorter."""
+    text = {"type": "text", "text": "a", **MARK}
+    tool = {"name": "weather", "input_schema": {"type": "object"}, **MARK}
+
+    def marks(messages: int, tools: int, system: int) -> list[list[bool]]:
+        body = {
+            "max_tokens": 1,
+            "system": [text] * system,
+            "tools": [tool | {"name": f"weather_{number}"} for number in range(tools)],
+            "messages": [{"role": "user", "content": [text] * messages}],
+        }
+        written = encode(mended_for(CLAUDE, decode(body, CLAUDE)), CLAUDE).value
+        groups = (written["messages"][0]["content"], written["tools"], written["system"])
+        return [["cache_control" in each for each in group] for group in groups]
+
+    assert marks(3, 1, 2) == [[False, False, True], [True], [True, True]]
+    assert marks(1, 2, 3) == [[False], [False, True], [True, True, True]]
+    assert marks(1, 1, 5) == [[False], [False], [False, True, True, True, True]]
+
+
+def test_a_breakpoint_that_is_null_is_none() -> None:
+    """AP606: programs that write every key write this one."""
+    texts = [{"type": "text", "text": "a", "cache_control": None}] * 3
+    blocks = [{"type": "search_result", "source": "s", "title": "t", "content": [], "cache_control": None}] * 3
+
+    assert codes(decode([{"role": "user", "content": [*texts, *blocks]}], CLAUDE), CLAUDE) == []
+    marked = [{**each, **MARK} for each in texts] + blocks + [{**each, **MARK} for each in blocks]
+    (unit,) = encode(mended(decode([{"role": "user", "content": marked}], CLAUDE), CLAUDE), CLAUDE).value
+    mark = MARK["cache_control"]
+    found = [each.get("cache_control", "none") for each in unit["content"]]
+    assert found == ["none", "none", mark, None, None, None, mark, mark, mark]
 
 
 def test_a_breakpoint_that_is_not_written_does_not_count() -> None:

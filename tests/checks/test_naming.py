@@ -1,9 +1,11 @@
 """AP2xx: ids and names that a target refuses."""
 
-import pytest
-from tests.checks.said import calls, codes, finding, gives, mended, says, warnings
+from typing import Any
 
-from antiphon import Conversation, encode
+import pytest
+from tests.checks.said import calls, codes, finding, gives, mended, mended_for, says, warnings
+
+from antiphon import Conversation, decode, encode
 from antiphon.checks import TARGETS
 from antiphon.messages import Tool
 
@@ -101,14 +103,82 @@ def test_tools_have_names_that_are_accepted_and_their_own() -> None:
     assert mended(conversation, "openai-chat").tools == tuple(tools[:2])
 
 
+def noted(id: str) -> dict[str, Any]:
+    return {"residue": [{"at": [0, "id"], "add": id}, {"at": [0, "namespace"], "add": "met"}]}
+
+
 def test_an_item_does_not_have_a_call_id_for_its_own() -> None:
-    """AP205: of the call only its id is forgotten, of a message all that needs one."""
-    notes = {"residue": [{"at": [0, "id"], "add": "call_1"}, {"at": [0, "namespace"], "add": "met"}]}
-    call = calls("call_1", native="openai-responses", notes=notes)
-    words = says("assistant", "I look.", native="openai-responses", notes=notes)
+    """AP205: of the call only its id is forgotten, of the assistant's words all that needs one."""
+    call = calls("call_1", native="openai-responses", notes=noted("call_1"))
+    words = says("assistant", "I look.", native="openai-responses", notes=noted("call_2"))
     broken = Conversation([ASK, words, call, gives("call_1")])
 
     assert codes(broken, "openai-responses") == ["AP205", "AP205"]
     made = mended(broken, "openai-responses")
     assert made[1].metadata == {"checks": {"mended": "AP205"}}
     assert made[2].metadata["openai-responses"] == {"residue": [{"at": [0, "namespace"], "add": "met"}]}
+
+
+RESPONSES = "openai-responses"
+CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
+CUSTOM = {"type": "custom_tool_call", "call_id": "c1", "name": "weather", "input": "Oslo"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "18"}
+WORDS = {
+    "type": "message",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "Hello!", "annotations": []}],
+}
+QUESTION = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
+SEARCH = {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}}
+THOUGHT = {
+    "type": "reasoning",
+    "summary": [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}],
+    "encrypted_content": "gAAA",
+}
+
+
+@pytest.mark.parametrize(
+    ("item", "right", "wrong", "around"),
+    [
+        (CALL, "fc_1", "toolu_1", ([], [OUTPUT])),
+        (CALL, "fc_1", "fc.1", ([], [OUTPUT])),
+        (CALL, "fc_1", "fc_" + "1" * 62, ([], [OUTPUT])),
+        (CUSTOM, "ctc_1", "fc_1", ([], [{**OUTPUT, "type": "custom_tool_call_output"}])),
+        (OUTPUT, "fc_1", "item_1", ([CALL], [])),
+        (WORDS, "msg_1", "019f629b-43ee", ([], [])),
+        (QUESTION, "msg_1", "rs_1", ([], [])),
+        (THOUGHT, "rs_1", "item_1", ([], [WORDS | {"id": "msg_2"}])),
+        (SEARCH, "ws_1", "call_1", ([], [])),
+    ],
+    ids=["call", "alphabet", "length", "custom call", "result", "words", "question", "reasoning", "search"],
+)
+def test_the_id_of_an_item_says_what_it_is(
+    item: dict[str, Any], right: str, wrong: str, around: tuple[list[Any], list[Any]]
+) -> None:
+    """AP205: what can do without an id is written without one, all else as it was; what cannot is left out."""
+    before, after = (
+        [{"role": "user", "content": "How warm is it?"}, *around[0]],
+        [*around[1], {"role": "user", "content": "x"}],
+    )
+    fine, broken = (decode([*before, {**item, "id": own_id}, *after], RESPONSES) for own_id in (right, wrong))
+
+    assert codes(fine, RESPONSES) == []
+    assert codes(broken, RESPONSES) == ["AP205"]
+    assert f"'{wrong[:60]}" in finding(broken, "AP205", RESPONSES).problem
+    written = encode(mended_for(RESPONSES, broken), RESPONSES).value
+    if item in (THOUGHT, SEARCH):
+        assert written == [*before, *after]
+    elif item is WORDS:
+        assert written == [*before, {"role": "assistant", "content": "Hello!"}, *after]
+    else:
+        assert written == [*before, item, *after]
+
+
+def test_ids_of_items_that_nobody_is_known_to_refuse_are_let_be() -> None:
+    """AP205: new types of items appear often, and other formats have no items."""
+    dream = {"type": "dream", "id": "whatever"}
+    named = says("assistant", "Hello!", native="openai-chat", notes=noted("whatever"))
+
+    assert codes(decode([{"role": "user", "content": "x"}, dream], RESPONSES), RESPONSES) == []
+    assert codes(Conversation([ASK, named]), "openai-chat") == []

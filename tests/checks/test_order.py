@@ -1,9 +1,12 @@
 """AP4xx: the first word, the last word, and where instructions stand (OP-054)."""
 
-import pytest
-from tests.checks.said import calls, codes, gives, kinds, mended, says, warnings
+from typing import Any
 
-from antiphon import Conversation, ForeignPart, Message
+import pytest
+from tests.checks.said import calls, codes, gives, kinds, mended, mended_for, says, warnings
+
+from antiphon import Conversation, DataPart, ForeignPart, Message, decode, encode
+from antiphon.messages import Tool
 
 CLAUDE, GEMINI, CHAT, RESPONSES = "anthropic-messages", "gemini", "openai-chat", "openai-responses"
 ASK = says("user", "How warm is it?")
@@ -34,6 +37,70 @@ def test_an_answer_alone_is_what_it_should_be(shape: str) -> None:
     answer = Conversation([says("assistant", "Hello!", native=CLAUDE)], metadata=metadata)
 
     assert (codes(answer, CLAUDE), warnings(answer, CLAUDE)) == ([], ["AP401", "AP403"])
+
+
+ANSWERS: dict[str, Any] = {
+    CLAUDE: {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}],
+        "stop_reason": "tool_use",
+    },
+    GEMINI: {
+        "candidates": [
+            {
+                "content": {
+                    "role": "model",
+                    "parts": [
+                        {"text": "I look."},
+                        {"functionCall": {"name": "weather", "args": {}, "id": "t1"}, "thoughtSignature": "AAEC"},
+                    ],
+                }
+            }
+        ]
+    },
+}
+OWN_RESULTS: dict[str, Any] = {
+    CLAUDE: {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "18"}]},
+    GEMINI: {"role": "user", "parts": [{"functionResponse": {"name": "weather", "id": "t1", "response": {"output": 18}}}]},
+}
+
+
+def first_of(target: str, conversation: Conversation) -> str:
+    written = encode(conversation, target).value
+    return str(written["messages" if target == CLAUDE else "contents"][0]["role"])
+
+
+@pytest.mark.parametrize("target", [CLAUDE, GEMINI])
+def test_an_answer_that_has_grown_is_a_request(target: str) -> None:
+    """AP401: by a message of ours, by one of the format's own, or by tools; then a user must begin."""
+    answer = decode(ANSWERS[target], target)
+    result = decode(OWN_RESULTS[target], target)
+
+    assert "AP401" not in codes(answer, target)
+    for grown in (answer.append(gives("t1")), answer.extend(result)):
+        assert codes(grown, target) == ["AP401"]
+        assert first_of(target, mended_for(target, grown)) == "user"
+    offered = answer.extend(result).replace(tools=[Tool(name="weather")])
+    assert codes(offered, target) == ["AP401"]
+    alone = decode(ANSWERS[target], target).replace(tools=[Tool(name="weather")])
+    assert "AP401" in codes(alone, target)
+
+
+@pytest.mark.parametrize("target", [CLAUDE, GEMINI])
+def test_a_user_who_says_nothing_does_not_begin(target: str) -> None:
+    """AP401, AP402: the dialect leaves out what is blank, so that the assistant would."""
+    blank = says("user", DataPart(data=""))
+    broken = of(blank, says("assistant", "Hello!", native=target), ASK)
+
+    assert codes(broken, target) == ["AP401"]
+    assert first_of(target, mended_for(target, broken)) == "user"
+    words = says("assistant", "I look.", native=GEMINI)
+    turn = [calls("c1", native=GEMINI, notes=SIGNED), gives("c1", native=GEMINI)]
+    assert codes(of(ASK, words, blank, *turn), GEMINI) == ["AP402"]
+    assert codes(of(blank, says("assistant", "Hello!", native=GEMINI), ASK, *turn), GEMINI) == ["AP401"]
 
 
 @pytest.mark.parametrize("target", [CHAT, RESPONSES, "pydantic-ai", None])

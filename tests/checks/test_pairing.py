@@ -1,9 +1,19 @@
 """AP1xx: calls without results, results without calls, and results in the wrong place (OP-057, OP-058)."""
 
 import pytest
-from tests.checks.said import calls, codes, finding, gives, kinds, mended, says, warnings
+from tests.checks.said import calls, codes, finding, gives, kinds, mended, mended_for, says, warnings
 
-from antiphon import RUNTIME_POLICY, Conversation, ForeignPart, OptionResultPayload, check, repair
+from antiphon import (
+    RUNTIME_POLICY,
+    Conversation,
+    ForeignPart,
+    OptionResultPayload,
+    ReasoningPart,
+    check,
+    decode,
+    encode,
+    repair,
+)
 from antiphon.checks import TARGETS, is_left_out
 
 ADJACENT = ["openai-chat", "anthropic-messages", "gemini"]
@@ -201,24 +211,120 @@ def test_two_messages_with_one_id_are_told_apart() -> None:
     assert not is_left_out(made[1])
 
 
-def test_a_message_that_is_there_twice_is_left_out_once() -> None:
-    call, result = calls("c1"), gives("c1")
-    made = mended(of(ASK, call, result, call, result), "anthropic-messages")
+CHAT_ANSWER = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes."}}]}
+GEMINI_CALL = {"role": "model", "parts": [{"text": "I look."}, {"functionCall": {"name": "weather", "args": {}}}]}
+GEMINI_RESULT = {"role": "user", "parts": [{"functionResponse": {"name": "weather", "response": {"output": 18}}}]}
 
-    assert [is_left_out(message) for message in made] == [False, False, False, True, True]
-    assert len({message.id for message in made}) == 5
+
+@pytest.mark.parametrize("target", [None, *TARGETS])
+def test_equal_answers_that_were_read_apart_are_both_kept(target: str | None) -> None:
+    """AP108: the dialect makes equal ids of them, since it was given none; nobody said anything twice by mistake."""
+    once, again = (decode(CHAT_ANSWER, "openai-chat")[0] for _ in range(2))
+    history = of(ASK, once, says("user", "Really?"), again, says("user", "Well."))
+
+    assert once.id == again.id
+    assert codes(history, target) == ["AP108"]
+    made = mended_for(target, history) if target else mended(history)
+    assert not any(map(is_left_out, made))
+    assert (made[1].id, made[3].payload) == (once.id, again.payload)
+    assert str(encode(made, target or "openai-chat").value).count("Yes.") == 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_equal_calls_and_results_that_were_read_apart_stay_pairs(target: str) -> None:
+    """AP108, AP105: also where the format numbers no calls, so that all ids are equal."""
+    step = decode([GEMINI_CALL, GEMINI_RESULT], "gemini")
+    history = of(ASK, *step, says("user", "And now?"), *step)
+
+    assert "AP108" in codes(history, target)
+    made = mended_for(target, history)
+    assert len(made) == len(history)
+    assert not any(map(is_left_out, made))
+    assert len({message.id for message in made}) == len(made)
+    assert [made[result].payload.kind for _, result in made.pairs()] == ["option_result"] * 2
+    assert not made.open_calls()
+
+
+def test_what_was_one_unit_is_one_under_its_new_id() -> None:
+    """AP108: a dialect joins what has the same stem, and so does the order in which the wire had it."""
+    blocks = [{"type": "tool_result", "tool_use_id": "t1", "content": "18"}, {"type": "text", "text": "Go on."}]
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "weather", "input": {}}]}
+    step = decode([call, {"role": "user", "content": blocks}], "anthropic-messages")
+    renamed = [
+        message.model_copy(update={"payload": message.payload.model_copy(update={"invocation_id": "t2"})})
+        if message.kind != "parts"
+        else message
+        for message in step
+    ]
+    for target in (None, "anthropic-messages"):
+        made = mended(of(ASK, *step, *renamed), target)
+        head, other = made[-2].id, made[-1].id
+        assert (other, head != step[1].id) == (f"{head}#2", True)
+        written = encode(made, "anthropic-messages").value["messages"]
+        assert [len(unit["content"]) for unit in written[-2:]] == [1, 2]
+
+
+def test_a_reply_goes_with_the_call_that_it_is_to() -> None:
+    """AP108: what the result of a renamed call replies to is that call."""
+    first, second = calls("c1", id="call"), calls("c2", id="call")
+    made = mended(of(ASK, first, gives("c1", in_reply_to="call"), second, gives("c2", in_reply_to="call")))
+
+    assert [message.in_reply_to for message in made] == [None, None, "call", None, made[3].id]
+
+
+def test_a_message_that_is_there_twice_in_a_row_is_left_out_once() -> None:
+    """AP108: only directly beside its twin, which says the same to the letter."""
+    assert [is_left_out(message) for message in mended(of(ASK, ASK, ASK))] == [False, True, True]
+    assert not any(map(is_left_out, mended(of(ASK, says("user", "Well?"), ASK))))
+    other = ASK.model_copy(update={"policy": "ada"})
+    assert not any(map(is_left_out, mended(of(ASK, other))))
+
+
+def test_half_of_a_pair_is_never_taken_for_a_repetition() -> None:
+    """AP108: a call that has a result, and a result that has a call; the same without one is."""
+    call, result = calls("c1"), gives("c1")
+    pairs = mended(of(ASK, call, call, result, result))
+    early = mended(of(ASK, result, result, call, call))
+    later = mended(of(ASK, call, result, call, result))
+
+    for made in (pairs, early, later):
+        assert not any(map(is_left_out, made))
+        assert len({message.id for message in made}) == len(made) == 5
+        assert len(made.pairs()) == 2
+    assert [is_left_out(message) for message in mended(of(ASK, call, call, result))] == [False, False, True, False]
+    assert [is_left_out(message) for message in mended(of(ASK, call, result, result))] == [False, False, False, True]
+
+
+def item(status: str, id: str = "ws_1") -> ForeignPart:
+    value = {"type": "web_search_call", "id": id, "status": status, "action": {"type": "search", "query": "q"}}
+    return ForeignPart(dialect="openai-responses", value=value, metadata={"openai-responses": {"item": True}})
+
+
+def thought(id: str, text: str) -> ReasoningPart:
+    return ReasoningPart(text=text, encrypted_content="gAAA", metadata={"openai-responses": {"id": id, "in": "summary"}})
 
 
 def test_an_item_whose_id_is_part_of_it_is_left_out() -> None:
-    """AP108: an item that only the format knows cannot be given another id."""
-    first, other = ({"type": "web_search_call", "id": "ws_1", "status": status} for status in ("completed", "failed"))
-    parts = [
-        ForeignPart(dialect="openai-responses", value=value, metadata={"openai-responses": {"item": True}})
-        for value in (first, other)
-    ]
-    broken = of(ASK, *(says("assistant", part, id="ws_1", native="openai-responses") for part in parts))
+    """AP108: the service takes it once by that id, and it cannot be given another. Elsewhere it is kept."""
+    for parts in ((item("completed"), item("failed")), (thought("rs_1", "hm"), thought("rs_1", "so"))):
+        first, other = (says("assistant", part, id="a", native="openai-responses") for part in parts)
+        answer = says("assistant", "Hello!", native="openai-responses")
+        broken = of(ASK, first, answer, other, answer.model_copy(update={"id": "b"}), says("user", "Well?"))
+        assert "AP108" in codes(broken, "openai-responses")
+        assert [is_left_out(message) for message in mended_for("openai-responses", broken)][:5] == [False] * 3 + [True, False]
+        assert not any(map(is_left_out, mended(broken)))
 
-    assert [is_left_out(message) for message in mended(broken, "openai-responses")] == [False, False, True]
+
+def test_items_are_told_apart_by_what_the_wire_calls_them() -> None:
+    """AP108: under whatever ids we know the messages, and also within one of them."""
+    apart = of(ASK, says("assistant", item("completed")), says("user", "Well?"), says("assistant", item("failed")))
+    within = of(ASK, says("assistant", item("completed"), "Found.", item("failed")))
+
+    assert finding(apart, "AP108", "openai-responses").problem == "two items have the id 'ws_1'"
+    assert codes(apart, "openai-chat") == []
+    assert [is_left_out(message) for message in mended_for("openai-responses", apart)] == [False, False, False, True]
+    assert codes(within, "openai-responses") == ["AP108"]
+    assert [is_left_out(part) for part in mended_for("openai-responses", within)[1].parts] == [False, False, True]
 
 
 def test_an_id_that_came_with_a_unit_goes_with_it() -> None:

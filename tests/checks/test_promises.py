@@ -4,13 +4,16 @@ from collections import Counter
 from typing import Any
 
 from hypothesis import given
-from tests.checks.broken import TARGET_NAMES, cases
+from tests.checks.broken import TARGET_NAMES, cases, short_cases
 from tests.strategies import conversations
 
 import antiphon
-from antiphon import Conversation, Message, Repaired, check, dumps, loads, repair
-from antiphon.checks import is_left_out, projected
+from antiphon import Conversation, Message, Repaired, check, dumps, encode, loads, repair
+from antiphon.checks import TARGETS, is_left_out, projected
 from antiphon.checks._marks import ADDED, NAMESPACE
+
+UNITS = {"openai-chat": "messages", "openai-responses": "input", "anthropic-messages": "messages", "gemini": "contents"}
+"""Under which key a request has its units."""
 
 
 def errors(conversation: Conversation, target: str | None) -> list[str]:
@@ -23,6 +26,8 @@ def said(message: Message) -> bytes:
     payload.pop("invocation_id", None)
     for part in payload.get("parts", ()):
         part["metadata"] = {}
+        if isinstance(part.get("value"), dict):
+            part["value"].pop("cache_control", None)  # a setting, wherever it stands
     return repr((message.policy, message.role_hint_for_llm, message.lane, message.created_at, payload)).encode()
 
 
@@ -84,6 +89,18 @@ def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]
     assert not any(is_left_out(message) or any(map(is_left_out, message.parts)) for message in shown)
     assert len(shown) == sum(not is_left_out(message) for message in mended)
     assert errors(shown, target) == []
+
+
+@given(short_cases)
+def test_what_is_repaired_is_a_request_that_somebody_begins(case: tuple[str, Conversation]) -> None:
+    """By what the dialect writes: no request is empty (AP305), and where a user must have the first word, one has (AP401)."""
+    target, conversation = case
+    written = encode(repair(conversation, target).conversation, target).value
+    units = written if isinstance(written, list) else written.get(UNITS[target], [written])
+
+    assert units
+    if TARGETS[target].first_role == "user" and units != [written]:
+        assert units[0]["role"] == "user"
 
 
 @given(cases)

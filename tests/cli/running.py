@@ -15,14 +15,16 @@ from antiphon import Conversation, Message, PartsPayload, dumps
 from antiphon.cli import app
 
 COMMAND = (sys.executable, "-m", "antiphon")
-PLAIN = {name: value for name, value in os.environ.items() if name not in {"FORCE_COLOR", "COLUMNS", "NO_COLOR", "TERM"}}
-"""Without what a developer's own terminal says about colours and width."""
+OWN = {"FORCE_COLOR", "COLUMNS", "NO_COLOR", "TERM", "ANTIPHON_LEDGER"}
+PLAIN = {name: value for name, value in os.environ.items() if name not in OWN}
+"""Without what a developer's own terminal says about colours, width and the ledger in use."""
 
 
 def run(*arguments: str | Path, stdin: str | bytes = b"", **environment: str) -> Result:
     """Run the app inside the test. A traceback is a failure of the test."""
     given = [str(each) for each in arguments]
-    result = CliRunner().invoke(app, given, input=stdin, env=environment, prog_name="antiphon")
+    plain = {"ANTIPHON_LEDGER": "", **environment}
+    result = CliRunner().invoke(app, given, input=stdin, env=plain, prog_name="antiphon")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -33,12 +35,13 @@ def start(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> sub
     return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, check=False, env={**PLAIN, **environment})
 
 
-def in_terminal(*arguments: str | Path, columns: int = 60) -> str:
-    """Run the command in a terminal, and return everything that it wrote there."""
+def in_terminal(*arguments: str | Path, columns: int = 60, typed: str = "", **environment: str) -> str:
+    """Run the command in a terminal, and return everything that stood there in the end."""
     ours, theirs = pty.openpty()
-    environment = {**PLAIN, "TERM": "xterm-256color", "COLUMNS": str(columns)}
-    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    plain = {**PLAIN, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment}
+    process = subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=plain)
     os.close(theirs)
+    os.write(ours, typed.encode())
     written = b""
     while chunk := _read(ours):
         written += chunk

@@ -20,6 +20,9 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "cli.md"
 COMMANDS = typer.main.get_command(app).commands
 BLOCK = re.compile(r"(?<=```console\n)(?:.*\n)*?(?=```)")
+EXPORTED = dict(re.findall(r"^export (\w+)=(\S+)$", PAGE.read_text(), re.MULTILINE))
+TIME = re.compile(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b")
+"""Of an append, and so another on every run; the page shows one for all."""
 
 
 @pytest.mark.slow
@@ -161,13 +164,16 @@ def test_a_command_is_documented_with_every_option(name: str) -> None:
 
     assert section, f"docs/cli.md has no section `antiphon {name}`"
     for parameter in COMMANDS[name].params:
-        for option in parameter.opts if parameter.param_type_name == "option" else ["FILE"]:
+        for option in parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]:
             assert option == "--help" or f"`{option}" in section[1], option
 
 
 @pytest.mark.slow
 def test_what_the_page_shows_is_what_is_printed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Each console block is run in a shell, with `chat.json` as the page has it; `--update-examples` writes what it prints."""
+    """Each console block is run in a shell, with `chat.json` as the page has it; `--update-examples` writes what it prints.
+
+    One after the other, in one folder, with the ledger that the page exports.
+    """
     page = PAGE.read_text()
     chat = re.search(r"```json\n(.*?)```", page, re.DOTALL)
     assert chat
@@ -185,7 +191,7 @@ def test_what_the_page_shows_is_what_is_printed(tmp_path: Path, request: pytest.
 
 def printed(line: str, folder: Path) -> str:
     """Return a line of the shell and what it prints, on stdout and stderr."""
-    environment = {**PLAIN, "PATH": f"{folder}:{PLAIN['PATH']}"}
+    environment = {**PLAIN, **EXPORTED, "PATH": f"{folder}:{PLAIN['PATH']}"}
     shell = ["/bin/sh", "-c", f"{{ {line.removeprefix('$ ')}; }} 2>&1"]
     done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, check=False)
-    return f"{line}\n{done.stdout.decode()}"
+    return f"{line}\n{TIME.sub('2026-01-31 12:00:00', done.stdout.decode())}"

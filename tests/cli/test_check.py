@@ -33,7 +33,9 @@ def test_a_finding_reads_like_a_linters(broken: Path) -> None:
     first, answer, help_, summary = result.stdout.splitlines()
 
     assert result.exit_code == 1
-    assert first.startswith(f"{broken}:1: AP101 error: the call 'c-1' of 'get_weather' has no result (message openai-chat-1-")
+    assert first.startswith(
+        f"{broken}: message 1: AP101 error: the call 'c-1' of 'get_weather' has no result (id openai-chat-1-"
+    )
     assert answer.startswith(f"    OpenAI Chat Completions answers: “{ANSWER}")
     assert help_ == "    help: Add a result; where nobody knows it, an error that says so."
     assert summary == "Found 1 error for openai-chat. `antiphon repair` mends what is refused."
@@ -160,6 +162,17 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert run("check", nothing, "--from", "openai-chat").exit_code == 1
 
 
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_what_is_not_json_is_not_taken_for_a_history_with_errors(tmp_path: Path, command: str) -> None:
+    """Exit code 1 says that something is refused; here nothing could be looked at."""
+    file = tmp_path / "cut.json"
+    file.write_text('[{"role": "user", "content": "Hel')
+    result = run(command, file, "--from", "openai-chat")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{file}: not JSON: ")
+
+
 @pytest.mark.slow
 def test_in_a_terminal_it_is_coloured(broken: Path) -> None:
     shown = in_terminal("check", broken, "--from", "openai-chat", columns=200)
@@ -174,7 +187,7 @@ def test_the_format_is_detected_and_stdin_is_read() -> None:
 
     assert done.returncode == 1
     assert done.stderr.decode().startswith("stdin: read as openai-chat (")
-    assert done.stdout.decode().startswith("stdin:1: AP101 error: ")
+    assert done.stdout.decode().startswith("stdin: message 1: AP101 error: ")
 
 
 # ---------------------------------------------------------------- repair
@@ -197,7 +210,7 @@ def test_a_file_may_be_repaired_in_place_and_then_needs_nothing(broken: Path) ->
     assert run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages", "-o", broken).stdout == ""
     again = run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages")
 
-    assert again.stderr == "nothing needed mending\n"
+    assert again.stderr.splitlines()[0] == "nothing needed mending"
     assert again.stdout == broken.read_text()
     assert run("check", broken, "--from", "openai-chat", "--for", "anthropic-messages").exit_code == 0
 
@@ -209,6 +222,17 @@ def test_a_repaired_file_may_go_to_another_format(broken: Path) -> None:
 
     assert check(decode(written, "anthropic-messages"), "anthropic-messages") == []
     assert "anthropic-messages cannot say everything" in result.stderr
+    assert "written as" not in result.stderr
+
+
+def test_what_is_mended_for_another_is_said_to_be_in_the_format_it_came_in(broken: Path) -> None:
+    """One line on stderr: nobody should send it as it is."""
+    line = "written as openai-chat; --to anthropic-messages writes it for the target"
+    other = run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages")
+
+    assert other.stderr.splitlines().count(line) == 1
+    for own in ((), ("--for", "openai-chat")):
+        assert "written as" not in run("repair", broken, "--from", "openai-chat", *own).stderr
 
 
 def test_in_the_house_format_the_marks_are_kept(broken: Path) -> None:

@@ -57,28 +57,29 @@ def test_a_house_file_may_be_longer_than_one_json_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "code"),
     [
-        ("", "stdin: not JSON: "),
-        ("  \n \n", "stdin: not JSON: "),
-        ("{", "stdin: not JSON: "),
-        ("[\n1,\n", "stdin: not JSON: "),
-        ('{"a":[{"b":1,"b":2}]}', "stdin: a[0]: the key 'b' stands twice"),
-        ("[" * 10_000 + "]" * 10_000, "stdin: not JSON: depth limit"),
-        (USER.encode("utf-16"), "stdin: not UTF-8 (it looks like UTF-16"),
-        (b'{"role":"user","content":"\xe9"}', "stdin: not JSON: str is not valid UTF-8"),
-        (f"{USER}\n{{", "stdin: line 2: not JSON: "),
-        (f'{USER}\n\n{{"a":[{{"b":1,"b":2}}]}}', "stdin: line 3: a[0]: the key 'b' stands twice"),
-        (f'{USER}\n\n{{"role":"king","content":""}}', "stdin: line 3, role: unknown role 'king'"),
-        (f"{USER}\n[]", "stdin: line 2: expected an object, found a list"),
-        ("5", "stdin: expected an object, found a number"),
-        ('{"role":"user","content":"\\u001b[31m","tool_calls":{"\\u202e":1}}', "stdin: tool_calls: expected a list"),
+        ("", "stdin: not JSON: ", 2),
+        ("  \n \n", "stdin: not JSON: ", 2),
+        ("{", "stdin: not JSON: ", 2),
+        ("[\n1,\n", "stdin: not JSON: ", 2),
+        ('{"a":[{"b":1,"b":2}]}', "stdin: a[0]: the key 'b' stands twice", 2),
+        ("[" * 10_000 + "]" * 10_000, "stdin: not JSON: depth limit", 2),
+        (USER.encode("utf-16"), "stdin: not UTF-8 (it looks like UTF-16", 2),
+        (b'{"role":"user","content":"\xe9"}', "stdin: not JSON: str is not valid UTF-8", 2),
+        (f"{USER}\n{{", "stdin: line 2: not JSON: ", 2),
+        (f'{USER}\n\n{{"a":[{{"b":1,"b":2}}]}}', "stdin: line 3: a[0]: the key 'b' stands twice", 2),
+        (f'{USER}\n\n{{"role":"king","content":""}}', "stdin: line 3, role: unknown role 'king'", 1),
+        (f"{USER}\n[]", "stdin: line 2: expected an object, found a list", 1),
+        ("5", "stdin: expected an object, found a number", 1),
+        ('{"role":"user","content":"\\u001b[31m","tool_calls":{"\\u202e":1}}', "stdin: tool_calls: expected a list", 1),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str | bytes, said: str) -> None:
+def test_what_is_wrong_is_said_with_its_place(text: str | bytes, said: str, code: int) -> None:
+    """What is not JSON cannot be looked at (2); what is JSON may not be what its format says (1)."""
     result = run("show", "-", "--from", "marsys", stdin=text)
 
-    assert result.exit_code == 1
+    assert result.exit_code == code
     assert result.stdout == ""
     assert result.stderr.startswith(said)
     assert result.stderr.count("\n") == 1

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from antiphon.checks._edits import Edits
-from antiphon.checks._native import Path, is_own, own_block, said_on_wire
+from antiphon.checks._native import Fact, Path, own_block, said_on_wire
 from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._silence import is_silent, plain_text
 from antiphon.checks._view import View
-from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
+from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
 from antiphon.messages._json import JsonError, parse
 
 __all__ = ["CONTENT"]
@@ -21,6 +22,8 @@ _LISTS: Mapping[str, frozenset[str]] = {
 """Lists that must not be empty."""
 _UNIT = 2
 """Steps to the content of a unit; a path that goes further is about a block in it."""
+_AS_BLOCKS = "blocks"
+"""Anthropic's note that one text came in a list of blocks, and is written so."""
 _DATA_FIELDS = {
     "text",
     "inlinedata",
@@ -38,33 +41,15 @@ _DATA_FIELDS = {
 # ---------------------------------------------------------------- empty texts and silent messages
 
 
-def _says(view: View, position: int, part: Part) -> bool:
-    """Whether a part says anything to the target."""
-    match part:
-        case TextPart():
-            return bool(part.text) or (view.accepted.empty_text and view.is_native(position))
-        case ReasoningPart():
-            return is_own(part, view.messages[position], view.accepted.name)
-        case ForeignPart():
-            return part.dialect == view.accepted.name
-        case _:
-            return True
-
-
-def _is_silent(view: View, position: int) -> bool:
-    is_talk = view.messages[position].kind == "parts"
-    return is_talk and not any(_says(view, position, part) for _, part in view.parts(position))
-
-
 def _silent(view: View) -> Iterator[tuple[int, ...]]:
     """Return the messages of the target's that say nothing, each as the positions of ours."""
     speakers = view.accepted.speaks
     for position in view.shown:
-        if view.sides[position] == "user" and "user" in speakers and _is_silent(view, position):
+        if view.sides[position] in speakers & {"system", "user"} and is_silent(view, position):
             yield (position,)
     for utterance in view.utterances if "assistant" in speakers else ():
         may_be = not view.accepted.ends_with_assistant and utterance[-1] == view.shown[-1]
-        if not may_be and all(_is_silent(view, position) for position in utterance):
+        if not may_be and all(is_silent(view, position) for position in utterance):
             yield tuple(utterance)
 
 
@@ -82,22 +67,60 @@ def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
 def _empty_texts(view: View) -> Iterator[Trouble]:
     silent = {position for group in _silent(view) for position in group}
     for position in view.shown:
-        empty = tuple(place for place, part in view.parts(position) if isinstance(part, TextPart) and not part.text)
-        if empty and position not in silent:
+        empty = tuple(place for place, part in view.parts(position) if plain_text(part) == "")
+        if (empty or _has_empty_block(view, position)) and position not in silent:
             yield Trouble(position, "a text is empty", view.severity(position), empty)
 
 
+def _has_empty_block(view: View, position: int) -> bool:
+    """Whether an empty text is written that is no part of ours: a result that came as a block, or an error without words."""
+    return _is_empty_in_list(view, position) or any(_is_empty_text(*fact) for fact in _facts(view, position))
+
+
+def _is_empty_in_list(view: View, position: int) -> bool:
+    """Whether a result is an empty text in a list of blocks; by itself it may be empty."""
+    message = view.messages[position]
+    if not isinstance(message.payload, OptionResultPayload) or message.payload.result != "" or message.payload.is_error:
+        return False
+    is_list = _AS_BLOCKS in message.metadata.get(view.accepted.name, {}) or any(view.parts(position))
+    return is_list and view.is_native(position)
+
+
+def _facts(view: View, position: int) -> Iterator[Fact]:
+    return said_on_wire(view.messages[position], view.accepted.name)
+
+
+def _is_empty_text(path: Path, value: Any) -> bool:
+    return path[-1:] == ("text",) and len(path) > _UNIT and value == ""
+
+
 def _leave_out_texts(view: View, trouble: Trouble, edits: Edits) -> str:
-    if _is_silent(view, trouble.place):
-        edits.leave_out(trouble.place)
+    position = trouble.place
+    if not trouble.about:
+        return _rewrite_empty_block(view, position, edits)
+    if is_silent(view, position):
+        edits.leave_out(position)
     else:
-        edits.leave_out_parts(trouble.place, trouble.about)
+        edits.leave_out_parts(position, trouble.about)
     return "the empty text is kept, and left out of what is sent"
 
 
+def _rewrite_empty_block(view: View, position: int, edits: Edits) -> str:
+    if not _is_empty_in_list(view, position):
+        edits.unsay(position, _is_empty_text)
+        return "the text is written as the dialect says an error without words"
+    if any(view.parts(position)):
+        edits.release(position)
+        return "the result is written anew from the core, without the empty text"
+    edits.forget_notes(position, _AS_BLOCKS)
+    return "the result is written as an empty text, which is accepted, and not as a block"
+
+
 def _blank_texts(view: View) -> Iterator[Trouble]:
+    silent = {position for group in _silent(view) for position in group}
     for position in view.shown:
-        if any(isinstance(part, TextPart) and part.text.isspace() for _, part in view.parts(position)):
+        is_blank = any((plain_text(part) or "").isspace() for _, part in view.parts(position))
+        if is_blank and position not in silent:
             yield Trouble(position, "a text is nothing but white space")
     for position in view.shown[-1:]:
         text = view.messages[position].text
@@ -106,7 +129,9 @@ def _blank_texts(view: View) -> Iterator[Trouble]:
 
 
 def _nothing_said(view: View) -> Iterator[Trouble]:
-    if all(view.sides[position] == "system" or _is_silent(view, position) for position in view.shown):
+    orphans = {position for position in view.pairing.orphans if not view.is_native(position)}  # dialects write none
+    said = (position for position in view.shown if view.sides[position] != "system" and position not in orphans)
+    if all(is_silent(view, position) for position in said):
         yield Trouble(None, "nothing is said" if "system" not in view.sides.values() else "nothing is said but instructions")
 
 

@@ -141,17 +141,34 @@ class Edits:
         """Take back what the wire said beyond what would be written."""
         self.update(position, metadata=without_facts(self.message(position).metadata, self._dialect, is_wrong))
 
+    def forget_notes(self, position: int, *notes: str) -> None:
+        """Take back what the dialect noted about the form of a message."""
+        self.update(position, metadata=loosened(self.message(position).metadata, self._dialect, notes))
+
     def forget_id(self, position: int) -> None:
-        """Have a unit written without the id that it came with; only a call has a form of its own without one."""
-        if self.message(position).kind == "option_call":
-            self.unsay(position, is_unit_id)
-        else:
+        """Have a unit written without the id that it came with; what an assistant says has another form without one."""
+        if self.message(position).kind == "parts" and self._view.sides[position] == "assistant":
             self.release(position)
+        else:
+            self.unsay(position, is_unit_id)
 
     def update(self, position: int, **fields: Any) -> None:
         """Change fields that are not what was said."""
         self._now[position] = self.message(position).model_copy(update=fields)
         self._mended(position)
+
+    def tell_apart(self, position: int) -> None:
+        """Give a message an id of its own, made from the one it had and its place; what was one unit still is."""
+        old = self.message(position).id
+        head = self._heads.get(position)
+        made = "" if head is None else f"{self.message(head).id}#{old.rpartition('#')[2]}"
+        if head is None or made in self._ids:
+            made = self.fresh_id(old, str(position))
+        self._ids.add(made)
+        self.update(position, id=made)
+        answer = self._view.pairing.answers.get(position)
+        if answer is not None and self.message(answer).in_reply_to == old:
+            self.update(answer, in_reply_to=made)
 
     def rename(self, position: int, invocation_id: str) -> None:
         """Give a call or a result another invocation id."""
@@ -183,6 +200,18 @@ class Edits:
     @cached_property
     def _ids(self) -> set[str]:
         return {message.id for message in self._view.messages}
+
+    @cached_property
+    def _heads(self) -> dict[int, int]:
+        """The message that a unit begins with, for each of its others: these are called by its id and a number."""
+        heads: dict[int, int] = {}
+        last: dict[str, int] = {}
+        for position, message in enumerate(self._view.messages):
+            stem, mark, _ = message.id.rpartition("#")
+            if mark and stem in last:
+                heads[position] = last[stem]
+            last[message.id] = position
+        return heads
 
     @cached_property
     def _invocations(self) -> set[str | None]:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from antiphon.checks._edits import Edits
-from antiphon.checks._marks import with_parts
-from antiphon.checks._native import mentions, without_keys
+from antiphon.checks._marks import is_left_out, with_parts
+from antiphon.checks._native import mentions, own_block, without_keys
 from antiphon.checks._rule import Rule, Trouble
 from antiphon.checks._targets import Accepted
 from antiphon.checks._view import View
-from antiphon.messages import MediaPart, Message, Metadata, OptionCallPayload, TextPart, thaw
+from antiphon.messages import MediaPart, Metadata, OptionCallPayload, Part, TextPart, thaw
 from antiphon.messages._window import payload_size
 
 __all__ = ["MEDIA"]
@@ -109,13 +109,15 @@ def _marks(view: View, metadata: Metadata) -> int:
     return mentions(metadata.get(view.accepted.name), _CACHE_MARK)
 
 
-def _marks_of(view: View, message: Message) -> int:
-    return sum(_marks(view, holder.metadata) for holder in (message, *message.parts))
+def _marks_of(view: View, position: int) -> int:
+    parts = [part for _, part in view.parts(position)]
+    noted = sum(_marks(view, holder.metadata) for holder in (view.messages[position], *parts))
+    return noted + sum(mentions(own_block(part, view.accepted.name), _CACHE_MARK) for part in parts)
 
 
 def _too_many_marks(view: View) -> Iterator[Trouble]:
     most = view.accepted.most_cache_marks
-    found = _marks(view, view.conversation.metadata) + sum(_marks_of(view, message) for _, message in view)
+    found = _marks(view, view.conversation.metadata) + sum(_marks_of(view, position) for position in view.shown)
     if most is not None and found > most:
         yield Trouble(None, f"{found} cache breakpoints are more than {most}", about=(found - most,))
 
@@ -123,25 +125,38 @@ def _too_many_marks(view: View) -> Iterator[Trouble]:
 def _erase_marks(view: View, trouble: Trouble, edits: Edits) -> str:
     """Take out the first ones, so that the last, which cover most, stay; those of tools and instructions last of all."""
     surplus = left = trouble.about[0]
-    for position, _ in view:
-        left = _erase_marks_of(view, position, left, edits)
+    for position in view.shown:
+        if view.sides[position] != "system":
+            left = _erase_marks_of(view, position, left, edits)
     edits.metadata, left = _without_marks(view, edits.metadata, left)
-    return f"the first {surplus} cache breakpoints are not written"
+    for position in view.shown:
+        if view.sides[position] == "system":
+            left = _erase_marks_of(view, position, left, edits)
+    return f"cache breakpoints that are not written: {surplus}, those of messages first"
 
 
 def _erase_marks_of(view: View, position: int, left: int, edits: Edits) -> int:
     message = view.messages[position]
-    if not left or not _marks_of(view, message):
+    if not left or not _marks_of(view, position):
         return left
     metadata, left = _without_marks(view, message.metadata, left)
     edits.update(position, metadata=metadata)
     parts: list[Any] = []
     for part in message.parts:
-        metadata, left = _without_marks(view, part.metadata, left)
-        parts.append(part.model_copy(update={"metadata": metadata}))
+        unmarked, left = (part, left) if is_left_out(part) else _unmarked(view, part, left)
+        parts.append(unmarked)
     if not isinstance(message.payload, OptionCallPayload):
         edits.update(position, payload=with_parts(message, tuple(parts)).payload)
     return left
+
+
+def _unmarked(view: View, part: Part, left: int) -> tuple[Part, int]:
+    """Return a part without its marks; a block that only the format can say has them in it."""
+    metadata, left = _without_marks(view, part.metadata, left)
+    update: dict[str, Any] = {"metadata": metadata}
+    if own_block(part, view.accepted.name):
+        update["value"], left = without_keys(thaw(own_block(part, view.accepted.name)), _CACHE_MARK, left)
+    return part.model_copy(update=update), left
 
 
 def _without_marks(view: View, metadata: Metadata, left: int) -> tuple[dict[str, Any], int]:
@@ -185,7 +200,7 @@ MEDIA = (
         code="AP606",
         title="there are too many cache breakpoints",
         why="At most four may be set in a request, those of tools and instructions included.",
-        hint="Keep the last four.",
+        hint="Keep four: those of tools and instructions, and the last of the others.",
         find=_too_many_marks,
         mend=_erase_marks,
         targets=("anthropic-messages",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antiphon.checks._edits import Edits
-from antiphon.checks._native import unit_id
+from antiphon.checks._items import items_with_ids
 from antiphon.checks._rule import Rule, Trouble
 from antiphon.checks._targets import Spelling
 from antiphon.checks._view import View
@@ -90,13 +90,18 @@ def _drop_same_tools(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 def _item_ids(view: View) -> Iterator[Trouble]:
-    for position, message in view:
-        own = unit_id(message, view.accepted.name)
-        if own is not None and (own.startswith("call_") or own == message.invocation_id):
-            yield Trouble(position, f"the item id {_shown(own)} is a call id")
+    for position in view.shown:
+        for item in items_with_ids(view, position):
+            spelling = view.accepted.item_ids.get(item.type)
+            if spelling is not None and not spelling.accepts(item.id):
+                problem = f"the id {_shown(item.id)} of a {item.type} {_why_not(spelling, item.id)}"
+                yield Trouble(position, problem, about=item.places)
 
 
 def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
+    if trouble.about:
+        edits.leave_out_parts(trouble.place, trouble.about)
+        return "the item is kept, and left out of what is sent, since it is nothing without an id"
     edits.forget_id(trouble.place)
     return "the item's id is not written"
 
@@ -144,9 +149,10 @@ NAMING = (
     ),
     Rule(
         code="AP205",
-        title="an item has a call id for its own",
-        why="An item has an id of its own, with a prefix that says what it is; a call has a `call_id` besides.",
-        hint="Leave the item's id out: it is not needed.",
+        title="an item has an id that is not of its kind",
+        why="The id of an item begins with letters that say what it is: `fc` a call, `msg` a message, `rs` reasoning. It "
+        "happens when a `call_id`, or the id that another provider gave, is put there.",
+        hint="Leave the item's id out: it is not needed. What is known by its id only, as reasoning is, leave out with it.",
         find=_item_ids,
         mend=_forget_item_id,
         targets=("openai-responses",),

@@ -11,7 +11,9 @@ In a namespace a dialect keeps what it likes; these are looked for, and no harm 
 - of a conversation, the settings of the request (`store`, `tool_choice`): as keys, or one level down;
 - `joined`: false, where the dialect would have joined a unit to the one before it, and it was not so;
 - `slot`: true, for what stands in the format's own place for instructions;
-- `needs`: the ids of other messages that must be sent with this one.
+- `needs`: the ids of other messages that must be sent with this one;
+- `blocks`: true, where one text came in a list of blocks, and is written so;
+- `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: as which item of OpenAI Responses it is written.
 """
 
 from __future__ import annotations
@@ -168,15 +170,15 @@ def without_settings(metadata: Metadata, dialect: str, keys: frozenset[str]) -> 
 
 
 def mentions(value: Any, key: str) -> int:
-    """Count how often a key stands in what a dialect noted, at any depth, also as the end of a residue's path."""
+    """Count how often a key that is not null stands in a value, at any depth, also as the end of a residue's path."""
     box = box_of(value)
     inner = (*(each for name, each in box.items() if name != key), *items_of(value))
-    return int(key in box) + int(_puts(box, key)) + sum(mentions(each, key) for each in inner)
+    return int(box.get(key) is not None) + int(_puts(box, key)) + sum(mentions(each, key) for each in inner)
 
 
 def _puts(box: Mapping[str, Any], key: str) -> bool:
-    """Whether this is a change that puts a key there."""
-    return tuple(items_of(box.get("at")))[-1:] == (key,) and "drop" not in box
+    """Whether this is a change that puts a key there, not null."""
+    return tuple(items_of(box.get("at")))[-1:] == (key,) and box.get("is", box.get("add")) is not None
 
 
 def without_keys(value: Any, key: str, most: int) -> tuple[Any, int]:
@@ -184,7 +186,7 @@ def without_keys(value: Any, key: str, most: int) -> tuple[Any, int]:
     if isinstance(value, dict):
         kept: dict[str, Any] = {}
         for name, inner in cast("dict[str, Any]", value).items():
-            if name == key and most:
+            if name == key and inner is not None and most:
                 most -= 1
             else:
                 kept[name], most = without_keys(inner, key, most)

@@ -7,16 +7,24 @@ from collections.abc import Iterator
 from antiphon.checks._edits import Edits
 from antiphon.checks._native import own_block, wire_value
 from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._silence import is_unsaid
 from antiphon.checks._view import View
 
 __all__ = ["ORDER"]
 
 
 def _first_words(view: View) -> Iterator[Trouble]:
-    first = next((position for position in view.shown if view.sides[position] != "system"), None)
+    said = (position for position in view.shown if view.sides[position] != "system" and not is_unsaid(view, position))
+    first = next(said, None)
     if first is not None and view.sides[first] == "assistant":
-        is_answer = view.setting("shape") in ("response", "one")  # it is whole, and nobody sends it so
-        yield Trouble(first, "the assistant has the first word", "warning" if is_answer else view.severity(first))
+        severity = "warning" if _is_answer(view, first) else view.severity(first)
+        yield Trouble(first, "the assistant has the first word", severity)
+
+
+def _is_answer(view: View, first: int) -> bool:
+    """Whether all there is is one answer, as it was given: it is whole, and nobody sends it so. With more, it is a request."""
+    is_one = set(view.shown).issubset(view.unit_of(first)) and not view.conversation.tools
+    return is_one and view.setting("shape") in ("response", "one")
 
 
 def _let_user_begin(view: View, trouble: Trouble, edits: Edits) -> str:
@@ -26,11 +34,18 @@ def _let_user_begin(view: View, trouble: Trouble, edits: Edits) -> str:
 
 def _calls_after_own_words(view: View) -> Iterator[Trouble]:
     for utterance in view.utterances:
-        before = view.before(utterance[0])
+        before = _said_before(view, utterance[0])
         calls = any(view.messages[position].kind == "option_call" for position in utterance)
         if calls and before is not None and view.sides[before] == "assistant":
             problem = "a turn that calls comes after another turn of the model"
             yield Trouble(utterance[0], problem, view.severity(utterance[0]))
+
+
+def _said_before(view: View, position: int) -> int | None:
+    before = view.before(position)
+    while before is not None and is_unsaid(view, before):
+        before = view.before(before)
+    return before
 
 
 def _last_words(view: View) -> Iterator[Trouble]:

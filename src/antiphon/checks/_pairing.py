@@ -8,6 +8,7 @@ from typing import cast
 
 from antiphon.checks._edits import Edits
 from antiphon.checks._finding import Severity
+from antiphon.checks._items import Item, items_with_ids
 from antiphon.checks._native import own_block, unit_id
 from antiphon.checks._rule import Rule, Trouble
 from antiphon.checks._view import View
@@ -40,7 +41,7 @@ def _close(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 def _orphans(view: View) -> Iterator[Trouble]:
-    is_continued = view.has_setting("previous_response_id", "conversation")
+    is_continued = view.target is not None and view.has_setting(*view.target.continues)
     for position in view.pairing.orphans:
         problem = f"the result of {view.messages[position].invocation_id!r} has no call before it"
         yield Trouble(position, problem, "warning" if is_continued else _severity(view, position))
@@ -98,28 +99,46 @@ def _join_results(view: View, trouble: Trouble, edits: Edits) -> str:
 # ---------------------------------------------------------------- ids
 
 
-def _repeated_messages(view: View) -> Iterator[Trouble]:
-    first: dict[str, int] = {}
+def _repeated_ids(view: View) -> Iterator[Trouble]:
+    messages: dict[str, int] = {}
+    items: dict[str, int] = {}
     for position, message in view:
-        if message.id in first:
-            yield Trouble(position, f"two messages have the id {message.id!r}", about=(first[message.id],))
-        first.setdefault(message.id, position)
+        again: list[Item] = []
+        for item in items_with_ids(view, position):
+            again += [item] if item.id in items else []
+            items.setdefault(item.id, position)
+        places = tuple(place for item in again for place in item.places)
+        if message.id in messages:
+            yield Trouble(position, f"two messages have the id {message.id!r}", about=(messages[message.id], *places))
+        elif again:
+            yield Trouble(position, f"two items have the id {again[0].id!r}", about=(items[again[0].id], *places))
+        messages.setdefault(message.id, position)
 
 
 def _tell_apart(view: View, trouble: Trouble, edits: Edits) -> str:
-    position = trouble.place
-    message, first = view.messages[position], view.messages[trouble.about[0]]
-    dialect = "" if view.target is None else view.target.name
-    edits.update(position, id=edits.fresh_id(message.id, str(position)))
-    if (message.policy, message.payload) == (first.policy, first.payload):
+    position, (first, *places) = trouble.place, trouble.about
+    message = view.messages[position]
+    if first != position and view.messages[first].id == message.id:
+        edits.tell_apart(position)
+    if _is_twin(view, position):
         edits.leave_out(position)
-        return "it says the same again: it is kept under an id of its own, and left out of what is sent"
-    if any("id" in own_block(part, dialect) for part in message.parts):
-        edits.leave_out(position)
-        return "it is kept under an id of its own, and left out of what is sent, since its id is part of it"
-    if unit_id(message, dialect) is not None:
+        return "it says the same as the one before it: it is kept under an id of its own, and left out of what is sent"
+    if places:
+        edits.leave_out_parts(position, places)
+        return "it is kept under an id of its own, and left out of what is sent, since the old id is part of it"
+    if unit_id(message, "" if view.target is None else view.target.name) is not None:
         edits.forget_id(position)
     return "the later message has an id of its own"
+
+
+def _is_twin(view: View, position: int) -> bool:
+    """Whether a message is there twice in a row, and nothing needs the second: half of a pair is not alone."""
+    pairing, before = view.pairing, view.before(position)
+    is_paired = position in pairing.answers or position in pairing.calls or position in pairing.early
+    if before is None or is_paired or position in pairing.early.values():
+        return False
+    message = view.messages[position]
+    return view.messages[before].model_copy(update={"metadata": message.metadata}) == message
 
 
 def _colliding_calls(view: View) -> Iterator[Trouble]:
@@ -180,9 +199,10 @@ PAIRING = (
     Rule(
         code="AP108",
         title="two messages have the same id",
-        why="An id names one message of a thread. Replies, ledgers and item references rely on it.",
-        hint="Give the later message an id of its own, or take it out if it says the same again.",
-        find=_repeated_messages,
+        why="An id names one message of a thread. Replies, ledgers and item references rely on it. Where a format gives no "
+        "ids, they are made from place and content, so that equal answers that were read apart have the same.",
+        hint="Give the later message an id of its own; take it out if it is the one before it once more.",
+        find=_repeated_ids,
         mend=_tell_apart,
     ),
     Rule(

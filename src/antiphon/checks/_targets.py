@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -74,12 +74,18 @@ class Target:
     """Whether the last word may be the assistant's."""
     empty_text: bool = True
     """Whether a text may be empty."""
+    unsaid: Literal["none", "empty", "blank"] = "none"
+    """What texts the dialect leaves out of what it writes itself: none, empty ones, or those of white space too."""
     speaks: frozenset[Place] = frozenset()
     """Whose messages must say something."""
     needs_message: bool = True
     """Whether something besides instructions must be said."""
     media_in_errors: bool = True
     """Whether an error result may show media."""
+    continues: tuple[str, ...] = ()
+    """Settings by which a request goes on with what the service has: calls may be there."""
+    item_ids: Mapping[str, Spelling] = field(default_factory=dict[str, Spelling])
+    """How the ids of items are written, by the type of the item, as far as it is known; none: the format has no items."""
     most_messages: int | None = None
     most_tools: int | None = None
     most_cache_marks: int | None = None
@@ -104,6 +110,16 @@ _CLAUDE_DOCUMENT = Accepted(_GIVEN.schemes, frozenset({"application/pdf", "text/
 _CLAUDE: Mapping[Modality, Accepted] = {"image": _CLAUDE_IMAGE, "document": _CLAUDE_DOCUMENT}
 _GEMINI = Accepted(_BYTES | _WEB | _FILE | {"gs"})
 _SOUND = Accepted(_BYTES, frozenset({"audio/wav", "audio/x-wav", "audio/wave", "audio/mp3", "audio/mpeg"}))
+
+_ITEM_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fc",
+    "custom_tool_call": "ctc",
+    "web_search_call": "ws",
+}
+"""How the ids of items begin: those types of which it is known that another beginning is refused."""
 
 _EVERY_MEDIUM: tuple[Modality, ...] = ("image", "audio", "video", "document")
 _MIB = 1024 * 1024
@@ -141,6 +157,8 @@ _OPENAI_RESPONSES = Target(
         "assistant": {"image": Accepted(_BYTES | _FILE)},  # what its own image tool made
     },
     files="openai",
+    continues=("previous_response_id", "conversation"),
+    item_ids={kind: Spelling(re.compile(rf"{begin}[a-zA-Z0-9_-]*"), 64) for kind, begin in _ITEM_PREFIXES.items()},
     most_tools=128,
     longest_text=10_485_760,
 )
@@ -160,6 +178,7 @@ _ANTHROPIC_MESSAGES = Target(
     system="after_user",
     ends_with_assistant=False,
     empty_text=False,
+    unsaid="blank",
     speaks=frozenset({"user", "assistant"}),
     media_in_errors=False,
     most_messages=100_000,
@@ -183,7 +202,8 @@ _GEMINI_TARGET = Target(
     arguments="object",
     first_role="user",
     system="front",
-    speaks=frozenset({"user", "assistant"}),
+    unsaid="empty",
+    speaks=frozenset({"system", "user", "assistant"}),
     largest_request=100 * _MIB,
 )
 

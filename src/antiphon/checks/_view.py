@@ -13,28 +13,18 @@ from functools import cached_property
 from antiphon.checks._finding import Severity
 from antiphon.checks._marks import is_left_out
 from antiphon.checks._native import ABSENT, is_native, setting_of
+from antiphon.checks._speech import same_breath, usual_role
 from antiphon.checks._targets import Place, Target
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, Part
 
-__all__ = ["Pairing", "View", "side_of"]
-
-_TALKING: dict[str | None, Place] = {"system": "system", "user": "user", "assistant": "assistant"}
+__all__ = ["Pairing", "View"]
 
 
-def side_of(message: Message) -> Place:
-    """Return who speaks: by kind, else by the role hint, else by the policy; agents are assistants."""
+def _side_of(message: Message) -> Place:
+    """Return in whose place a message stands: who calls is an assistant."""
     if message.kind == "option_call":
         return "assistant"
-    if message.kind == "option_result":
-        return "result"
-    return _TALKING.get(message.role_hint_for_llm) or _TALKING.get(message.policy, "assistant")
-
-
-def _is_one_breath(one: Message, other: Message) -> bool:
-    """Whether two neighbours were said in one turn, or are calls with nothing between them: so dialects join them."""
-    if one.policy != other.policy or one.turn_id != other.turn_id:
-        return False
-    return one.turn_id is not None or one.kind == other.kind == "option_call"
+    return "result" if message.kind == "option_result" else usual_role(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +110,7 @@ class View:
 
     @cached_property
     def sides(self) -> dict[int, Place]:
-        return {position: side_of(message) for position, message in self}
+        return {position: _side_of(message) for position, message in self}
 
     @cached_property
     def place(self) -> dict[int, int]:
@@ -183,7 +173,7 @@ class View:
         return {position: utterance for utterance in self.utterances for position in utterance}
 
     def _joins(self, last: int, position: int) -> bool:
-        is_one = self.sides[last] == "assistant" and _is_one_breath(self.messages[last], self.messages[position])
+        is_one = self.sides[last] == "assistant" and same_breath(self.messages[last], self.messages[position])
         return is_one and not self.was_apart(position)
 
     def end_of_results(self, utterance: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""The command line: convert between formats, list them, read, check and repair a conversation. Needs the extra `cli`."""
+"""The command line: convert, read, check and repair conversations, and look after a ledger. Needs the extra `cli`."""
 
 try:
     from antiphon.cli._app import app

@@ -9,11 +9,21 @@ from typing import Annotated
 import typer
 
 from antiphon import __version__
+from antiphon.cli._backup import backup
 from antiphon.cli._check import check
 from antiphon.cli._convert import convert
+from antiphon.cli._delete import delete
 from antiphon.cli._dialects import dialects
+from antiphon.cli._diff import diff
+from antiphon.cli._export import export
+from antiphon.cli._fork import fork
+from antiphon.cli._import import import_
 from antiphon.cli._repair import repair
+from antiphon.cli._search import search
 from antiphon.cli._show import show
+from antiphon.cli._tail import tail
+from antiphon.cli._threads import threads
+from antiphon.cli._verify import verify
 
 __all__ = ["app"]
 
@@ -38,14 +48,24 @@ def every_command(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Convert conversations between message formats, read them, and mend what providers refuse."""
+    """Convert conversations between message formats, read and mend them, and look after the ledger that keeps them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows a number, not a traceback
 
 
+app.command()(backup)
 app.command()(check)
 app.command()(convert)
+app.command()(delete)
 app.command()(dialects)
+app.command()(diff)
+app.command()(export)
+app.command()(fork)
+app.command("import")(import_)
 app.command()(repair)
+app.command()(search)
 app.command()(show)
+app.command()(tail)
+app.command()(threads)
+app.command()(verify)

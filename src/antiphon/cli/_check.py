@@ -65,8 +65,8 @@ def _print(name: str, findings: Sequence[Finding], target: str | None) -> None:
 
 
 def _lines(name: str, finding: Finding) -> Iterator[Text]:
-    place = f"{name}:" if finding.position is None else f"{name}:{finding.position}:"
-    about = "" if finding.message_id is None else f" (message {finding.message_id})"
+    place = f"{name}:" if finding.position is None else f"{name}: message {finding.position}:"
+    about = "" if finding.message_id is None else f" (id {finding.message_id})"
     severity = Text(finding.severity, style=_STYLES[finding.severity])
     problem = visible(f": {finding.problem}{about}")  # one line, whatever was said
     yield Text.assemble((visible(place), "bold"), f" {finding.code} ", severity, problem)

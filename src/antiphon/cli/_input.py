@@ -26,6 +26,7 @@ __all__ = [
     "Given",
     "dialect_of",
     "known_dialect",
+    "parse_file",
     "read_conversation",
     "read_file",
     "refusals",
@@ -108,10 +109,12 @@ def read_file(path: Path) -> Given:
         text = sys.stdin.buffer.read() if is_stdin else path.read_bytes()
     except OSError as exc:
         fail(f"{name}: {exc.strerror or exc}", code=2)
-    return _parsed(name, text.removeprefix(_BOM))
+    return parse_file(name, text)
 
 
-def _parsed(name: str, text: bytes) -> Given:
+def parse_file(name: str, text: bytes) -> Given:
+    """Read JSON or JSON Lines from the text of a file."""
+    text = text.removeprefix(_BOM)
     try:
         return Given(name, text, parse(text))
     except JsonError as exc:
@@ -138,7 +141,7 @@ def _parsed_line(name: str, number: int, line: bytes) -> Any:
 
 def _refuse(name: str, error: JsonError) -> NoReturn:
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.path).removeprefix(".")
-    fail(": ".join(filter(None, (name, path, error.reason))))
+    fail(": ".join(filter(None, (name, path, error.reason))), code=2)
 
 
 @contextmanager

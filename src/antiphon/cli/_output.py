@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -14,7 +16,7 @@ from antiphon.cli._screen import escaped, fail, note, open_console, print_table
 from antiphon.dialects import Loss
 from antiphon.messages._json import write
 
-__all__ = ["OutputOption", "deliver", "report_losses", "written"]
+__all__ = ["OutputOption", "deliver", "delivery", "report_losses", "written"]
 
 OutputOption: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="OUT", help="Write here, not to stdout.")
@@ -39,6 +41,19 @@ def deliver(text: bytes, output: Path | None) -> None:
         output.write_bytes(text)
     except OSError as exc:
         fail(f"{output}: {exc.strerror or exc}", code=2)
+
+
+@contextmanager
+def delivery(output: Path | None) -> Generator[Callable[[bytes], object]]:
+    """Give a function that writes piece by piece, to a file or to stdout: for what need not be in memory as a whole."""
+    if output is None or output == Path("-"):
+        yield partial(deliver, output=None)
+        return
+    try:
+        with output.open("wb") as file:
+            yield file.write
+    except OSError as exc:
+        fail(f"{output}: {exc.strerror or exc}; what was written to it is not whole", code=2)
 
 
 def report_losses(losses: Sequence[Loss], dialect: str) -> None:

@@ -47,6 +47,8 @@ def repair(
         encoded = encode(mended.conversation, to or dialect)
     if encoded.losses:
         report_losses(encoded.losses, to or dialect)
+    if to is None and target not in (None, dialect):
+        note(f"written as {dialect}; --to {target} writes it for the target")
     deliver(written(encoded.value, to or dialect), output)
 
 

@@ -1,13 +1,25 @@
-"""`antiphon show`: a conversation for people to read."""
+"""`antiphon show`: a conversation for people to read, from a file or a ledger."""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
 from rich.console import Console
 from rich.text import Text
 
-from antiphon.cli._input import FileArgument, FromOption, read_conversation, read_file
-from antiphon.cli._screen import open_console
+from antiphon.cli._input import FromOption, read_conversation, read_file
+from antiphon.cli._ledger import VARIABLE, JsonOption, LedgerOption, known_thread, ledger_in_use, with_ledger
+from antiphon.cli._rows import print_json
+from antiphon.cli._screen import fail, open_console
 from antiphon.cli._transcript import Line, transcript
+from antiphon.messages import Conversation, dumps
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
 
 __all__ = ["show"]
 
@@ -19,12 +31,58 @@ _NARROW = 20
 """Columns that text always gets, however deep it stands."""
 
 
-def show(file: FileArgument, source: FromOption = None) -> None:
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE-OR-THREAD", help="JSON or JSON Lines; - reads from stdin. With a ledger, the id of a thread."
+        ),
+    ],
+    source: FromOption = None,
+    *,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
     """Show a conversation: who says what, each result under its call."""
-    conversation = read_conversation(read_file(file), source)
+    conversation = _from_ledger(name, ledger) if _is_thread(name, source, ledger) else _from_file(name, source)
+    if for_programs:
+        print_json([orjson.Fragment(dumps(message)) for message in conversation])
+        return
     console = open_console()
     for line in transcript(conversation):
         _print(console, line)
+
+
+# ---------------------------------------------------------------- a file or a thread
+
+
+def _is_thread(name: str, source: str | None, ledger: str | None) -> bool:
+    """Whether a thread is meant: because the ledger is named, or it is known and there is no such file."""
+    if ledger is not None and source is not None:
+        fail("--from is the dialect of a file, and --ledger is where threads are; give one of them", code=2)
+    if ledger is not None:
+        return True
+    return ledger_in_use() is not None and source is None and name != "-" and not Path(name).exists()
+
+
+def _from_file(name: str, source: str | None) -> Conversation:
+    if name != "-" and not Path(name).exists():
+        fail(f"{name}: there is no such file; if it is a thread, give --ledger or set {VARIABLE}", code=2)
+    return read_conversation(read_file(Path(name)), source)
+
+
+def _from_ledger(name: str, ledger: str | None) -> Conversation:
+    return with_ledger(ledger, partial(_replayed, name=name, may_be_file=ledger is None))
+
+
+async def _replayed(ledger: Ledger, *, name: str, may_be_file: bool) -> Conversation:
+    if may_be_file and await ledger.thread(name) is None:
+        fail(f"{name}: there is no such file, and no such thread; `antiphon threads` lists the threads", code=2)
+    await known_thread(ledger, name)
+    return await ledger.replay(name)
+
+
+# ---------------------------------------------------------------- on the screen
 
 
 def _print(console: Console, line: Line) -> None:

@@ -34,7 +34,7 @@ from antiphon.messages import (
     thaw,
 )
 
-__all__ = ["Line", "transcript"]
+__all__ = ["Line", "gist", "transcript"]
 
 _SPEAKER, _ASIDE, _ODD, _BAD = "bold cyan", "dim", "yellow", "bold red"
 _SHORT = 100
@@ -72,6 +72,24 @@ def transcript(conversation: Conversation) -> Iterator[Line]:
         last = message
 
 
+def gist(message: Message) -> Text:
+    """Return a message as one line; here too, what was said stands behind a bar, so that it cannot pass for a call."""
+    match message.payload:
+        case PartsPayload(parts=parts):
+            return _one_line(_parts(parts, 0)) or styled("(says nothing)", _ASIDE)
+        case OptionCallPayload() as call:
+            return styled(" ".join(f"calls {call.option_name} {_written(_given(call))}".split()))
+        case OptionResultPayload() as outcome:  # pragma: no branch (there is no other)
+            own = message.model_copy(update={"policy": outcome.option_name})  # who says it stands before the line
+            name = f"{outcome.option_name} " if message.policy != outcome.option_name else ""
+            shown = _one_line(_outcome(own, outcome, 0))
+            return Text.assemble(styled(name), shown, style=_BAD if outcome.is_error else "")
+
+
+def _one_line(lines: Iterator[Line]) -> Text:
+    return styled(" ".join(word for line in lines for word in ("│ " * line.quoted + line.text.plain).split()))
+
+
 def _goes_on(last: Message, message: Message) -> bool:
     """Whether two messages are one utterance, as `Conversation.turns` has it, or calls in a row."""
     if any(getattr(last, name) != getattr(message, name) for name in ("policy", "to", "lane", "turn_id", "step_num")):
@@ -106,12 +124,16 @@ def _body(conversation: Conversation, message: Message, answer: Message | None) 
 
 
 def _call(call: OptionCallPayload, answer: Message | None) -> Iterator[Line]:
-    given = call.arguments_text if call.arguments_text is not None and not call.arguments else call.arguments
-    yield from _labelled(Text.assemble("calls ", styled(call.option_name, "bold")), given, 1)
+    yield from _labelled(Text.assemble("calls ", styled(call.option_name, "bold")), _given(call), 1)
     if answer is not None and isinstance(answer.payload, OptionResultPayload):
         yield from _outcome(answer, answer.payload, 2)
     else:
         yield Line(2, styled("no result", _ODD))
+
+
+def _given(call: OptionCallPayload) -> Any:
+    """Return what an option was called with; where that is no JSON, as it was written."""
+    return call.arguments_text if call.arguments_text is not None and not call.arguments else call.arguments
 
 
 def _outcome(message: Message, outcome: OptionResultPayload, level: int) -> Iterator[Line]:

@@ -6,70 +6,130 @@ The same text always gives the same alias, whatever came before it, so that a lo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
-from antiphon.checks import Spelling
+from antiphon.checks import Spelling, Target
 from antiphon.messages import Message, PartsPayload
+from antiphon.messages._model import EMPTY, plain_of
 
 __all__ = ["Aliases"]
 
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
 _PRINT = 10
+_LONGEST = 40
+"""Characters of an alias: every provider takes as many."""
 
 
 class Aliases:
-    """What is written in place of invocation ids and option names."""
+    """What is written in place of invocation ids, option names and speakers."""
 
-    __slots__ = ("_call_id", "_kept", "_known", "_option", "_reused", "given")
+    __slots__ = ("_reused", "_said", "given", "ids", "options", "speakers")
 
-    def __init__(self, call_id: Spelling, option: Spelling) -> None:
-        self._call_id = call_id
-        self._option = option
-        self._known: dict[str, str] = {}
-        self._kept: Callable[[], frozenset[str]] = frozenset
+    def __init__(self, target: Target) -> None:
+        self._said = _Said(target.name)
         self._reused: Mapping[int, int] = {}
         self.given: dict[str, str] = {}
         """What stands for what: ours by alias."""
+        self.ids = _Spelled(target.call_id, self._said, self.given)
+        """What to write for the id of an invocation, by that id; for a second use of it, ask `invocation`."""
+        self.options = _Spelled(target.option_name, self._said, self.given)
+        """What to write for the name of an option, by that name."""
+        self.speakers = _Spelled(target.speaker or target.option_name, self._said, self.given)
+        """What to write for a policy, by its name, where the format says who speaks."""
 
-    def begin(self, said: Sequence[Message], reused: Mapping[int, int], is_native: Callable[[Message], bool]) -> None:
+    def begin(self, said: Sequence[Message], reused: Mapping[int, int]) -> None:
         """Take note of what is said: names that came from the format itself are kept, unless they were aliases there."""
         self._reused = reused
-        self._kept = lambda: frozenset(name for message in said if is_native(message) for name in _names(message))
+        self._said.are(said)
+
+    def accept(self, invocations: Sequence[str]) -> bool:
+        """Whether all these ids may be written as they are."""
+        return self.ids.accept(invocations)
+
+    def hold(self, more: Iterable[Message]) -> bool:
+        """Whether all that was written is right if more is said: no name is kept there that has an alias."""
+        return not self.given or self._said.kept_of(more).isdisjoint(self.given.values())
 
     def invocation(self, message: Message) -> str:
         """Return the id to write for the invocation of a call or result."""
-        text: str = message.payload.__dict__["invocation_id"]
+        text: str = message.__dict__["payload"].__dict__["invocation_id"]
         if self._reused and (use := self._reused.get(id(message))) is not None:
-            return self._alias(text, self._call_id, f"{text} {use}")
-        if (known := self._known.get(text)) is None:
-            accepted = self._call_id.accepts(text) or text in self._kept()
-            known = self._known[text] = text if accepted else self._alias(text, self._call_id, text)
-        return known
+            return self.ids.alias(text, f"{text} {use}")
+        return self.ids[text]
 
     def option(self, name: str) -> str:
         """Return the name to write for an option."""
-        return self.named(name, self._option)
+        return self.options[name]
 
-    def named(self, name: str, spelling: Spelling) -> str:
-        """Return the name to write for whatever is spelled so."""
-        key = f"name {name}"
-        if (known := self._known.get(key)) is None:
-            accepted = spelling.accepts(name) or name in self._kept()
-            known = self._known[key] = name if accepted else self._alias(name, spelling, name)
-        return known
 
-    def _alias(self, text: str, spelling: Spelling, seed: str) -> str:
-        print_ = sha256(seed.encode()).hexdigest()[:_PRINT]
-        start = _PLAIN.sub("_", text)[: min(spelling.longest, 40) - _PRINT - 1]
-        alias = f"{start}_{print_}" if start[:1].isalpha() else f"x{start[1:]}_{print_}"
-        self.given[alias] = text
+class _Said:
+    """The names in what is said; looked for when the first of them is refused."""
+
+    __slots__ = ("_dialect", "_found", "_messages")
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = dialect
+        self.are(())
+
+    def are(self, messages: Sequence[Message]) -> None:
+        """Take note of all messages that are said."""
+        self._messages = messages
+        self._found: tuple[frozenset[str], frozenset[str]] | None = None
+
+    def names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the names that are kept as they are, and all names."""
+        if self._found is None:
+            talk = [message for message in self._messages if message.lane == "talk"]
+            self._found = self.kept_of(talk), frozenset(_names(talk))
+        return self._found
+
+    def kept_of(self, messages: Iterable[Message]) -> frozenset[str]:
+        """Return the names of those messages that came from the format itself, with no alias in them."""
+        return frozenset(_names(filter(self._has_own_names, messages)))
+
+    def _has_own_names(self, message: Message) -> bool:
+        notes = None if message.__dict__["metadata"] is EMPTY else plain_of(message, "metadata").get(self._dialect)
+        return notes is not None and "aliased" not in notes
+
+
+class _Spelled(dict[str, str]):
+    """What to write for each text that was asked for; whether it is accepted is found out once."""
+
+    __slots__ = ("_given", "_said", "_spelling")
+
+    def __init__(self, spelling: Spelling, said: _Said, given: dict[str, str]) -> None:
+        super().__init__()
+        self._spelling = spelling
+        self._said = said
+        self._given = given
+
+    def __missing__(self, text: str) -> str:
+        is_good = self._spelling.accepts(text) or text in self._said.names()[0]
+        written = self[text] = text if is_good else self.alias(text, text)
+        return written
+
+    def accept(self, texts: Sequence[str]) -> bool:
+        """Whether all these texts may be written as they are."""
+        spelling = self._spelling
+        return max(map(len, texts), default=0) <= spelling.longest and all(map(spelling.pattern.fullmatch, texts))
+
+    def alias(self, text: str, seed: str) -> str:
+        """Return another name for a text, the same for the same seed."""
+        start = _PLAIN.sub("_", text)[: min(self._spelling.longest, _LONGEST) - _PRINT - 1]
+        if not start[:1].isalpha():
+            start = f"x{start[1:]}"
+        alias = f"{start}_{sha256(seed.encode()).hexdigest()[:_PRINT]}"
+        if alias in self._said.names()[1]:  # somebody has this very name
+            return self.alias(text, f"{seed} again")
+        self._given[alias] = text
         return alias
 
 
-def _names(message: Message) -> tuple[str, ...]:
-    """Return the names that are written of a message."""
-    payload = message.payload
-    if isinstance(payload, PartsPayload):
-        return (message.policy,)
-    return message.policy, payload.invocation_id, payload.option_name
+def _names(messages: Iterable[Message]) -> Iterator[str]:
+    """Yield the names that are written of messages."""
+    for message in messages:
+        yield message.policy
+        if not isinstance(message.payload, PartsPayload):
+            yield message.payload.invocation_id
+            yield message.payload.option_name

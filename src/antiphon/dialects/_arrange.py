@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import Conversation, Message, OptionCallPayload
 
 __all__ = ["Arranged", "arrange", "is_regular", "same_breath"]
 
@@ -29,11 +29,12 @@ class Arranged:
 
 def same_breath(one: Message, other: Message) -> bool:
     """Whether two messages that follow each other were said in one breath: in one turn, or calls with nothing between."""
-    turn = one.turn_id
+    fields, others = one.__dict__, other.__dict__
+    turn = fields["turn_id"]
     return (
-        turn == other.turn_id
-        and one.policy == other.policy
-        and (turn is not None or (one.payload.kind == "option_call" and other.payload.kind == "option_call"))
+        turn == others["turn_id"]
+        and fields["policy"] == others["policy"]
+        and (turn is not None or type(fields["payload"]) is type(others["payload"]) is OptionCallPayload)
     )
 
 
@@ -50,21 +51,22 @@ def is_regular(messages: Sequence[Message]) -> bool:
     seen: set[str] = set()
     last: Message | None = None
     for message in messages:
-        payload = message.payload
-        if type(payload) is OptionResultPayload:
-            if payload.invocation_id not in waiting:
+        content = message.__dict__["payload"].__dict__
+        kind = content["kind"]
+        if kind == "option_result":
+            if content["invocation_id"] not in waiting:
                 return False
-            waiting.discard(payload.invocation_id)
+            waiting.remove(content["invocation_id"])
             last = None
             continue
         if waiting and (last is None or not same_breath(last, message)):
             return False
         last = message
-        if type(payload) is OptionCallPayload:
-            if payload.invocation_id in seen:
+        if kind == "option_call":
+            if content["invocation_id"] in seen:
                 return False
-            seen.add(payload.invocation_id)
-            waiting.add(payload.invocation_id)
+            seen.add(content["invocation_id"])
+            waiting.add(content["invocation_id"])
     return not waiting
 
 
@@ -74,9 +76,10 @@ class _Arranging:
     def __init__(self, messages: Sequence[Message], is_native: Callable[[Message], bool]) -> None:
         self.messages = messages
         self.is_native = is_native
-        pairs = Conversation(messages).pairs()
-        self.call_of = {result: call for call, result in pairs}
-        self.result_of = dict(pairs)
+        self.result_of: dict[int, int] = {}
+        for call, result in Conversation(messages).pairs():
+            self.result_of.setdefault(call, result)  # a second result of a call answers nothing
+        self.call_of = {result: call for call, result in self.result_of.items()}
         self.done = Arranged([])
         self.placed: set[int] = set()
 

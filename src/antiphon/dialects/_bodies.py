@@ -12,30 +12,44 @@ the rules of the format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, cast
 
 from pydantic import ValidationError
 
-from antiphon.checks import TARGETS, projected
+from antiphon.checks import TARGETS, is_left_out, projected
 from antiphon.dialects._aliases import Aliases
 from antiphon.dialects._api import Encoded, Loss, Losses
 from antiphon.dialects._arrange import arrange, is_regular, same_breath
 from antiphon.dialects._measure import Piece, Written, kept_out, measured
+from antiphon.dialects._plain import Content, NotPlainError, is_whole, last_group, plain_contents
 from antiphon.dialects._residue import residue, restore
 from antiphon.dialects._units import Reading, Unit, kind_of, notes_of, parsed_loosely, refusal, refuse_depth
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, ForeignPart, MediaPart, Message, Part, PartsPayload, Tool, Usage, thaw
+from antiphon.messages import (
+    Conversation,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    Part,
+    PartsPayload,
+    Tool,
+    Usage,
+    thaw,
+)
 from antiphon.messages._conversation import Header
 from antiphon.messages._json import plain
-from antiphon.messages._model import EMPTY
+from antiphon.messages._model import EMPTY, plain_of
 
 __all__ = ["Body", "BodyDialect", "BodyWriting", "Memory", "nothing_before", "said_together"]
 
 _TALKING = ("system", "user", "assistant")
 _NONE: Mapping[str, Any] = {}
+_CONTROL = "the protocol of actors is not said to a model"
 
 
 @dataclass(slots=True)
@@ -77,16 +91,16 @@ class BodyWriting:
     """Whether all is written in the order it was said, and no call is open."""
     previous: Sequence[Message] | None = None
     """The messages of the unit that was written last."""
-    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    memory: dict[object, Any] = field(default_factory=dict[object, Any])
     """What the dialect remembers of what it has written so far."""
 
     def is_native(self, message: Message) -> bool:
         """Whether a message was read from this format."""
-        return message.__dict__["metadata"] is not EMPTY and self.dialect in message.metadata
+        return message.__dict__["metadata"] is not EMPTY and self.dialect in plain_of(message, "metadata")
 
-    def keeps_names(self, message: Message) -> bool:
-        """Whether the names of a message are good here: it was read with them, and they were no aliases."""
-        return self.is_native(message) and "aliased" not in self.notes(message)
+    def is_from_elsewhere(self, message: Message) -> bool:
+        """Whether a message is written by the rules of the format: it was not read from it, and no repair left it out."""
+        return not self.is_native(message) and not is_left_out(message)
 
     def notes(self, thing: Message | Part | Tool) -> Mapping[str, Any]:
         """Return what this dialect has noted on a message or part: plain JSON, not to be changed."""
@@ -105,12 +119,18 @@ class BodyWriting:
 
     def role(self, message: Message) -> str:
         """Return whose words these are: the viewpoint decides, else the hint, else the name."""
-        if message.payload.kind != "parts":
-            return "assistant" if message.payload.kind == "option_call" else "tool"
-        hint, policy = message.role_hint_for_llm, message.policy
+        fields = message.__dict__
+        if type(fields["payload"]) is not PartsPayload:
+            return "assistant" if type(fields["payload"]) is OptionCallPayload else "tool"
+        hint, policy = fields["role_hint_for_llm"], fields["policy"]
         if self.as_policy is not None and hint != "system" and policy != "system":
             return "assistant" if policy == self.as_policy else "user"
-        return _usual_role(message)
+        return hint if hint in _TALKING else _usual_role(message)
+
+    def side(self, message: Message) -> str:
+        """Return in whose unit a message stands: a result in the user's."""
+        role = self.role(message)
+        return "user" if role == "tool" else role
 
     def is_other_than_it_was(self, message: Message) -> bool:
         """Whether a message is written from another viewpoint, or with labels: what was noted of its form does not fit."""
@@ -131,7 +151,7 @@ def said_together(group: Sequence[Message], message: Message) -> bool:
     last = group[-1]
     if message.payload.kind == "option_result" or last.payload.kind == "option_result":
         return False
-    if message.payload.kind == "parts" and all(each.payload.kind == "parts" for each in group):
+    if message.payload.kind == "parts" and last.payload.kind == "parts" and len(group) == 1:
         return False
     return same_breath(last, message)
 
@@ -148,9 +168,22 @@ class Memory:
     writing: BodyWriting
     body: Body
     header: Header | None = None
-    said: list[Message] = field(default_factory=list[Message])
+    messages: list[Message] = field(default_factory=list[Message])
     ids: set[str] = field(default_factory=set[str])
     """The invocations so far."""
+
+
+def _stem(message: Message) -> str:
+    """Return the id of the unit that a message was read from."""
+    return message.id.partition("#")[0]
+
+
+def _talk(messages: Iterable[Message]) -> list[Message]:
+    return [message for message in messages if message.__dict__["lane"] == "talk"]
+
+
+def _is_whole(message: Message) -> bool:
+    return not is_left_out(message) and is_whole(message.parts)
 
 
 def _invocations(messages: Sequence[Message]) -> set[str]:
@@ -180,6 +213,8 @@ class BodyDialect:
     write_instructions: Callable[[Sequence[Message], BodyWriting], Any] | None = None
     slot_holds: int | None = None
     """How many messages the instructions' own place takes, where others may stand among the units; None: any number."""
+    write_plain: Callable[[Sequence[Message], Sequence[Content], BodyWriting], list[Any]] | None = None
+    """Write all units of a plain history as `write` would, but in one loop; raise a `NotPlainError` where that cannot be."""
     together: Callable[[Sequence[Message], Message], bool] = said_together
     before: Callable[[Sequence[Message] | None, Sequence[Message], BodyWriting], Any] = nothing_before
     options: frozenset[str] = frozenset()
@@ -192,7 +227,7 @@ class BodyDialect:
         body = self._opened(data)
         units = self._read(body, aliases or {})
         writing = self._writing(None, {})
-        writing.aliases.begin([message for unit in units for message in unit.made], {}, writing.keeps_names)
+        writing.aliases.begin([message for unit in units for message in unit.made], {})
         messages: list[Message] = []
         previous: list[Message] = []
         for unit in units:
@@ -256,7 +291,11 @@ class BodyDialect:
             first["slot"] = True
         elif previous and self.together(previous, group[0]):
             first["joined"] = False
-        notes = [first, *({} if self.together(group[:i], group[i]) else {"joined": True} for i in range(1, len(group)))]
+        notes = [first]
+        begun = [group[0]]
+        for message in group[1:]:
+            notes.append({} if self.together(begun, message) else {"joined": True})
+            begun.append(message)
         return [unit.with_notes(message, note) if note else message for message, note in zip(group, notes, strict=True)]
 
     def _read_tools(self, tools: Sequence[Any], aliases: Mapping[str, str]) -> list[Tool]:
@@ -293,9 +332,9 @@ class BodyDialect:
     def encode(
         self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
     ) -> Encoded:
-        writing = self._writing(as_policy, self._checked(options))
-        value = self.close(self._body(projected(conversation), writing, Written()))
-        encoded = Encoded(value, lambda: self._measured(conversation, as_policy, options), writing.aliases.given)
+        body, writing = self._written(conversation, as_policy, self._checked(options))
+        given = writing.aliases.given
+        encoded = Encoded(self.close(body), lambda: self._measured(conversation, as_policy, options), given)
         if losses == "raise" and encoded.losses:
             raise refusal(self.name, encoded.losses)
         return encoded
@@ -307,8 +346,8 @@ class BodyDialect:
 
     def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
         """Write a conversation that was skimmed from another format and is of no use any more."""
-        writing = self._writing(as_policy, {})
-        return self.close(self._body(conversation, writing, Written())), writing.aliases.given
+        body, writing = self._written(conversation, as_policy, {})
+        return self.close(body), writing.aliases.given
 
     def memory(self) -> Memory:
         """Return what is known before anything was written."""
@@ -316,121 +355,168 @@ class BodyDialect:
 
     def go_on(self, memory: Memory, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]) -> Encoded:
         """Write a conversation of which the beginning was written before: only what is new, if that can be told."""
-        shown = projected(conversation)
-        said = self._said(shown, Written())
-        more = said[len(memory.said) :]
-        if memory.header is not shown.header or not self._adds(memory, said, more):
-            memory.writing = self._writing(as_policy, self._checked(options))
-            memory.body = self._body(shown, memory.writing, Written())
-            memory.ids = set()
-            more = said
+        messages = list(conversation)
+        more = messages[len(memory.messages) :]
+        if memory.header is conversation.header and self._adds(memory, messages, more):
+            memory.writing.aliases.begin(messages, {})
+            self._write_groups(self._groups(_talk(more), memory.writing), memory.writing, None, memory.body)
         else:
-            _, groups = self._groups(more, memory.writing, is_begun=True)
-            self._write_groups(groups, memory.writing, Written(), memory.body)
-        memory.said, memory.header = said, shown.header
-        memory.ids |= _invocations(more)
+            memory.body, memory.writing = self._written(conversation, as_policy, self._checked(options))
+            memory.ids = set()
+            more = messages
+        memory.messages, memory.header = messages, conversation.header
+        memory.ids |= _invocations(_talk(more))
         value = self.close(replace(memory.body, units=list(memory.body.units)))
         return Encoded(value, lambda: self._measured(conversation, as_policy, options), memory.writing.aliases.given)
 
-    def _adds(self, memory: Memory, said: Sequence[Message], more: Sequence[Message]) -> bool:
+    def _adds(self, memory: Memory, messages: Sequence[Message], more: Sequence[Message]) -> bool:
         """Whether messages only add to what was written: nothing before them is other, open, or to be joined."""
         writing = memory.writing
         return (
-            len(said) >= len(memory.said)
-            and all(map(is_, memory.said, said))
+            len(messages) >= len(memory.messages)
+            and all(map(is_, memory.messages, messages))
             and writing.is_regular
             and writing.previous is not None
             and memory.body.shape in ("request", "list")
-            and memory.ids.isdisjoint(_invocations(more))
-            and is_regular(more)
-            and not (more and self._joins(writing.previous, more[0], writing.notes(more[0])))
+            and all(map(_is_whole, more))
+            and self._follows(_talk(more), writing.previous, memory)
+        )
+
+    def _follows(self, said: Sequence[Message], previous: Sequence[Message], memory: Memory) -> bool:
+        writing = memory.writing
+        return (
+            memory.ids.isdisjoint(_invocations(said))
+            and is_regular(said)
+            and writing.aliases.hold(said)
+            and not (said and self._joins(previous, said[0], writing.notes(said[0]), writing))
         )
 
     def _own(self, conversation: Conversation) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", plain(conversation.metadata).get(self.name, _NONE))
 
     def _writing(self, as_policy: str | None, options: Mapping[str, Any]) -> BodyWriting:
-        target = TARGETS[self.name]
-        return BodyWriting(self.name, as_policy, options, Aliases(target.call_id, target.option_name))
+        return BodyWriting(self.name, as_policy, options, Aliases(TARGETS[self.name]))
 
-    def _body(self, conversation: Conversation, writing: BodyWriting, written: Written) -> Body:
-        """Write a conversation, and note in `written` what became of each message."""
-        said = self._said(conversation, written)
-        arranged = arrange(said, writing.is_native)
-        written.left_out += arranged.left_out
-        written.moved += arranged.moved
-        writing.aliases.begin(said, arranged.reused, writing.keeps_names)
-        writing.is_regular = arranged.messages is said
-        slot, groups = self._groups(arranged.messages, writing)
-        envelope = self._own(conversation)
-        body = Body(self._shape(envelope, said, writing), [], rest={})
-        if body.shape == envelope.get("shape"):
-            body.rest = cast("dict[str, Any]", thaw(envelope.get("rest", {})))
+    def _written(
+        self, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]
+    ) -> tuple[Body, BodyWriting]:
+        """Write a conversation, the short way if it is plain."""
+        writing = self._writing(as_policy, options)
+        with suppress(NotPlainError):
+            return self._plain_body(conversation, writing), writing
+        writing = self._writing(as_policy, options)  # what was begun is of no use
+        shown = projected(conversation)
+        body = self._body(shown, writing, None)
+        writing.is_regular = writing.is_regular and shown is conversation
+        return body, writing
+
+    def _plain_body(self, conversation: Conversation, writing: BodyWriting) -> Body:
+        if self.write_plain is None:
+            raise NotPlainError
+        messages = list(conversation)
+        contents = plain_contents(messages, writing)
+        writing.aliases.begin(messages, {})
+        body, slot = self._begun(conversation, messages, writing), self._front(messages, writing)
         if slot:
-            body.instructions = self._restored(slot, self._write_slot(slot, writing), writing)[0]
-            written.pieces.append(Piece(slot, 0 if body.instructions is None else 1))
-        self._write_groups(groups, writing, written, body)
-        body.tools = self._write_tools(conversation, writing, envelope)
+            body.instructions = self._write_slot(slot, writing)[0]
+            messages, contents = messages[len(slot) :], contents[len(slot) :]
+        body.units = self.write_plain(messages, contents, writing)
+        body.tools = self._write_tools(conversation, writing)
+        writing.is_regular = True
+        writing.previous = last_group(messages) if messages else None
         return body
 
-    def _said(self, conversation: Conversation, written: Written) -> list[Message]:
-        said = [message for message in conversation if message.lane == "talk"]
-        if len(said) != len(conversation):
-            for message in conversation:
-                if message.lane == "control":
-                    written.left_out.append((message, "the protocol of actors is not said to a model"))
-        return said
+    def _body(self, conversation: Conversation, writing: BodyWriting, written: Written | None) -> Body:
+        """Write a conversation the long way, and note in `written` what became of each message."""
+        said = _talk(conversation)
+        arranged = arrange(said, writing.is_native)
+        writing.aliases.begin(said, arranged.reused)
+        writing.is_regular = arranged.messages is said
+        body, slot = self._begun(conversation, said, writing), self._front(arranged.messages, writing)
+        if slot:
+            body.instructions = self._restored(slot, self._write_slot(slot, writing), writing)[0]
+        if written is not None:
+            written.left_out += [(message, _CONTROL) for message in conversation if message.lane == "control"]
+            written.left_out += arranged.left_out
+            written.moved += arranged.moved
+            written.pieces += [Piece(slot, 0 if body.instructions is None else 1)] if slot else []
+        self._write_groups(self._groups(arranged.messages[len(slot) :], writing), writing, written, body)
+        body.tools = self._write_tools(conversation, writing)
+        return body
+
+    def _begun(self, conversation: Conversation, said: Sequence[Message], writing: BodyWriting) -> Body:
+        """Return a body without units: what came beside them, as long as that fits."""
+        envelope = self._own(conversation)
+        body = Body(self._shape(envelope, said, writing), [])
+        if body.shape == envelope.get("shape"):
+            body.rest = cast("dict[str, Any]", thaw(envelope.get("rest", {})))
+        return body
 
     def _shape(self, envelope: Mapping[str, Any], said: Sequence[Message], writing: BodyWriting) -> str:
         """Return the shape it came in, as long as that can hold it."""
         shape = str(envelope.get("shape", "request"))
         return shape if shape in ("request", "list") or all(map(writing.is_native, said)) else "request"
 
-    def _groups(
-        self, messages: Sequence[Message], writing: BodyWriting, *, is_begun: bool = False
-    ) -> tuple[list[Message], list[list[Message]]]:
-        """Return the messages for the instructions' own place, and the others, unit by unit."""
-        groups: list[list[Message]] = []
+    def _front(self, messages: Sequence[Message], writing: BodyWriting) -> list[Message]:
+        """Return the messages at the front that go into the instructions' own place."""
         slot: list[Message] = []
+        for message in messages:
+            if not self._has_room(slot) or not self._in_slot(message, writing):
+                break
+            slot.append(message)
+        return slot
+
+    def _groups(self, messages: Sequence[Message], writing: BodyWriting) -> list[list[Message]]:
+        """Return messages unit by unit."""
+        groups: list[list[Message]] = []
         group: list[Message] = []
         for message in messages:
             notes = _NONE if message.__dict__["metadata"] is EMPTY else writing.notes(message)
-            if not groups and not is_begun and self._has_room(slot) and self._in_slot(message, notes, writing):
-                slot.append(message)
-                continue
-            if group and self._joins(group, message, notes):
+            if group and self._joins(group, message, notes, writing):
                 group.append(message)
             else:
                 group = [message]
                 groups.append(group)
-        return slot, groups
+        return groups
 
-    def _joins(self, group: Sequence[Message], message: Message, notes: Mapping[str, Any]) -> bool:
+    def _joins(self, group: Sequence[Message], message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> bool:
+        """Whether a message goes into the unit that was begun: as it did before, if that is still there, or as is usual."""
         joined = notes.get("joined") if notes else None
-        return self.together(group, message) if joined is None else bool(joined)
+        if joined is not None:
+            return bool(joined) and _stem(group[-1]) == _stem(message)
+        if writing.as_policy is not None and writing.side(group[-1]) != writing.side(message):
+            return False
+        return self.together(group, message)
 
     def _has_room(self, slot: Sequence[Message]) -> bool:
         return self.write_instructions is not None and (self.slot_holds is None or len(slot) < self.slot_holds)
 
     @staticmethod
-    def _in_slot(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> bool:
+    def _in_slot(message: Message, writing: BodyWriting) -> bool:
         if writing.is_native(message):
-            return bool(notes.get("slot"))
+            return bool(writing.notes(message).get("slot"))
         return message.payload.kind == "parts" and writing.role(message) == "system"
 
-    def _write_groups(self, groups: Sequence[Sequence[Message]], writing: BodyWriting, written: Written, body: Body) -> None:
+    def _write_groups(
+        self, groups: Sequence[Sequence[Message]], writing: BodyWriting, written: Written | None, body: Body
+    ) -> None:
         for group in groups:
             units = self.write(group, writing)
-            if not units:
-                written.pieces.append(Piece(group, 0))
-                continue
-            if not writing.is_native(group[0]) and (added := self.before(writing.previous, group, writing)) is not None:
-                written.pieces.append(Piece(group, 1, was_added=True))
-                body.units.append(added)
-            units = self._restored(group, units, writing)
-            written.pieces.append(Piece(group, len(units)))
-            body.units += units
-            writing.previous = group
+            added = self._added(group, writing) if units else []
+            if units and writing.is_native(group[0]):
+                units = self._restored(group, units, writing)
+            if written is not None:
+                written.pieces += [Piece(group, 1, was_added=True)] if added else []
+                written.pieces.append(Piece(group, len(units)))
+            body.units += [*added, *units] if added else units
+            writing.previous = group if units else writing.previous
+
+    def _added(self, group: Sequence[Message], writing: BodyWriting) -> list[Any]:
+        """Return what the format wants before the unit of a group, if that is not written as it was."""
+        if writing.is_native(group[0]) and not writing.is_other_than_it_was(group[0]):
+            return []
+        added = self.before(writing.previous, group, writing)
+        return [] if added is None else [added]
 
     @staticmethod
     def _restored(group: Sequence[Message], units: list[Any], writing: BodyWriting) -> list[Any]:
@@ -440,9 +526,9 @@ class BodyDialect:
             return units
         return units if patch is None else restore(units, cast("list[dict[str, Any]]", thaw(patch)))
 
-    def _write_tools(self, conversation: Conversation, writing: BodyWriting, envelope: Mapping[str, Any]) -> list[Any]:
+    def _write_tools(self, conversation: Conversation, writing: BodyWriting) -> list[Any]:
         tools = [self.write_tool(tool, self._tool_name(tool, writing)) for tool in conversation.tools]
-        patch = envelope.get("tools")
+        patch = self._own(conversation).get("tools")
         return tools if patch is None else restore(tools, thaw(patch))
 
     @staticmethod

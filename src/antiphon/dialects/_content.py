@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
+
+import orjson
 
 from antiphon.dialects._meaning import facets_of_parts
 from antiphon.dialects._units import Writing, fresh
-from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, TextPart
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, Payload
 from antiphon.messages._json import plain, write
-from antiphon.messages._model import json_text_of
+from antiphon.messages._model import json_text_of, plain_of
 
 __all__ = [
     "arguments_text",
@@ -20,15 +24,17 @@ __all__ = [
     "request_of",
     "result_text",
     "said_as_text",
+    "time_text",
 ]
 
 
-def request_of(payload: object) -> str | None:
+def request_of(payload: Payload) -> str | None:
     """Return what an agent is asked, if a call asks an agent: its only argument is a `request` in words."""
-    if not isinstance(payload, OptionCallPayload) or list(payload.arguments) != ["request"]:
+    if payload.kind != "option_call" or payload.arguments_text is not None:
         return None
-    request = payload.arguments["request"]
-    return request if isinstance(request, str) and payload.arguments_text is None else None
+    arguments = plain_of(payload, "arguments")
+    request = arguments.get("request") if len(arguments) == 1 else None
+    return request if isinstance(request, str) else None
 
 
 def json_text(value: Any) -> str:
@@ -43,11 +49,11 @@ def arguments_text(call: OptionCallPayload) -> str:
 
 def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
     """Return a message's parts as text, data as JSON text, and report what is not the same in text."""
-    lines = [_line(part) for part in message.parts if isinstance(part, TextPart | DataPart)]
-    text = "\n".join(lines)
+    parts = message.parts
+    text = parts[0].text if len(parts) == 1 and parts[0].kind == "text" else "\n".join(_lines(parts))
     if not writing.counts:
         return text
-    facets = facets_of_parts(message.parts)
+    facets = facets_of_parts(parts)
     for what in facets.keys() - {"text"}:
         writing.lose(message, what, f"{format_name} says plain text")
     if text != facets.get("text", ""):
@@ -55,13 +61,22 @@ def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
     return text
 
 
-def _line(part: TextPart | DataPart) -> str:
-    return part.text if isinstance(part, TextPart) else json_text(part.data)
+def _lines(parts: Iterable[Part]) -> list[str]:
+    return [line for part in parts if (line := _line(part)) is not None]
+
+
+def _line(part: Part) -> str | None:
+    return part.text if part.kind == "text" else json_text(part.data) if part.kind == "data" else None
 
 
 def has_words(message: Message) -> bool:
     """Whether a message says anything as text."""
-    return any(_line(part) for part in message.parts if isinstance(part, TextPart | DataPart))
+    return any(_lines(message.parts))
+
+
+def time_text(time: datetime) -> str:
+    """Return a time in UTC as ISO 8601: what `isoformat` gives, in a fifth of the time."""
+    return orjson.dumps(time)[1:-1].decode()
 
 
 def lose_shown(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> None:
@@ -88,10 +103,9 @@ def _was_called(outcome: OptionResultPayload, writing: Writing) -> bool:
 
 def result_text(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str | None:
     """Return a result as text, JSON as JSON text; None for no result."""
-    lose_shown(message, outcome, writing, format_name)
-    if outcome.__dict__["result"] is None:
-        return None
     result = outcome.__dict__["result"]
-    if isinstance(result, bool | int | float):
-        writing.lose(message, "result", f"a result in {format_name} is text")
-    return result if type(result) is str else json_text_of(outcome, "result")
+    if writing.counts:
+        lose_shown(message, outcome, writing, format_name)
+        if isinstance(result, bool | int | float):
+            writing.lose(message, "result", f"a result in {format_name} is text")
+    return result if result is None or type(result) is str else json_text_of(outcome, "result")

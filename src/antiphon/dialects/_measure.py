@@ -77,13 +77,19 @@ def _next_id(pieces: Sequence[Piece], place: int) -> str | None:
 
 def _aligned(said: Sequence[Message], read: Sequence[Message]) -> Iterator[tuple[Message, Message]]:
     """Yield each message with the one it became: in order, kind by kind, a result by its invocation."""
-    rest = list(read)
+    waiting: dict[tuple[str, str | None], list[Message]] = {}
+    for each in reversed(read):
+        waiting.setdefault((each.kind, each.invocation_id), []).append(each)
+    unmatched: list[Message] = []
     for message in said:
-        same = [each for each in rest if each.kind == message.kind]
-        exact = [each for each in same if each.invocation_id == message.invocation_id]
-        if found := (exact or same):
-            rest = [each for each in rest if each is not found[0]]
-            yield message, found[0]
+        if found := waiting.get((message.kind, message.invocation_id)):
+            yield message, found.pop()
+        else:
+            unmatched.append(message)
+    rest = [each for found in waiting.values() for each in reversed(found)]
+    for message in unmatched:  # the id was written as another
+        if (place := next((place for place, each in enumerate(rest) if each.kind == message.kind), None)) is not None:
+            yield message, rest.pop(place)
 
 
 def _unpaired(said: Sequence[Message], found: Sequence[tuple[Message, Message]]) -> Iterator[Loss]:

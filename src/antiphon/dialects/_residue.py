@@ -9,7 +9,8 @@ but for the edit.
 A patch is a flat list of changes, each at a path, so that it is hardly deeper than what it holds:
 
 - `{"at": path, "is": value, "was": print}`: this value instead, if what is written there still has that fingerprint;
-- `{"at": path, "add": value}`: a key more, if none is written there;
+- `{"at": path, "add": value}`: a key more, if none is written there; inside a list, `"in"` says of what kind the item was, so
+  that the key does not go to another that has taken its place;
 - `{"at": path, "drop": print}`: a key less, if what is written there still has that fingerprint.
 """
 
@@ -43,21 +44,39 @@ def _changes(written: Any, original: Any, path: _Path) -> Iterator[dict[str, Any
 
 
 def _changes_of_object(written: dict[str, Any], original: dict[str, Any], path: _Path) -> Iterator[dict[str, Any]]:
+    kind = {"in": _kind(written)} if path and isinstance(path[-1], int) else {}
     for key, value in sorted(original.items()):
         if key in written:
             yield from _changes(written[key], value, (*path, key))
         else:
-            yield {"at": [*path, key], "add": value}
+            yield {"at": [*path, key], "add": value, **kind}
     for key, value in sorted(written.items()):
         if key not in original:
             yield {"at": [*path, key], "drop": _print(value)}
 
 
+def _kind(item: dict[str, Any]) -> str:
+    """Return what kind of thing an item of a list is: what it says of itself, or the keys it has."""
+    said = item.get("type")
+    return said if isinstance(said, str) else " ".join(sorted(item))
+
+
 def restore(written: Any, changes: list[dict[str, Any]]) -> Any:
     """Return what we write with the residue put back, where it still fits. What is written may be changed."""
-    for change in changes:
+    for change in [change for change in changes if "in" not in change or _is_there(written, change)]:
         written = _changed(written, change["at"], change)
     return written
+
+
+def _is_there(written: Any, change: dict[str, Any]) -> bool:
+    """Whether the thing that a key is to be added to is of the kind it was."""
+    box = written
+    for step in change["at"][:-1]:
+        try:
+            box = box[step]
+        except (LookupError, TypeError):
+            return False
+    return isinstance(box, dict) and _kind(cast("dict[str, Any]", box)) == change["in"]
 
 
 def _changed(value: Any, path: list[str | int], change: dict[str, Any]) -> Any:

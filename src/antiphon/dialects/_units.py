@@ -25,9 +25,9 @@ from antiphon.dialects._api import Encoded, Loss, Losses
 from antiphon.dialects._measure import kept_out
 from antiphon.dialects._residue import residue, restore
 from antiphon.errors import DecodeError, EncodeError
-from antiphon.messages import Conversation, Limits, Message, Part, Payload, Tool, current_limits, thaw
+from antiphon.messages import Conversation, Lane, Limits, Message, Part, Payload, Tool, Usage, current_limits, thaw
 from antiphon.messages import _trusted as trusted
-from antiphon.messages._json import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked
+from antiphon.messages._json import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked, write
 from antiphon.messages._limits import NO_LIMITS
 from antiphon.messages._model import EMPTY, plain_of
 from antiphon.messages._names import is_name
@@ -48,12 +48,19 @@ __all__ = [
 ]
 
 _SAMPLE = 20
-_SHORT = 128
-"""Characters of a name that needs no look at how long it is."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 _ENVELOPE = 8
 """How much deeper than a value the data around it may be."""
+_MOST_GROWTH = 8
+"""How many times the bytes of a unit its message may have at most, with room: `1e15` in arguments becomes 18 characters."""
+_MOST_AROUND = 1024
+"""Bytes of a message that do not come from a unit, at most: its keys, and names where the unit has none."""
+_FACTS = (
+    *("turn_id", "thread_id", "to", "lane", "correlation_id"),
+    *("in_reply_to", "parent_id", "created_at", "usage", "metadata"),
+)
+"""What a message has, from the turn on, in the order in which `trusted.message` takes it."""
 
 
 def sample_units(data: Any) -> list[dict[str, Any]]:
@@ -110,7 +117,8 @@ def notes_of(thing: Message | Part | Tool, dialect: str) -> Mapping[str, Any]:
     """Return what a dialect has noted on a message, a part or a tool: plain JSON, not to be changed."""
     if thing.__dict__["metadata"] is EMPTY:
         return _NONE
-    return cast("Mapping[str, Any]", plain_of(thing, "metadata").get(dialect, _NONE))
+    noted: Mapping[str, Any] = plain_of(thing, "metadata").get(dialect, _NONE)
+    return noted
 
 
 def fresh(model: Payload | Part, name: str) -> Any:
@@ -145,15 +153,25 @@ class GoodNames:
             if type(name) is not str:
                 return False
             if name not in known:
-                if not (_is_plain_name(name) or is_name(name)):
+                if not is_name(name):
                     return False
                 known.add(name)
         return True
 
 
-def _is_plain_name(name: str) -> bool:
-    """Whether a name is certainly good by a quick look: most are."""
-    return 0 < len(name) < _SHORT and name.isascii() and name.isprintable() and " " not in name
+def _is_small(value: Any, limits: Limits) -> bool:
+    """Whether nothing in a unit can be beyond a limit of one message, by a look at its text.
+
+    Brackets count wherever they stand, because a text in the unit may be JSON that will be parsed too.
+    """
+    try:
+        text = orjson.dumps(value)
+    except TypeError:  # an integer beyond 64 bits
+        return False
+    if _MOST_GROWTH * len(text) + _MOST_AROUND > limits.message_bytes or len(text) > limits.nodes:
+        return False
+    openings = len(text) - len(text.replace(b"{", b"").replace(b"[", b""))  # quicker than to count them
+    return openings + _ENVELOPE <= limits.depth
 
 
 @dataclass(slots=True)
@@ -180,43 +198,54 @@ class Reading:
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the dialect remembers of what it has read so far."""
     names: GoodNames = field(default_factory=GoodNames)
+    limits: Limits = field(default_factory=current_limits)
 
 
-@dataclass(slots=True)
 class Unit:
     """One object of the format, with typed looks into it that say where something is wrong."""
 
-    reading: Reading
-    value: dict[str, Any]
-    position: int | None
-    """Its place in a list; None if it stands alone."""
-    made: list[Message] = field(default_factory=list[Message])
-    root: tuple[str | int, ...] = ()
-    """Where the list, or the unit that stands alone, is in the whole."""
-    id: str | None = None
-    """Its id, where that does not stand in the unit."""
-    is_slot: bool = False
-    """Whether it stands in the format's own place for instructions."""
-    is_small: bool = False
-    """Whether nothing in it can be beyond a limit of one message."""
-    has_aliases: bool = False
-    """Whether names of ours stand for what the format was given instead."""
+    # Slots, because every message goes through here: an attribute that is now in the class, now in the instance is slow.
+    __slots__ = (
+        *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "made"),
+        *("created_at", "to", "turn_id", "correlation_id", "metadata"),
+    )
 
-    def __post_init__(self) -> None:
-        limits = current_limits()
-        try:
-            text = orjson.dumps(self.value)
-        except TypeError:  # an integer beyond 64 bits
-            text = b""
-        openings = text.count(b"{") + text.count(b"[")
-        self.is_small = (
-            0 < len(text) <= limits.message_bytes // 2  # a message has other keys around the same content
-            and openings + _ENVELOPE <= limits.depth
-            and openings + text.count(b",") < limits.nodes
-        )
+    def __init__(
+        self,
+        reading: Reading,
+        value: dict[str, Any],
+        position: int | None,
+        root: tuple[str | int, ...] = (),
+        id: str | None = None,
+        *,
+        is_slot: bool = False,
+    ) -> None:
+        self.reading = reading
+        self.value = value
+        self.position = position
+        """Its place in a list; None if it stands alone."""
+        self.root = root
+        """Where the list, or the unit that stands alone, is in the whole."""
+        self.id = id
+        """Its id, where that does not stand in the unit or is known already."""
+        self.is_slot = is_slot
+        """Whether it stands in the format's own place for instructions."""
+        self.is_small = _is_small(value, reading.limits)
+        """Whether nothing in it can be beyond a limit of one message."""
+        self.has_aliases = False
+        """Whether names of ours stand for what the format was given instead."""
+        self.made: list[Message] = []
+        self.created_at: datetime | None = None
+        self.to: tuple[str, ...] = ()
+        self.turn_id: str | None = None
+        self.correlation_id: str | None = None
+        self.metadata: Mapping[str, Any] = _NONE
+        """This and the four before are what every message of it has."""
+        if reading.fields:
+            for name, fact in reading.fields.items():
+                setattr(self, name, fact)
         if not self.is_small:
-            where = () if self.position is None else (self.position,)
-            refuse_depth(self.value, self.reading.dialect, *self.root, *where)
+            refuse_depth(value, reading.dialect, *root, *(() if position is None else (position,)))
 
     def fail(self, reason: str, *path: str | int) -> NoReturn:
         steps = path if self.position is None else (self.position, *path)
@@ -240,20 +269,24 @@ class Unit:
 
     def object(self, key: str) -> dict[str, Any]:
         """Return an object; empty if it is not there or null."""
-        value = self.value.get(key)
-        if value is not None and not isinstance(value, dict):
-            self.fail(f"expected an object, found {kind_of(value)}", key)
-        return cast("dict[str, Any]", value or {})
+        value: Any = self.value.get(key)
+        if value is None:
+            return {}
+        found: dict[str, Any] = value
+        return found if type(value) is dict else self.fail(f"expected an object, found {kind_of(value)}", key)
 
     def objects(self, key: str) -> list[dict[str, Any]]:
         """Return a list of objects; empty if it is not there or null."""
-        value = self.value.get(key)
-        if value is not None and not isinstance(value, list):
+        value: Any = self.value.get(key)
+        if value is None:
+            return []
+        found: list[Any] = value
+        if type(value) is not list:
             self.fail(f"expected a list, found {kind_of(value)}", key)
-        for index, each in enumerate(cast("list[Any]", value or [])):
-            if not isinstance(each, dict):
+        for index, each in enumerate(found):
+            if type(each) is not dict:
                 self.fail(f"expected an object, found {kind_of(each)}", key, index)
-        return cast("list[dict[str, Any]]", value or [])
+        return found
 
     def iso_time(self, key: str) -> datetime | None:
         """Return a time written as ISO 8601; one without a zone is UTC."""
@@ -264,10 +297,17 @@ class Unit:
             time = datetime.fromisoformat(text)
         except ValueError:
             self.fail(f"expected a time in ISO 8601, found {text[:40]!r}", key)
+        if time.tzinfo is UTC:
+            return time
         try:
             return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
         except OverflowError:
             self.fail("expected a time in the years 1 to 9999", key)
+
+    def called(self, invocation: str) -> str | None:
+        """Return the option that an invocation called, if that was read."""
+        call = self.reading.calls.get(invocation)
+        return call.payload.option_name if call is not None and call.payload.kind == "option_call" else None
 
     def own_id(self, key: str) -> str:
         """Return the unit's id; where it has none, one made from its place and content."""
@@ -282,30 +322,67 @@ class Unit:
         error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         self.fail(f"{error['msg']} ({'.'.join(map(str, error['loc']))[:80]})")
 
-    def say(self, payload: Payload | dict[str, Any], *, policy: str, **fields: Any) -> Message:
+    def say(
+        self,
+        payload: Payload | dict[str, Any],
+        *,
+        policy: str,
+        id: str | None = None,
+        role_hint_for_llm: Any = None,
+        turn_id: str | None = None,
+        thread_id: str | None = None,
+        to: tuple[str, ...] | None = None,
+        lane: Lane = "talk",
+        in_reply_to: str | None = None,
+        created_at: datetime | None = None,
+        usage: Usage | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Message:
         """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it.
 
-        A payload is given as one, or as the fields of one with parts that are made already.
+        A payload is given as one, or as the fields of one with parts that are made already. What is not given here is as
+        the unit has it.
         """
-        unit_id = fields.pop("id", None) or self.own_id("id")
-        message_id = unit_id if not self.made else f"{unit_id}#{len(self.made) + 1}"
+        own_id, made, names = id or self.id or self.own_id("id"), self.made, self.reading.names
+        if made:
+            own_id = f"{own_id}#{len(made) + 1}"
+        metadata = self.metadata if metadata is None else metadata
         if self.reading.mark:
-            fields = {**self.reading.fields, **self.reading.once, **fields}
-            fields["metadata"] = {**self.reading.mark, **fields.get("metadata", {})}
-            if self.has_aliases:
-                fields["metadata"][self.reading.dialect] = {**fields["metadata"][self.reading.dialect], "aliased": True}
-            self.reading.once = {}
-        message = self._quickly(message_id, policy, payload, fields) if self.is_small else None
-        if message is None:
-            message = self._carefully({"id": message_id, "policy": policy, "payload": payload, **fields})
-        self.made.append(message)
+            metadata, once = self._marked(metadata), self.reading.once.pop("usage", None)
+            usage = usage or once
+        to, turn, correlation = self.to if to is None else to, turn_id or self.turn_id, self.correlation_id
+        facts = (turn, thread_id, to, lane, correlation, in_reply_to, None, created_at or self.created_at, usage, metadata)
+        # Without the checks that the parser and the look at the unit have made, unless something is in doubt.
+        if (
+            self.is_small
+            and names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to)
+            and (known := trusted_payload(payload, names)) is not None
+        ):
+            message = trusted.message(policy, known, own_id, role_hint_for_llm, None, *facts)
+        else:
+            fields = {
+                "id": own_id,
+                "policy": policy,
+                "role_hint_for_llm": role_hint_for_llm,
+                **dict(zip(_FACTS, facts, strict=True)),
+            }
+            message = self._carefully(payload, fields)
+        made.append(message)
         return message
+
+    def _marked(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata of a message with what every message gets."""
+        marked = {**self.reading.mark, **metadata}
+        if self.has_aliases:
+            marked[self.reading.dialect] = {**marked[self.reading.dialect], "aliased": True}
+        return marked
 
     def with_notes(self, message: Message, notes: dict[str, Any]) -> Message:
         """Return a message of this unit with more noted on it by the dialect."""
         known = plain_of(message, "metadata")
         metadata = {**known, self.reading.dialect: {**known.get(self.reading.dialect, {}), **notes}}
-        if self.is_small:
+        size, limits = len(write(metadata)), self.reading.limits
+        if self.is_small and size <= limits.message_bytes // 4 and size <= limits.nodes:
             fields: dict[str, Any] = {**message.__dict__, "metadata": metadata}
             return trusted.message(**fields)
         try:
@@ -313,43 +390,38 @@ class Unit:
         except ValidationError as exc:
             self.refuse(exc)
 
-    def _carefully(self, fields: dict[str, Any]) -> Message:
+    def _carefully(self, payload: Payload | dict[str, Any], fields: dict[str, Any]) -> Message:
+        """Make a message with every check; so are its parts, which were made without."""
         try:
-            return Message.model_validate(fields)
+            if isinstance(payload, dict) and "parts" in payload:
+                payload = {**payload, "parts": [part.model_copy() for part in payload["parts"]]}
+            return Message.model_validate({**fields, "payload": payload, "metadata": dict(fields["metadata"])})
         except ValidationError as exc:
             self.refuse(exc)
 
-    def _quickly(self, id: str, policy: str, payload: Payload | dict[str, Any], fields: dict[str, Any]) -> Message | None:
-        """Make a message without the checks that the parser and the look at the unit made already; None if in doubt."""
-        names, get = self.reading.names, fields.get
-        if not names.hold(id, policy, get("turn_id"), get("correlation_id"), get("in_reply_to"), *get("to", ())):
-            return None
-        made = trusted_payload(payload, names) if type(payload) is dict else payload
-        if made is None:
-            return None
-        return trusted.message(policy, cast("Payload", made), id=id, **fields)
 
-
-def trusted_payload(fields: dict[str, Any], names: GoodNames) -> Payload | None:
+def trusted_payload(fields: Payload | dict[str, Any], names: GoodNames) -> Payload | None:
     """Return a payload from its fields, unless one of them is in doubt."""
+    if not isinstance(fields, dict):
+        return fields
     kind = fields["kind"]
     if kind == "parts":
         return trusted.parts_payload(tuple(fields["parts"]))
+    get = fields.get
     invocation, option = fields["invocation_id"], fields["option_name"]
     if invocation is None or option is None or not names.hold(invocation, option):
         return None
     if kind == "option_call":
-        arguments, text = fields["arguments"], fields.get("arguments_text")
+        arguments, text = fields["arguments"], get("arguments_text")
         if type(arguments) is not dict or not (text is None or type(text) is str):
             return None
-        return trusted.option_call_payload(invocation, option, arguments, arguments_text=text)
-    if fields.get("is_error") and not fields["error_type"]:
+        return trusted.option_call_payload(invocation, option, arguments, text)
+    is_error, error_type = get("is_error", False), get("error_type")
+    if is_error and not error_type:
         return None
-    outcome = {key: fields[key] for key in _OUTCOME if key in fields}
-    return trusted.option_result_payload(invocation, option, parts=tuple(fields.get("parts", ())), **outcome)
-
-
-_OUTCOME = ("result", "is_error", "error_type", "error_message", "retryable")
+    shown = tuple(get("parts", ()))
+    error = (is_error, error_type, get("error_message"), get("retryable"))
+    return trusted.option_result_payload(invocation, option, get("result"), shown, *error)
 
 
 def kind_of(value: Any) -> str:
@@ -406,7 +478,7 @@ class Writing:
 
         `replying` is the one whose reply the format does say.
         """
-        for message in group if self.counts else ():
+        for message in group:
             for what in self._fields_of(message, group):
                 if what not in says and not (what == "reply" and message is replying):
                     self.lose(message, what, reason)
@@ -471,7 +543,7 @@ class UnitDialect:
     def skim(self, data: Any) -> Conversation:
         """Read a conversation that will be written in another format: without what brings the same data back."""
         units = self._read(parsed_loosely(data, self.name))
-        return Conversation(message for unit in units for message in unit.made)
+        return Conversation([message for unit in units for message in unit.made])
 
     def _read(self, value: Any) -> list[Unit]:
         """Read all units; each has made the messages it says."""

@@ -6,22 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.dialects._api import Converts, Encoded, Losses
+from antiphon.dialects._fresh import with_fresh_ids
 from antiphon.dialects._registry import get
 from antiphon.messages import Conversation
 
 __all__ = ["convert", "decode", "encode"]
 
 
-def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
     """Read a conversation from somebody's format: bytes, text, or parsed JSON.
 
-    `aliases` are those of the `Encoded` that was sent, where the format refused some of our ids or names.
+    `aliases` are those of the `Encoded` that was sent, where the format refused some of our ids or names. What has no id
+    of its own gets one from its place and content, so that reading the same data twice gives the same; `fresh_ids` gives
+    new ones instead, for what was said just now: the same words said twice are two messages.
 
     Raises:
         DecodeError: the data is not that format; it says where and what was expected.
         LookupError: there is no dialect of that name.
     """
-    return get(dialect).decode(data, aliases=aliases) if aliases else get(dialect).decode(data)
+    read = get(dialect).decode(data, aliases=aliases) if aliases else get(dialect).decode(data)
+    return with_fresh_ids(read, dialect) if fresh_ids else read
 
 
 def encode(

@@ -96,29 +96,31 @@ class _Log:
         """Bring the index up to the end."""
         with self.lock:
             for position in range(self.indexed, len(self.messages)):
-                self._index_one(position, self.messages[position])
+                message = self.messages[position]
+                payload = message.payload
+                self.first.setdefault(message.id, position)
+                if payload.kind == "option_call":
+                    turn = self._run if message.turn_id is None else message.turn_id
+                    self._index_call((message.lane == "effect", payload.invocation_id), position, turn)
+                    continue
+                self._run = position  # calls without a turn belong together while nothing stands between them
+                if payload.kind == "option_result":
+                    self._index_result((message.lane == "effect", payload.invocation_id), position)
             self.indexed = len(self.messages)
         return self
 
-    def _index_one(self, position: int, message: Message) -> None:
-        self.first.setdefault(message.id, position)
-        if message.kind != "option_call":
-            self._run = position  # calls without a turn belong together while nothing stands between them
-        if (invocation := message.invocation_id) is None:
-            return
-        key = (message.lane == "effect", invocation)
+    def _index_call(self, key: tuple[bool, str], position: int, turn: Hashable) -> None:
         self.invocations.setdefault(key, []).append(position)
-        if message.kind == "option_result":
-            self._index_result(key, position)
-        else:
-            turn = self._run if message.turn_id is None else message.turn_id
-            self._open.setdefault(key, []).append((turn, position))
-            self._last[key] = position
+        self._open.setdefault(key, []).append((turn, position))
+        self._last[key] = position
 
     def _index_result(self, key: tuple[bool, str], position: int) -> None:
+        self.invocations.setdefault(key, []).append(position)
         if waiting := self._open.get(key):
-            latest = waiting[-1][0]
-            call = waiting.pop(next(index for index, (turn, _) in enumerate(waiting) if turn == latest))[1]
+            oldest, latest = 0, waiting[-1][0]
+            while waiting[oldest][0] != latest:
+                oldest += 1
+            call = waiting.pop(oldest)[1]
             self.call_of[position] = call
             self.answer_to[call] = position
         elif (last := self._last.get(key)) is not None:

@@ -39,8 +39,8 @@ HIDDEN = re.compile(
 
 def is_name(value: object) -> bool:
     """Whether a value may be used as a name."""
-    if type(value) is str and value.isalnum() and value.isascii() and len(value) <= NAME_LENGTH:
-        return True
+    if type(value) is str and value.isascii():  # printable ASCII is visible but for the space, and always NFC
+        return 0 < len(value) <= NAME_LENGTH and value.isprintable() and value[0] != " " and value[-1] != " "
     return (
         isinstance(value, str)
         and 0 < len(value) <= NAME_LENGTH

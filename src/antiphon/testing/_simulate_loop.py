@@ -1,11 +1,11 @@
 """VirtualLoop: an event loop in which time passes only when everybody waits, and whose order is chosen by a seed.
 
-A timer that is due in an hour is due as soon as nothing else can run. Which of the tasks that can run is next is drawn from the
-seed; callbacks that are not steps of tasks keep their order, as asyncio promises. Nothing here asks the machine for anything, so a run
-is a function of the seed and the program.
+A timer that is due in an hour is due as soon as nothing else can run. Which of the tasks that can run is next is drawn
+from the seed; callbacks that are not steps of tasks keep their order, as asyncio promises. Nothing here asks the
+machine for anything, so a run is a function of the seed and the program.
 
-Tasks belong to the *node* that they were started in. When a node is cut off, nothing of it runs ever again: no step, no callback, no
-`finally`; as if its process had been killed.
+Tasks belong to the *node* that they were started in. When a node is cut off, nothing of it runs ever again: no step, no
+callback, no `finally`; as if its process had been killed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import Context, ContextVar
+from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from random import Random  # noqa: TID251 (seeded)
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from typing_extensions import override
 
-__all__ = ["Node", "StuckError", "VirtualLoop"]
+__all__ = ["Node", "StuckError", "VirtualLoop", "VirtualPort", "current_node"]
 
 ResultT = TypeVar("ResultT")
+ArgsT = TypeVarTuple("ArgsT")
 
 _log = logging.getLogger("antiphon.testing")
 
@@ -40,11 +44,21 @@ class Node:
         self.is_alive = True
 
 
+_OUTSIDE = Node("outside")
+
 _node: ContextVar[Node | None] = ContextVar("antiphon_simulated_node", default=None)
+
+
+def current_node() -> Node:
+    """Return the node that the running task belongs to; outside of all, one that is never cut off."""
+    return _node.get() or _OUTSIDE
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
     """An event loop for one thread, with no input and output, in virtual time."""
+
+    is_virtual = True
+    """Time here has nothing to do with the machine's."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = None if seed is None else Random(seed)  # noqa: S311 (not for secrets)
@@ -55,8 +69,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_running = False
         self._is_closed = False
         self._is_stopping = False
-        self._dropped: list[asyncio.Handle] = []
-        self.tasks: list[asyncio.Task[Any]] = []
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """All that ever ran, kept: one that is collected, and when is left to the machine, runs its `finally`."""
         self.errors: list[dict[str, Any]] = []
         """What was given to the exception handler."""
 
@@ -67,26 +81,29 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._now
 
     @override
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[[*ArgsT], object], *args: *ArgsT, context: Context | None = None) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
+        task = _task_of(handle)
+        if task is not None:
+            self._tasks[task] = None
         return handle
 
     @override
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*ArgsT], object], *args: *ArgsT, context: Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
     @override
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[*ArgsT], object], *args: *ArgsT, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     @override
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*ArgsT], object], *args: *ArgsT, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._count += 1
@@ -101,10 +118,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if not self._ready:
             self._wait()
         handle = self._pick()
-        if _is_cut_off(handle):
-            self._dropped.append(handle)  # kept: what is collected would run its `finally`
-        elif not handle.cancelled():
-            handle._run()  # pyright: ignore[reportPrivateUsage]
+        if not handle.cancelled() and not _is_cut_off(handle):
+            handle._run()
 
     def _wait(self) -> None:
         while self._timers and self._timers[0][2].cancelled():
@@ -132,16 +147,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     @override
-    def create_task(
-        self, coro: Coroutine[Any, Any, ResultT], *, name: str | None = None, context: Context | None = None, **kwargs: Any
-    ) -> asyncio.Task[ResultT]:
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **kwargs: Any) -> Any:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def start_in(self, node: Node, coro: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Begin a task that belongs to a node, with everything that it begins in turn."""
         token = _node.set(node)
         try:
-            return self.create_task(coro)
+            return asyncio.Task(coro, loop=self)
         finally:
             _node.reset(token)
 
@@ -172,10 +185,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         """Throw away what is left. The world is over: whatever a `finally` does now is seen by nobody."""
         self._is_closed = True
-        for task in asyncio.all_tasks(self):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            _shut(task)
-        self._dropped.clear()
+        shut: set[asyncio.Task[Any]] = set()
+        asyncio._set_running_loop(self)
+        try:
+            while left := asyncio.all_tasks(self) - shut:  # shutting one may begin others
+                shut |= left
+                for task in left:
+                    _shut(task)
+        finally:
+            asyncio._set_running_loop(None)
+        self._tasks.clear()
         self._ready.clear()
         self._timers.clear()
 
@@ -189,24 +208,46 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         _log.error("%s", context.get("message"), exc_info=cast("Any", context.get("exception")))
 
     @override
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*ArgsT], ResultT], *args: *ArgsT
+    ) -> asyncio.Future[ResultT]:
         raise RuntimeError("a simulation has one thread: do not use other threads in it")
+
+
+class VirtualPort:
+    """A port in the time of a virtual event loop; ids count up, and chance is drawn from a seed."""
+
+    def __init__(self, loop: VirtualLoop, seed: int = 0, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._loop = loop
+        self._start = start
+        self._count = 0
+        self._random = Random(seed)  # noqa: S311 (not for secrets)
+
+    def new_id(self) -> str:
+        self._count += 1
+        return f"id-{self._count}"
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._loop.time())
+
+    def random(self) -> float:
+        return self._random.random()
 
 
 def _task_of(handle: asyncio.Handle) -> asyncio.Task[Any] | None:
     """Return the task whose step this is, if it is one."""
-    owner = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]  # pyright: ignore
-    return owner if isinstance(owner, asyncio.Task) else None
+    owner: Any = getattr(cast("Any", handle)._callback, "__self__", None)
+    return cast("asyncio.Task[Any]", owner) if isinstance(owner, asyncio.Task) else None
 
 
 def _is_cut_off(handle: asyncio.Handle) -> bool:
-    context: Context = handle._context  # type: ignore[attr-defined]  # pyright: ignore
+    context: Context = cast("Any", handle)._context
     node = context.get(_node)
     return node is not None and not node.is_alive
 
 
 def _shut(task: asyncio.Task[Any]) -> None:
-    try:
-        task.get_coro().close()  # type: ignore[union-attr]  # pyright: ignore
-    except BaseException:  # noqa: BLE001, S110 (the world is over)
-        pass
+    shut: Any = task
+    shut._log_destroy_pending = False
+    with suppress(BaseException):  # the world is over
+        shut.get_coro().close()

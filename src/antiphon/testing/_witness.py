@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from antiphon.ledger import Ledger
 from antiphon.messages import Message
+from antiphon.messages._model import house_bytes
 
 __all__ = ["Event", "Evidence", "Row", "Witness", "content_of", "gather_evidence", "read_events"]
 
@@ -143,9 +144,8 @@ class Evidence:
 
 
 def content_of(message: Message) -> str:
-    """Return a digest of what a message says, whatever envelope it has."""
-    said = message.model_copy(update={"thread_id": None})
-    return sha256(repr(said).encode()).hexdigest()[:16]
+    """Return a digest of who says what, whatever the rest of the envelope is."""
+    return sha256(message.policy.encode() + b"\n" + house_bytes(message.payload)).hexdigest()[:16]
 
 
 async def gather_evidence(ledger: Ledger) -> Evidence:

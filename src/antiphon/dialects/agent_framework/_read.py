@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._units import Unit, as_object
-from antiphon.messages import Message, OptionCallPayload, Part
+from antiphon.messages import Message, Part
 from antiphon.messages._trusted import data_part, text_part
 
 __all__ = ["read"]
@@ -26,27 +26,25 @@ _SPEAKERS = {
 def read(unit: Unit) -> None:
     """Say what one entry says."""
     kind = unit.text("type")
-    common: dict[str, Any] = {
-        "id": unit.own_id("message_id"),
-        "created_at": unit.iso_time("timestamp"),
-        "metadata": {"agent-framework": {"type": kind}},
-    }
+    unit.id = unit.own_id("message_id")
+    unit.created_at = unit.iso_time("timestamp")
+    unit.metadata = {"agent-framework": {"type": kind}}
     match kind:
         case "task" | "delegation":
-            _task(unit, kind, common)
+            _task(unit, kind)
         case "action":
-            _action(unit, common)
+            _action(unit)
         case "observation" | "error" | "final" if (call := _answered(unit, kind)) is not None or unit.maybe_text("call_id"):
-            _answer(unit, kind, call, common)
+            _answer(unit, kind, call)
         case "observation" | "error" | "final":
-            _say(unit, unit.maybe_text("agent_key") or "assistant", common)
+            _say(unit, unit.maybe_text("agent_key") or "assistant")
         case _ if kind in _SPEAKERS:
-            _say(unit, unit.maybe_text("from_manager") or unit.maybe_text("agent_key") or _SPEAKERS[kind], common)
+            _say(unit, unit.maybe_text("from_manager") or unit.maybe_text("agent_key") or _SPEAKERS[kind])
         case _:
             unit.fail(f"unknown type {kind!r}; expected one of the fourteen", "type")
 
 
-def _say(unit: Unit, policy: str, common: dict[str, Any]) -> None:
+def _say(unit: Unit, policy: str) -> None:
     if "content" not in unit.value:
         unit.fail("expected content", "content")
     content = unit.value["content"]
@@ -54,31 +52,29 @@ def _say(unit: Unit, policy: str, common: dict[str, Any]) -> None:
     if isinstance(content, str):
         parts = [text_part(content)] if content else []
     hint = policy if policy in ("user", "assistant") else None
-    unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint, **common)
+    unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint)
 
 
-def _call(unit: Unit, key: str, payload: dict[str, Any], policy: str, common: dict[str, Any]) -> None:
+def _call(unit: Unit, key: str, option: str, arguments: dict[str, Any], policy: str) -> None:
     """Say a call, and remember it under the key by which its answer will find it."""
-    invocation = unit.maybe_text("call_id") or f"{common['id']}-call"
-    made = unit.say(
-        {"kind": "option_call", "invocation_id": invocation, **payload}, policy=policy, role_hint_for_llm="assistant", **common
-    )
+    invocation = unit.maybe_text("call_id") or f"{unit.id}-call"
+    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
+    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant")
     unit.reading.calls[invocation] = made
     unit.reading.waiting.setdefault(key, []).append(made)
 
 
-def _task(unit: Unit, kind: str, common: dict[str, Any]) -> None:
+def _task(unit: Unit, kind: str) -> None:
     worker = unit.text("agent_key" if kind == "task" else "worker")
     request = unit.value.get("content" if kind == "task" else "task")
     caller = unit.maybe_text("from_manager") or (unit.maybe_text("agent_key") if kind == "delegation" else None) or "manager"
     arguments = {"request": request} if isinstance(request, str) else {"task": request}
-    _call(unit, f"task {worker}", {"option_name": worker, "arguments": arguments}, caller, common)
+    _call(unit, f"task {worker}", worker, arguments, caller)
 
 
-def _action(unit: Unit, common: dict[str, Any]) -> None:
+def _action(unit: Unit) -> None:
     worker = unit.maybe_text("agent_key") or "assistant"
-    payload = {"option_name": unit.text("tool"), "arguments": unit.object("args")}
-    _call(unit, f"action {worker}", payload, worker, common)
+    _call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), worker)
 
 
 def _answered(unit: Unit, kind: str) -> Message | None:
@@ -87,25 +83,27 @@ def _answered(unit: Unit, kind: str) -> Message | None:
         return unit.reading.calls.get(named)
     asked = "task" if kind == "final" else "action"
     waiting = unit.reading.waiting.get(f"{asked} {unit.maybe_text('agent_key') or 'assistant'}", [])
+    while waiting and id(waiting[0]) in _answered_by_now(unit):
+        waiting.pop(0)
     return waiting[0] if waiting else None
 
 
-def _answer(unit: Unit, kind: str, call: Message | None, common: dict[str, Any]) -> None:
+def _answered_by_now(unit: Unit) -> set[int]:
+    """Return the calls that have an answer, by identity: they leave their queue when it is their turn."""
+    found: set[int] = unit.reading.memory.setdefault("answered", set())
+    return found
+
+
+def _answer(unit: Unit, kind: str, call: Message | None) -> None:
     content = unit.value.get("content")
     option = unit.maybe_text("tool") or "unknown"
     invocation = unit.maybe_text("call_id")
-    if call is not None and isinstance(call.payload, OptionCallPayload):
+    if call is not None and call.payload.kind == "option_call":
         option, invocation = call.payload.option_name, call.payload.invocation_id
-        for waiting in unit.reading.waiting.values():
-            if call in waiting:
-                waiting.remove(call)
+        _answered_by_now(unit).add(id(call))
     outcome = _error(content) if kind == "error" else {"result": content}
-    unit.say(
-        {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome},
-        policy=option,
-        role_hint_for_llm="tool",
-        **common,
-    )
+    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
+    unit.say(payload, policy=option, role_hint_for_llm="tool")
 
 
 def _error(content: Any) -> dict[str, Any]:

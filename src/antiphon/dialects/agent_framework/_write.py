@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import lose_option, lose_shown, request_of, said_as_text
+from antiphon.dialects._content import lose_option, lose_shown, request_of, said_as_text, time_text
 from antiphon.dialects._units import Writing, notes_of
-from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 
 __all__ = ["together", "write"]
 
@@ -23,38 +23,44 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write one entry."""
-    message = group[0]
-    match message.payload:
-        case OptionCallPayload() as call:
-            entry = _call(message, call, writing)
-        case OptionResultPayload() as outcome:
-            entry = _answer(message, outcome, writing)
-        case _:
-            entry = _said(message, writing)
+    message, payload = group[0], group[0].payload
+    if payload.kind == "option_call":
+        entry = _call(message, payload, writing)
+    elif payload.kind == "option_result":
+        entry = _answer(message, payload, writing)
+    else:
+        entry = _said(message, writing)
     entry["message_id"] = message.id
     if message.created_at is not None:
-        entry["timestamp"] = message.created_at.isoformat()
-    writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
+        entry["timestamp"] = time_text(message.created_at)
+    if writing.counts:
+        writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
     return entry
 
 
 def _type_of(message: Message) -> str | None:
-    kind = notes_of(message, "agent-framework").get("type")
+    notes = notes_of(message, "agent-framework")
+    kind = notes.get("type") if notes else None
     return kind if isinstance(kind, str) else None
 
 
 def _said(message: Message, writing: Writing) -> dict[str, Any]:
     is_user = "user" in (message.policy, message.role_hint_for_llm)
     kind = _type_of(message) or ("user_message" if is_user else "assistant_message")
-    data = [part for part in message.parts if isinstance(part, DataPart)]
-    is_data = len(data) == 1 == len(message.parts) and not isinstance(data[0].data, str)
-    content = thaw(data[0].data) if is_data else said_as_text(message, writing, "agent_framework")
-    entry: dict[str, Any] = {"type": kind, "content": content}
+    entry: dict[str, Any] = {"type": kind, "content": _content(message, writing)}
     if kind in _FROM_MANAGER:
         entry["from_manager"] = message.policy
     elif f"{message.policy}_message" != kind:
         entry["agent_key"] = message.policy
     return entry
+
+
+def _content(message: Message, writing: Writing) -> Any:
+    """Return what is said: data as it is, if there is nothing else, and anything else as text."""
+    parts = message.parts
+    if len(parts) == 1 and parts[0].kind == "data" and not isinstance(parts[0].data, str):
+        return writing.json(parts[0], "data")
+    return said_as_text(message, writing, "agent_framework")
 
 
 def _is_task(message: Message) -> bool:
@@ -71,15 +77,19 @@ def _call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[s
         return {**entry, "from_manager": message.policy, "call_id": call.invocation_id}
     if call.arguments_text is not None and not call.arguments:
         writing.lose(message, "arguments", "the args of an action are an object")
-    known = {"type": "action", "tool": call.option_name, "args": writing.json(call, "arguments")}
-    return {**known, "agent_key": message.policy, "call_id": call.invocation_id}
+    return {
+        "type": "action",
+        "tool": call.option_name,
+        "args": writing.json(call, "arguments"),
+        "agent_key": message.policy,
+        "call_id": call.invocation_id,
+    }
 
 
 def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     call = writing.call_of(message)
-    lose_shown(message, outcome, writing, "agent_framework")
-    if message.policy != lose_option(message, outcome, writing, "agent_framework"):
-        writing.lose(message, "speaker", "an observation is said by the tool")
+    if writing.counts:
+        _lose_of_answer(message, outcome, writing)
     task = call is not None and _is_task(call)
     entry: dict[str, Any] = {
         "type": "error" if outcome.is_error else "final" if task else "observation",
@@ -87,7 +97,15 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) ->
         "content": _error(outcome, writing) if outcome.is_error else writing.json(outcome, "result"),
         "call_id": outcome.invocation_id,
     }
-    return entry if call is not None else {**entry, "tool": outcome.option_name}
+    if call is None:
+        entry["tool"] = outcome.option_name
+    return entry
+
+
+def _lose_of_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> None:
+    lose_shown(message, outcome, writing, "agent_framework")
+    if message.policy != lose_option(message, outcome, writing, "agent_framework"):
+        writing.lose(message, "speaker", "an observation is said by the tool")
 
 
 def _error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def read(unit: Unit) -> None:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(ROLES)}", "role")
     own_id = unit.own_id("id")
     said = _said(unit, role)
-    fields = {"turn_id": own_id} if role == "assistant" and len(said) > 1 else {}
+    fields: dict[str, Any] = {"turn_id": own_id} if role == "assistant" and len(said) > 1 else {}
     for payload, notes in said:
         if payload["kind"] == "option_result":
             option = payload["option_name"]

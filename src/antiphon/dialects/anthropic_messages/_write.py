@@ -33,7 +33,7 @@ from antiphon.messages import (
 )
 from antiphon.messages._model import EMPTY
 
-__all__ = ["OPTIONS", "before", "together", "write", "write_instructions"]
+__all__ = ["OPTIONS", "answer", "before", "together", "write", "write_instructions"]
 
 OPTIONS = frozenset({"media_labels"})
 
@@ -77,7 +77,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
         if type(payload) is OptionCallPayload:
             blocks.append(_call(message, payload, writing))
         elif type(payload) is OptionResultPayload:
-            blocks.append(_answer(message, payload, shown, writing))
+            blocks.append(answer(message, payload, shown, writing))
         else:
             blocks += _said(message, role, writing)
     blocks += shown
@@ -271,7 +271,7 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> di
     return _with_settings(block, writing.notes(message))
 
 
-def _answer(
+def answer(
     message: Message, outcome: OptionResultPayload, shown: list[dict[str, Any]], writing: BodyWriting
 ) -> dict[str, Any]:
     """Return a result. What an error may not hold goes into `shown`, for after the results."""

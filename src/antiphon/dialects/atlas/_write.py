@@ -9,7 +9,6 @@ from typing import Any
 from antiphon.dialects._content import has_words, lose_shown, request_of, result_text, said_as_text
 from antiphon.dialects._units import Writing, notes_of
 from antiphon.messages import (
-    DataPart,
     JsonObject,
     Message,
     OptionCallPayload,
@@ -22,29 +21,38 @@ __all__ = ["together", "write"]
 
 _SAYS = frozenset({"time", "to", "correlation_id"})
 _REASON = "an Atlas message has no place for it"
+_LAST_SECOND = 253402300799.99997
+"""The float before the year 10000, to which the last microseconds of 9999 would be rounded."""
 _ORDER = {"option_call": 0, "option_result": 1, "parts": 2}
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
     """An utterance is one message, if it has its calls first, then its results, then its words."""
-    first, last = group[0], group[-1]
+    first = group[0]
+    if first.turn_id is None or first.turn_id != message.turn_id:
+        return False
+    last, kind = group[-1].payload.kind, message.payload.kind
     return (
-        first.turn_id is not None
-        and first.turn_id == message.turn_id
-        and last.kind != "parts"
-        and (message.kind != "parts" or has_words(message))
-        and _ORDER[last.kind] <= _ORDER[message.kind]
+        last != "parts"
+        and (kind != "parts" or has_words(message))
+        and _ORDER[last] <= _ORDER[kind]
         and first.to == message.to
         and first.correlation_id == message.correlation_id
-        and not any(map(_is_task, (first, message)))
+        and not _is_task(first)
+        and not _is_task(message)
         and _speaker([*group, message]) is not None
     )
 
 
 def _speaker(group: Sequence[Message]) -> str | None:
     """Return the one who says the calls and the words of a group; None if they are several; the tool's words are its own."""
-    speakers = {message.policy for message in group if message.kind != "option_result"}
-    return None if len(speakers) > 1 else next(iter(speakers), "")
+    speaker = ""
+    for message in group:
+        if message.payload.kind != "option_result":
+            if speaker and message.policy != speaker:
+                return None
+            speaker = message.policy
+    return speaker
 
 
 def _is_task(message: Message) -> bool:
@@ -53,33 +61,38 @@ def _is_task(message: Message) -> bool:
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write the messages of one unit."""
-    first = group[0]
-    call = writing.call_of(first) if first.kind == "option_result" else None
-    if isinstance(first.payload, OptionCallPayload) and _is_task(first):
-        unit = _task(first, first.payload, writing)
-    elif isinstance(first.payload, OptionResultPayload) and (_type_of(first) or (call is not None and _is_task(call))):
-        unit = _answer(first, first.payload, writing) if len(group) == 1 and _is_answer(first, call) else _talk(group, writing)
+    first, payload = group[0], group[0].payload
+    if payload.kind == "option_call" and _is_task(first):
+        unit = _task(first, payload, writing)
+    elif payload.kind == "option_result" and len(group) == 1 and _is_answer(first, writing.call_of(first)):
+        unit = _answer(first, payload, writing)
     else:
         unit = _talk(group, writing)
     unit["message_id"] = first.id
     if first.created_at is not None:
-        unit["timestamp"] = first.created_at.timestamp()
-        if datetime.fromtimestamp(unit["timestamp"], UTC) != first.created_at:
-            writing.lose(first, "time", "seconds as a float are not exact so far from 1970")
-    replying = group[-1] if _asked(group[-1], writing) is not None else None
-    writing.lose_unsaid(group, says=_SAYS, reason=_REASON, replying=replying)
+        unit["timestamp"] = min(first.created_at.timestamp(), _LAST_SECOND)
+    if writing.counts:
+        _lose_around(group, unit, writing)
     return unit
+
+
+def _lose_around(group: Sequence[Message], unit: dict[str, Any], writing: Writing) -> None:
+    first, last = group[0], group[-1]
+    if first.created_at is not None and datetime.fromtimestamp(unit["timestamp"], UTC) != first.created_at:
+        writing.lose(first, "time", "seconds as a float are not exact so far from 1970")
+    replying = last if _asked(last, writing) is not None else None
+    writing.lose_unsaid(group, says=_SAYS, reason=_REASON, replying=replying)
 
 
 def _asked(message: Message, writing: Writing) -> Message | None:
     """Return what a message of words answers, if that can be referred to."""
-    if message.kind != "parts" or message.in_reply_to not in writing.heads:
-        return None
-    return writing.conversation.get(message.in_reply_to)
+    asked = message.in_reply_to
+    return writing.conversation.get(asked) if asked in writing.heads and message.payload.kind == "parts" else None
 
 
 def _type_of(message: Message) -> str | None:
-    kind = notes_of(message, "atlas").get("type")
+    notes = notes_of(message, "atlas")
+    kind = notes.get("type") if notes else None
     return kind if isinstance(kind, str) else None
 
 
@@ -89,11 +102,11 @@ def _is_answer(message: Message, call: Message | None) -> bool:
     return _is_task(call) if call is not None else _type_of(message) in ("result", "error", "response")
 
 
-def _envelope(message: Message, writing: Writing) -> dict[str, Any]:
-    """Return who says it to whom."""
+def _add_receiver(unit: dict[str, Any], message: Message, writing: Writing) -> None:
+    if message.to:
+        unit["target_agent"] = message.to[0]
     if len(message.to) > 1:
         writing.lose(message, "to", "an Atlas message has one receiver")
-    return {"target_agent": message.to[0]} if message.to else {}
 
 
 def _task(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
@@ -117,13 +130,14 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) ->
     if outcome.is_error:
         _lose_error_details(message, outcome, writing)
     kind = "error" if outcome.is_error else _type_of(message) or "result"
-    return {
+    unit = {
         "content": content or "",
         "metadata": {"type": kind, "in_reply_to": outcome.invocation_id},
         "task_id": outcome.invocation_id,
         "source_agent": message.policy,
-        **_envelope(message, writing),
     }
+    _add_receiver(unit, message, writing)
+    return unit
 
 
 def _lose_error_details(message: Message, outcome: OptionResultPayload, writing: Writing) -> None:
@@ -139,43 +153,58 @@ def _lose_error_details(message: Message, outcome: OptionResultPayload, writing:
 
 
 def _talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    first, last = group[0], group[-1]
-    speaker = _speaker(group)
-    unit: dict[str, Any] = {"content": said_as_text(_words(last), writing, "Atlas") if last.kind == "parts" else ""}
-    if speaker:
+    first, content = group[0], ""
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for message in group:
+        payload = message.payload
+        if payload.kind == "option_call":
+            calls.append(_tool_call(payload, message, writing))
+        elif payload.kind == "option_result":
+            results.append(_tool_result(payload, message, writing))
+        else:
+            echoes = _echoes(payload)
+            content = said_as_text(_without_echoes(message) if echoes else message, writing, "Atlas")
+            results += [_echoed(invocation, writing) for invocation in echoes]
+    unit: dict[str, Any] = {"content": content}
+    if speaker := _speaker(group):
         unit["source_agent"] = speaker
-    metadata: dict[str, Any] = {"type": _type_of(first) or _usual_type(group)}
-    if (asked := _asked(last, writing)) is not None:
+    unit["metadata"] = _metadata(group, writing)
+    _add_receiver(unit, first, writing)
+    if first.correlation_id:
+        unit["task_id"] = first.correlation_id
+    if calls:
+        unit["tool_calls"] = calls
+    if results:
+        unit["tool_results"] = results
+    return unit
+
+
+def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Return the type of what is said, and what it answers."""
+    metadata: dict[str, Any] = {"type": _type_of(group[0]) or _usual_type(group[0])}
+    if (asked := _asked(group[-1], writing)) is not None:
         metadata["in_reply_to_message"] = asked.id
         if asked.correlation_id:
             metadata["in_reply_to"] = asked.correlation_id
-    unit |= {"metadata": metadata, **_envelope(first, writing)}
-    if first.correlation_id:
-        unit["task_id"] = first.correlation_id
-    calls = [_tool_call(m.payload, m, writing) for m in group if isinstance(m.payload, OptionCallPayload)]
-    results = [_tool_result(m.payload, m, writing) for m in group if isinstance(m.payload, OptionResultPayload)]
-    results += [_echoed(invocation, writing) for invocation in _echoes(last)]
-    return unit | ({"tool_calls": calls} if calls else {}) | ({"tool_results": results} if results else {})
+    return metadata
 
 
-def _echoes(message: Message) -> list[str]:
+def _echoes(said: PartsPayload) -> list[str]:
     """Return the invocations whose results a message says again."""
-    found = [_echo(part) for part in message.parts]
-    return [invocation for invocation in found if invocation is not None]
+    return [invocation for part in said.parts if (invocation := _echo(part)) is not None]
 
 
 def _echo(part: Part) -> str | None:
     """Return the invocation, if a part says its result again."""
-    if not isinstance(part, DataPart) or not isinstance(part.data, JsonObject) or list(part.data) != ["result_of"]:
+    if part.kind != "data" or not isinstance(part.data, JsonObject) or list(part.data) != ["result_of"]:
         return None
     invocation = part.data["result_of"]
     return invocation if isinstance(invocation, str) else None
 
 
-def _words(message: Message) -> Message:
+def _without_echoes(message: Message) -> Message:
     """Return a message without the results that it only says again."""
-    if not _echoes(message):
-        return message
     rest = [part for part in message.parts if _echo(part) is None]
     return message.model_copy(update={"payload": PartsPayload(parts=tuple(rest))})
 
@@ -187,13 +216,11 @@ def _echoed(invocation: str, writing: Writing) -> dict[str, Any]:
     return _tool_result(result.payload, result, Writing(writing.conversation))
 
 
-def _usual_type(group: Sequence[Message]) -> str:
-    kinds = {message.kind for message in group}
-    if "option_call" in kinds:
-        return "tool_request"
-    if "option_result" in kinds:
-        return "tool_response"
-    return "query" if "user" in (group[0].policy, group[0].role_hint_for_llm) else "response"
+def _usual_type(first: Message) -> str:
+    """Return the type of an utterance by what it begins with: calls stand before results, and both before words."""
+    if first.payload.kind != "parts":
+        return "tool_request" if first.payload.kind == "option_call" else "tool_response"
+    return "query" if "user" in (first.policy, first.role_hint_for_llm) else "response"
 
 
 def _tool_call(call: OptionCallPayload, message: Message, writing: Writing) -> dict[str, Any]:
@@ -206,9 +233,10 @@ def _tool_result(outcome: OptionResultPayload, message: Message, writing: Writin
     lose_shown(message, outcome, writing, "Atlas")
     if message.policy != outcome.option_name:
         writing.lose(message, "speaker", "an Atlas tool result is said by the tool")
-    known = {"name": outcome.option_name, "call_id": outcome.invocation_id}
+    result = writing.json(outcome, "result")
+    unit = {"name": outcome.option_name, "call_id": outcome.invocation_id, "result": result, "status": "success"}
     if not outcome.is_error:
-        return {**known, "result": writing.json(outcome, "result"), "status": "success"}
-    extra = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": writing.json(outcome, "result")}
+        return unit
+    extra = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": result}
     told = {key: value for key, value in extra.items() if value is not None and value != "Error"}
-    return {**known, "result": None, "status": "error", "error": outcome.error_message, **told}
+    return {**unit, "result": None, "status": "error", "error": outcome.error_message, **told}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._units import Unit
-from antiphon.messages import OptionCallPayload
 from antiphon.messages._trusted import data_part, text_part
 from antiphon.protocol import CATALOGUE
 
@@ -26,47 +25,42 @@ def read(unit: Unit) -> None:
     kind = unit.text("type")
     data = unit.object("data")
     receiver = unit.maybe_text("receiver")
-    common: dict[str, Any] = {
-        "id": unit.own_id("id"),
-        "created_at": unit.iso_time("timestamp"),
-        "to": (receiver,) if receiver else (),
-        "correlation_id": unit.maybe_text("correlation_id"),
-    }
+    unit.id = unit.own_id("id")
+    unit.created_at = unit.iso_time("timestamp")
+    unit.to = (receiver,) if receiver else ()
+    unit.correlation_id = unit.maybe_text("correlation_id")
     if unit.maybe_text("message_id"):
-        _response(unit, kind, data, common)
+        _response(unit, kind, data)
     elif kind == "MESSAGE" and isinstance(data.get("role"), str) and isinstance(data.get("content"), str):
-        _talk(unit, data, common)
+        _talk(unit, data)
     elif kind in TOLD:
         said = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
-        unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control", **common)
+        unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control")
     else:
-        _request(unit, kind, data, common)
+        _request(unit, kind, data)
 
 
-def _talk(unit: Unit, data: dict[str, Any], common: dict[str, Any]) -> None:
+def _talk(unit: Unit, data: dict[str, Any]) -> None:
     role, text = data["role"], data["content"]
     said = {"kind": "parts", "parts": [text_part(text)] if text else []}
     hint = role if role in _ROLES else None
-    unit.say(said, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint, **common)
+    unit.say(said, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint)
 
 
-def _request(unit: Unit, kind: str, data: dict[str, Any], common: dict[str, Any]) -> None:
-    payload = {"kind": "option_call", "invocation_id": common["id"], "option_name": kind, "arguments": data}
+def _request(unit: Unit, kind: str, data: dict[str, Any]) -> None:
+    invocation = unit.own_id("id")
+    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": kind, "arguments": data}
     policy = unit.maybe_text("sender") or "unknown"
-    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", lane="control", **common)
-    unit.reading.calls[common["id"]] = made
+    unit.reading.calls[invocation] = unit.say(payload, policy=policy, role_hint_for_llm="assistant", lane="control")
 
 
-def _response(unit: Unit, kind: str, data: dict[str, Any], common: dict[str, Any]) -> None:
+def _response(unit: Unit, kind: str, data: dict[str, Any]) -> None:
     invocation = unit.text("message_id")
-    call = unit.reading.calls.get(invocation)
-    option = (
-        call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else request_type(kind)
-    )
+    option = unit.called(invocation) or request_type(kind)
     outcome = _error(data) if kind == "ERROR" else {"result": data["result"] if list(data) == ["result"] else data}
     payload = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     policy = unit.maybe_text("sender") or option
-    unit.say(payload, policy=policy, role_hint_for_llm="tool", lane="control", **common)
+    unit.say(payload, policy=policy, role_hint_for_llm="tool", lane="control")
 
 
 def request_type(response_type: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import lose_option, lose_shown, said_as_text
+from antiphon.dialects._content import lose_option, lose_shown, said_as_text, time_text
 from antiphon.dialects._units import Writing, as_object
 from antiphon.dialects.choir._read import request_type
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
@@ -14,6 +14,7 @@ from antiphon.protocol import response_type_of
 __all__ = ["together", "write"]
 
 _SAYS = frozenset({"time", "to", "correlation_id"})
+_SAYS_CONTROL = _SAYS | {"lane"}
 _REASON = "a Choir message has no place for it"
 
 
@@ -24,36 +25,42 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write one Choir message."""
-    message = group[0]
-    says = _SAYS
-    match message.payload:
-        case OptionCallPayload() as call:
-            unit = _request(message, call, writing)
-            says |= {"lane"}
-        case OptionResultPayload() as outcome:
-            unit = _response(message, outcome, writing)
-            says |= {"lane"}
-        case _ if (told := _told(message)) is not None:
-            unit = {"id": message.id, **told}
-            says |= {"lane"}
-        case _:
-            unit = _talk(message, writing)
+    message, payload = group[0], group[0].payload
+    says = _SAYS_CONTROL
+    if payload.kind == "option_call":
+        unit = _request(message, payload, writing)
+    elif payload.kind == "option_result":
+        unit = _response(message, payload, writing)
+    elif (told := _told(message)) is not None:
+        unit = {"id": message.id, **told}
+    else:
+        unit = _talk(message, writing)
+        says = _SAYS
+    _add_envelope(unit, message, writing)
+    if writing.counts:
+        writing.lose_unsaid(group, says=says, reason=_REASON)
+    return unit
+
+
+def _add_envelope(unit: dict[str, Any], message: Message, writing: Writing) -> None:
+    """Add who says it, to whom, when and in which exchange."""
+    unit["sender"] = message.policy
+    if message.to:
+        unit["receiver"] = message.to[0]
     if len(message.to) > 1:
         writing.lose(message, "to", "a Choir message has one receiver")
-    envelope = {
-        "sender": message.policy,
-        "receiver": message.to[0] if message.to else None,
-        "timestamp": message.created_at.isoformat().replace("+00:00", "Z") if message.created_at else None,
-        "correlation_id": message.correlation_id,
-    }
-    writing.lose_unsaid(group, says=says, reason=_REASON)
-    return {**unit, **{key: value for key, value in envelope.items() if value is not None}}
+    if message.created_at is not None:
+        unit["timestamp"] = time_text(message.created_at).replace("+00:00", "Z")
+    if message.correlation_id is not None:
+        unit["correlation_id"] = message.correlation_id
 
 
 def _told(message: Message) -> dict[str, Any] | None:
     """Return the type and data of what is only told, if this is it."""
+    if message.lane != "control":
+        return None
     match message.parts:
-        case (DataPart(data=JsonObject() as told),) if message.lane == "control" and set(told) == {"type", "data"}:
+        case (DataPart(data=JsonObject() as told),) if set(told) == {"type", "data"}:
             return thaw(told) if isinstance(told["type"], str) and isinstance(told["data"], JsonObject) else None
         case _:
             return None

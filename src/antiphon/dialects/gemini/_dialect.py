@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon.dialects._bodies import BodyDialect
+from antiphon.dialects.gemini._plain import write_plain
 from antiphon.dialects.gemini._read import read, read_instructions
 from antiphon.dialects.gemini._tools import read_tool, write_tool
 from antiphon.dialects.gemini._wire import NAME, close_body, open_body, recognise
@@ -17,6 +18,7 @@ DIALECT = BodyDialect(
     close=close_body,
     read=read,
     write=write,
+    write_plain=write_plain,
     recognise=recognise,
     read_tool=read_tool,
     write_tool=write_tool,

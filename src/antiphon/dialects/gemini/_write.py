@@ -33,15 +33,15 @@ from antiphon.messages import (
 )
 from antiphon.messages._model import EMPTY
 
-__all__ = ["OPTIONS", "before", "together", "write", "write_instructions"]
+__all__ = ["OPTIONS", "ROLES", "STAND_IN", "before", "together", "write", "write_instructions"]
 
 OPTIONS = frozenset({"media_labels"})
-_STAND_IN = b64encode(b"skip_thought_signature_validator").decode()
+STAND_IN = b64encode(b"skip_thought_signature_validator").decode()
 _PLACEHOLDER = "."
 """The least that a user can say."""
 _INSTRUCTION = "[System instruction]: "
 """How an instruction begins that had to become a user's: the format has a place for it in front only."""
-_ROLES = {"assistant": "model", "user": "user"}
+ROLES = {"assistant": "model", "user": "user"}
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
@@ -91,7 +91,7 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
     """Return whose content it is. Who calls is the model, even where its words are another's to whoever looks."""
     if len(group) > 1 and any(type(message.payload) is OptionCallPayload for message in group):
         return "model"
-    return _ROLES.get(writing.role(group[0]), "user")
+    return ROLES.get(writing.role(group[0]), "user")
 
 
 # ---------------------------------------------------------------- what is said
@@ -99,7 +99,7 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
 
 def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, Any]]:
     is_native = writing.is_native(message)
-    is_own = _ROLES.get(str(message.role_hint_for_llm), role) == role
+    is_own = ROLES.get(str(message.role_hint_for_llm), role) == role
     is_labelled = role == "user" and bool(writing.options.get("media_labels"))
     written: list[dict[str, Any]] = []
     for part in parts:
@@ -173,7 +173,7 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is
     else:
         held["id"] = writing.aliases.invocation(message)
     if is_first and not writing.is_native(message):
-        written["thoughtSignature"] = _STAND_IN
+        written["thoughtSignature"] = STAND_IN
     return _noted(written, notes)
 
 

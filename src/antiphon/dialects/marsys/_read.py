@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._units import Unit, as_object
-from antiphon.messages import RUNTIME_POLICY, OptionCallPayload
+from antiphon.messages import RUNTIME_POLICY
 from antiphon.messages._json import JsonError, parse, write
 from antiphon.messages._trusted import text_part
 
@@ -15,51 +15,53 @@ __all__ = ["read"]
 def read(unit: Unit) -> None:
     """Say what one MARSYS message says."""
     role = unit.text("role")
-    common = {"id": unit.own_id("message_id"), "created_at": unit.iso_time("timestamp")}
+    unit.id = unit.own_id("message_id")
+    unit.created_at = unit.iso_time("timestamp")
     match role:
         case "system" | "user" | "assistant":
-            _talk(unit, role, common)
-        case "tool" if unit.maybe_text("tool_call_id"):
-            _answer(unit, unit.text("tool_call_id"), common, role)
+            _talk(unit, role)
+        case "tool" if invocation := unit.maybe_text("tool_call_id"):
+            _answer(unit, invocation, role)
         case "agent_call":
-            _agent_call(unit, common)
-        case "agent_response" if _task(unit):
-            _answer(unit, str(_task(unit)), common, role)
+            _agent_call(unit)
+        case "agent_response" if task := _task(unit):
+            _answer(unit, task, role)
         case "error" if unit.maybe_text("tool_call_id") or _task(unit) in unit.reading.calls:
-            _failure(unit, common)
+            _failure(unit)
         case "tool" | "agent_response" | "error":
-            _told(unit, role, common)
+            _told(unit, role)
         case _:
             unit.fail(f"unknown role {role!r}; expected one of the seven", "role")
 
 
-def _talk(unit: Unit, role: str, common: dict[str, Any]) -> None:
+def _talk(unit: Unit, role: str) -> None:
     policy = unit.maybe_text("name") or role
     calls = unit.objects("tool_calls")
     content = unit.maybe_text("content") or ""
-    fields = {**common, "policy": policy, "role_hint_for_llm": role}
     if len(calls) + bool(content) > 1:
-        fields["turn_id"] = _fresh_turn(unit, common["id"])
+        unit.turn_id = _fresh_turn(unit)
     if content or not calls:
-        unit.say({"kind": "parts", "parts": [text_part(content)] if content else []}, **fields)
+        said = {"kind": "parts", "parts": [text_part(content)] if content else []}
+        unit.say(said, policy=policy, role_hint_for_llm=role)
     for index, call in enumerate(calls):
-        _tool_call(unit, index, call, {**fields, "role_hint_for_llm": "assistant"})
+        _tool_call(unit, index, call, policy)
 
 
-def _fresh_turn(unit: Unit, id: str) -> str:
+def _fresh_turn(unit: Unit) -> str:
     """Return the unit's id, told apart from that of an earlier unit with the same one."""
-    turn = id if id not in unit.reading.ids else f"{id}@{unit.position}"
+    own_id = unit.own_id("message_id")
+    turn = own_id if own_id not in unit.reading.ids else f"{own_id}@{unit.position}"
     unit.reading.ids.add(turn)
     return turn
 
 
-def _tool_call(unit: Unit, index: int, call: dict[str, Any], fields: dict[str, Any]) -> None:
+def _tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -> None:
     path = ("tool_calls", index)
     function = as_object(call.get("function")) or {}
     name = function.get("name")
     if not isinstance(name, str):
         unit.fail("expected a function with a name", *path, "function")
-    invocation = call.get("id", f"{fields['id']}-call-{index}")
+    invocation = call.get("id", f"{unit.id}-call-{index}")
     arguments, text = _arguments(unit, function.get("arguments", {}), (*path, "function", "arguments"))
     payload = {
         "kind": "option_call",
@@ -69,7 +71,7 @@ def _tool_call(unit: Unit, index: int, call: dict[str, Any], fields: dict[str, A
         "arguments_text": text,
     }
     metadata = _as("assistant") if list(arguments) == ["request"] else {}  # a tool, although it looks like an agent
-    made = unit.say(payload, metadata=metadata, **fields)
+    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=metadata)
     unit.reading.calls[made.invocation_id or ""] = made
 
 
@@ -79,13 +81,14 @@ def _arguments(unit: Unit, given: Any, path: tuple[str | int, ...]) -> tuple[dic
         return plain, None
     if not isinstance(given, str):
         unit.fail("expected the arguments as JSON text", *path)
+    text = given.encode()
     try:
-        arguments = as_object(parse(given.encode()))
+        arguments = as_object(parse(text))
     except JsonError:
         return {}, given
     if arguments is None:
         return {}, given
-    return arguments, None if write(arguments).decode() == given else given
+    return arguments, None if write(arguments) == text else given
 
 
 def _task(unit: Unit) -> str | None:
@@ -93,55 +96,49 @@ def _task(unit: Unit) -> str | None:
     return task if isinstance(task, str) and task else None
 
 
-def _agent_call(unit: Unit, common: dict[str, Any]) -> None:
+def _agent_call(unit: Unit) -> None:
     caller = unit.object("metadata").get("caller")
     payload: dict[str, Any] = {
         "kind": "option_call",
-        "invocation_id": _task(unit) or common["id"],
+        "invocation_id": _task(unit) or unit.own_id("message_id"),
         "option_name": unit.text("name"),
         "arguments": {"request": unit.text("content")},
     }
     policy = caller if isinstance(caller, str) and caller else "unknown"
-    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"), **common)
+    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"))
     unit.reading.calls[payload["invocation_id"]] = made
 
 
-def _answer(unit: Unit, invocation: str, common: dict[str, Any], role: str) -> None:
-    name = unit.maybe_text("name") or _called(unit, invocation)
+def _answer(unit: Unit, invocation: str, role: str) -> None:
+    name = unit.maybe_text("name") or unit.called(invocation) or "unknown"
     result = unit.maybe_text("content")
     payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, "result": result}
     metadata = _as(role) if role == "agent_response" else {}
-    unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata, **common)
+    unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
 
-def _failure(unit: Unit, common: dict[str, Any]) -> None:
+def _failure(unit: Unit) -> None:
     invocation = unit.maybe_text("tool_call_id") or str(_task(unit))
     context = unit.object("metadata")
     kind, retryable = context.get("error_type"), context.get("retryable")
     payload = {
         "kind": "option_result",
         "invocation_id": invocation,
-        "option_name": _called(unit, invocation) if invocation in unit.reading.calls else unit.text("name", "unknown"),
+        "option_name": unit.called(invocation) or unit.text("name", "unknown"),
         "is_error": True,
         "error_type": kind if isinstance(kind, str) and kind else "Error",
         "error_message": unit.text("content"),
         "retryable": retryable if isinstance(retryable, bool) else None,
         "result": context.get("details"),
     }
-    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=_as("error"), **common)
+    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=_as("error"))
 
 
-def _called(unit: Unit, invocation: str) -> str:
-    """Return the name of the option that an invocation called."""
-    call = unit.reading.calls.get(invocation)
-    return call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
-
-
-def _told(unit: Unit, role: str, common: dict[str, Any]) -> None:
+def _told(unit: Unit, role: str) -> None:
     """Say something that answers no call that could be found."""
     content = unit.maybe_text("content") or ""
     parts = [text_part(content)] if content else []
-    unit.say({"kind": "parts", "parts": parts}, policy=unit.maybe_text("name") or role, metadata=_as(role), **common)
+    unit.say({"kind": "parts", "parts": parts}, policy=unit.maybe_text("name") or role, metadata=_as(role))
 
 
 def _as(role: str) -> dict[str, dict[str, str]]:

@@ -14,6 +14,7 @@ from antiphon.dialects._content import (
     request_of,
     result_text,
     said_as_text,
+    time_text,
 )
 from antiphon.dialects._units import Writing, notes_of
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload
@@ -29,12 +30,12 @@ def together(group: Sequence[Message], message: Message) -> bool:
     """An utterance is one message: text first, then its calls."""
     first = group[0]
     return (
-        message.kind == "option_call"
-        and first.kind != "option_result"
-        and (first.kind != "parts" or has_words(first))
-        and first.turn_id is not None
+        first.turn_id is not None
         and first.turn_id == message.turn_id
         and first.policy == message.policy
+        and message.payload.kind == "option_call"
+        and first.payload.kind != "option_result"
+        and (first.payload.kind != "parts" or has_words(first))
         and not _asks_agent(first)
         and not _asks_agent(message)
     )
@@ -43,41 +44,44 @@ def together(group: Sequence[Message], message: Message) -> bool:
 def _asks_agent(message: Message) -> bool:
     """Whether a message is an agent_call: it was one here before, or it looks like one and was nothing else."""
     role = _role_of(message)
-    return role == "agent_call" or (role is None and request_of(message.payload) is not None)
+    return request_of(message.payload) is not None if role is None else role == "agent_call"
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write the messages of one unit."""
-    first = group[0]
-    match first.payload:
-        case OptionResultPayload() as outcome:
-            unit = _failure(first, outcome, writing) if outcome.is_error else _answer(first, outcome, writing)
-        case OptionCallPayload() as call if _asks_agent(first):
-            unit = _agent_call(first, call)
-        case _:
-            unit = _talk(group, writing)
+    first, payload = group[0], group[0].payload
+    if payload.kind == "option_result":
+        unit = _failure(first, payload, writing) if payload.is_error else _answer(first, payload, writing)
+    elif payload.kind == "option_call" and _asks_agent(first):
+        unit = _agent_call(first, payload)
+    else:
+        unit = _talk(group, writing)
     unit["message_id"] = first.id
     if first.created_at is not None:
-        unit["timestamp"] = first.created_at.isoformat()
-    writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
+        unit["timestamp"] = time_text(first.created_at)
+    if writing.counts:
+        writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
     return unit
 
 
 def _role_of(message: Message) -> str | None:
     """Return the role that a message had here before, where the core has no word for it."""
-    role = notes_of(message, "marsys").get("role")
+    notes = notes_of(message, "marsys")
+    role = notes.get("role") if notes else None
     return role if isinstance(role, str) else None
 
 
 def _talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     first = group[0]
-    calls = [_tool_call(message.payload) for message in group if isinstance(message.payload, OptionCallPayload)]
+    calls = [_tool_call(message.payload) for message in group if message.payload.kind == "option_call"]
     role = "assistant" if calls else _role_of(first) or _talking_role(first, writing.as_policy)
-    said = first if first.kind == "parts" else None
-    unit: dict[str, Any] = {"role": role, "content": "" if said is None else said_as_text(said, writing, "MARSYS")}
+    content = said_as_text(first, writing, "MARSYS") if first.payload.kind == "parts" else ""
+    unit: dict[str, Any] = {"role": role, "content": content}
     if first.policy != role:
         unit["name"] = first.policy
-    return {**unit, "tool_calls": calls} if calls else unit
+    if calls:
+        unit["tool_calls"] = calls
+    return unit
 
 
 def _talking_role(message: Message, as_policy: str | None) -> str:
@@ -107,7 +111,9 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) ->
         unit = {"role": "agent_response", "name": outcome.option_name, "metadata": {"task_id": outcome.invocation_id}}
     if message.policy != outcome.option_name:
         writing.lose(message, "speaker", "a MARSYS result is said by the tool or agent that was called")
-    return unit if content is None else {**unit, "content": content}
+    if content is not None:
+        unit["content"] = content
+    return unit
 
 
 def _failure(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:

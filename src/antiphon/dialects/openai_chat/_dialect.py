@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon.dialects._bodies import BodyDialect
+from antiphon.dialects.openai_chat._plain import write_plain
 from antiphon.dialects.openai_chat._read import read
 from antiphon.dialects.openai_chat._wire import NAME, close_body, open_body, read_tool, recognise, write_tool
 from antiphon.dialects.openai_chat._write import OPTIONS, together, write
@@ -16,6 +17,7 @@ DIALECT = BodyDialect(
     close=close_body,
     read=read,
     write=write,
+    write_plain=write_plain,
     recognise=recognise,
     read_tool=read_tool,
     write_tool=write_tool,

@@ -51,6 +51,7 @@ def _response(found: dict[str, Any]) -> Body:
     left = {key: value for key, value in first.items() if key != "message"}
     rest = {**found, "choices": [left, *choices[1:]]}
     body = Body("response", [first["message"]], ("choices",), rest=rest, usage=_usage(found.get("usage")))
+    body.id = found["id"] if isinstance(found.get("id"), str) and found["id"] else None
     created = found.get("created")
     if isinstance(created, int) and 0 <= created <= _LATEST:
         body.fields = {"created_at": datetime.fromtimestamp(created, UTC)}

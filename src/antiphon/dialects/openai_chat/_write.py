@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from antiphon.checks import TARGETS
 from antiphon.dialects._bodies import BodyWriting, said_together
 from antiphon.dialects._media import described, file_id, mime_of, split_data_url
 from antiphon.dialects._said import arguments_text, outcome_text, text_of
@@ -22,13 +21,13 @@ from antiphon.messages import (
     ReasoningPart,
     TextPart,
 )
-from antiphon.messages._model import EMPTY
+from antiphon.messages._model import EMPTY, plain_of
 
-__all__ = ["OPTIONS", "together", "write"]
+__all__ = ["OPTIONS", "named", "together", "write"]
 
 OPTIONS = frozenset({"image_detail", "media_labels"})
 _TEXT = frozenset({"type", "text"})
-_SPEAKER = TARGETS[NAME].speaker
+_LEGACY = "legacy"
 _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 
 
@@ -40,7 +39,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def _is_native(message: Message) -> bool:
-    return message.__dict__["metadata"] is not EMPTY and NAME in message.metadata
+    return message.__dict__["metadata"] is not EMPTY and NAME in plain_of(message, "metadata")
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
@@ -52,9 +51,11 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     return [_assistant(group, writing)] if role == "assistant" else [_talk(first, role, writing)]
 
 
-def _named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[str, Any]:
-    if message.policy != unit["role"] and _SPEAKER is not None:
-        unit["name"] = writing.aliases.named(message.policy, _SPEAKER)
+def named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[str, Any]:
+    """Return a unit with the name of who speaks, where that is not its role."""
+    policy = message.__dict__["policy"]
+    if policy != unit["role"]:
+        unit["name"] = writing.aliases.speakers[policy]
     return unit
 
 
@@ -62,7 +63,7 @@ def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, Any]:
     content: Any = [part for each in _shown(message, writing) for part in _part(each, role, writing)]
     if not content or (len(content) == 1 and content[0].keys() == _TEXT and "list" not in writing.notes(message)):
         content = content[0]["text"] if content else ""
-    return _named({"role": role, "content": content}, message, writing)
+    return named({"role": role, "content": content}, message, writing)
 
 
 def _shown(message: Message, writing: BodyWriting) -> Iterable[Part]:
@@ -125,7 +126,7 @@ def _assistant(group: Sequence[Message], writing: BodyWriting) -> dict[str, Any]
             unit["function_call"] = call["function"]
     if modern := [call for call in calls if call["id"] is not None]:
         unit["tool_calls"] = modern
-    return _named(unit, group[0], writing)
+    return named(unit, group[0], writing)
 
 
 def _say(part: Part, unit: dict[str, Any], texts: list[dict[str, Any]], writing: BodyWriting) -> None:
@@ -156,6 +157,8 @@ def _call(message: Message, writing: BodyWriting) -> dict[str, Any]:
     name, text = writing.aliases.option(call.option_name), arguments_text(call)
     if notes.get("custom"):
         return {"id": writing.aliases.invocation(message), "type": "custom", "custom": {"name": name, "input": text}}
+    if notes.get("legacy"):
+        writing.memory[_LEGACY, call.invocation_id] = True
     invocation = None if notes.get("legacy") else writing.aliases.invocation(message)
     return {"id": invocation, "type": "function", "function": {"name": name, "arguments": text}}
 
@@ -179,7 +182,7 @@ def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], lis
     assert isinstance(outcome, OptionResultPayload)  # noqa: S101 (what a group of results holds)
     unit: dict[str, Any] = {"role": "tool", "content": outcome_text(outcome)}
     unit["tool_call_id"] = writing.aliases.invocation(message)
-    if writing.notes(message).get("legacy"):
+    if writing.notes(message).get("legacy") or (_LEGACY, outcome.invocation_id) in writing.memory:
         unit = {"role": "function", "name": writing.aliases.option(outcome.option_name), "content": unit["content"]}
     return (unit, []) if not outcome.parts else _with_parts(unit, outcome, writing)
 

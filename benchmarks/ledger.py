@@ -1,0 +1,433 @@
+"""The ledger: appending alone and together, long threads, their size, reading, and opening a large file.
+
+Wall clock, because what counts is the wait for the disk. The files are where Python keeps temporary ones; `TMPDIR` says where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TypeVar
+
+from antiphon import Message, MessageBuilder
+from antiphon.ledger import Ledger, open_ledger
+from benchmarks._harness import Goal, Sample, Table
+from benchmarks._messages import Said, cases
+from benchmarks.peers import raw_pydantic
+from benchmarks.stores._store import Store, bytes_in, talk
+from benchmarks.stores.antiphon_ import AntiphonStore
+from benchmarks.stores.dbos_ import DbosStore
+from benchmarks.stores.eventsourcing_ import EventsourcingStore
+from benchmarks.stores.langgraph_ import LangGraphStore
+from benchmarks.stores.openai_agents_ import OpenAIAgentsStore
+from benchmarks.stores.raw_sqlite import RawStore
+
+__all__ = ["tables"]
+
+ANTIPHON, RAW, AGENTS, LANGGRAPH = "antiphon", "raw SQLite", "OpenAI Agents", "LangGraph"
+EVENTSOURCING, DBOS = "eventsourcing", "DBOS"
+PAYLOAD = "the messages themselves"
+
+SHORT = 10
+"""Messages of a conversation, where many are measured: LangGraph writes all of them with each one."""
+SEVERAL = 4
+"""Such conversations in a sample of one writer."""
+WRITERS = 100
+LONG, LONGER = 1_000, 10_000
+MORE = 30
+"""Messages that are appended to a long thread in a sample."""
+SNAPSHOTS = 300
+"""Messages in the thread whose size is measured for LangGraph: its file grows with the square, to 600 MB at 1,000."""
+SETTLING = 1_000
+"""Messages that are written ten times over before anything is measured: 11 MB, and the log begins anew after 4."""
+MILLION = 1_000_000
+
+StoreT = TypeVar("StoreT", bound=Store)
+
+
+def tables(part: str = "") -> Iterator[Table]:
+    """Make the tables with `part` in their names, one by one."""
+    for name, make in {
+        "append, one writer": _one_writer,
+        f"append, {WRITERS} conversations at once": _many_writers,
+        f"append to a thread of {LONG:,}": _long_thread,
+        f"append to a thread of {LONGER:,}": _longer_thread,
+        f"size of a thread of {LONG:,}": _size,
+        f"size of a thread of {LONGER:,}": _larger_size,
+        f"read a thread of {LONG:,}": _read,
+        "open a ledger of a million": _open_million,
+    }.items():
+        if part in name:
+            with Stores() as stores:
+                yield make(name, stores)
+
+
+class Stores(ExitStack):
+    """The stores of a table, each in a folder of its own; closed and removed after it."""
+
+    def open(self, kind: Callable[[Path, Sequence[Said]], StoreT], messages: int) -> StoreT:
+        """Open a store whose write-ahead log has its full size: while it grows, a wait for the disk is several times as long."""
+        store = self.enter_context(closing(kind(self.folder(), talk(max(messages, SETTLING)))))
+        for number in range(SETTLING // 100) if kind is not DbosStore else ():  # which has no such log
+            store.fill(f"settling-{number}", SETTLING)
+        return store
+
+    def folder(self) -> Path:
+        return Path(self.enter_context(TemporaryDirectory(prefix="antiphon-bench-")))
+
+
+# ---------------------------------------------------------------- samples
+
+_NUMBERS = count()
+
+
+def waited(work: Callable[[int], object], units: int, before: Callable[[int], object] = lambda _: None) -> Sample:
+    """Return a sample of work that waits. It is told a number that no other sample has; so is `before`."""
+
+    def sample() -> float:
+        number = next(_NUMBERS)
+        before(number)
+        with _no_garbage_collection():
+            start = perf_counter()
+            work(number)
+            return (perf_counter() - start) / units
+
+    sample()  # cold: tables, caches and threads are made
+    return sample
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _names(number: int, names: int) -> list[str]:
+    return [f"t{number}-{each}" for each in range(names)]
+
+
+# ---------------------------------------------------------------- appending
+
+
+def _one_writer(name: str, stores: Stores) -> Table:
+    kinds: dict[str, Callable[[Path, Sequence[Said]], Store]] = {
+        ANTIPHON: AntiphonStore,
+        RAW: RawStore,
+        EVENTSOURCING: EventsourcingStore,
+        AGENTS: OpenAIAgentsStore,
+        LANGGRAPH: LangGraphStore,
+        DBOS: DbosStore,
+    }
+    return Table(
+        name=name,
+        unit="us a message",
+        scale=1e6,
+        baseline=RAW,
+        candidates={
+            each: _one_by_one(stores.open(kind, SHORT), 1 if each == DBOS else SEVERAL) for each, kind in kinds.items()
+        },
+        goals=(Goal(ANTIPHON, 1.4, RAW), Goal(ANTIPHON, 1 / 5, DBOS)),
+        notes=(
+            "every message is on the disk before the next is given: WAL, synchronous=FULL (DBOS: a rollback journal)",
+            f"conversations of {SHORT} messages; raw SQLite and eventsourcing get bytes that were made before",
+        ),
+        rounds=15,
+    )
+
+
+def _one_by_one(store: Store, threads: int = SEVERAL) -> Sample:
+    def append(number: int) -> None:
+        for thread in _names(number, threads):
+            store.append(thread, 0, SHORT)
+
+    return waited(append, threads * SHORT, lambda number: store.begin(_names(number, threads)))
+
+
+def _many_writers(name: str, stores: Stores) -> Table:
+    ledger, raw, agents, langgraph = (
+        stores.open(kind, SHORT) for kind in (AntiphonStore, RawStore, OpenAIAgentsStore, LangGraphStore)
+    )
+
+    def together(append: Callable[[Sequence[str], int], None], store: Store) -> Sample:
+        return waited(
+            lambda number: append(_names(number, WRITERS), SHORT),
+            WRITERS * SHORT,
+            lambda number: store.begin(_names(number, WRITERS)),
+        )
+
+    return Table(
+        name=name,
+        unit="us a message",
+        scale=1e6,
+        baseline=RAW,
+        candidates={
+            ANTIPHON: together(ledger.append_together, ledger),
+            "antiphon, messages made too": together(ledger.make_together, ledger),
+            RAW: _one_by_one(raw),
+            f"{RAW}, {WRITERS} to a commit": together(raw.append_together, raw),
+            AGENTS: together(agents.append_together, agents),
+            LANGGRAPH: together(langgraph.append_together, langgraph),
+        },
+        against=(AGENTS, LANGGRAPH),
+        goals=(Goal(ANTIPHON, 1 / 9, RAW), Goal(ANTIPHON, 1 / 12, AGENTS), Goal(ANTIPHON, 1 / 15, LANGGRAPH)),
+        notes=(
+            f"conversations of {SHORT} messages; in each, a message is on the disk before the next is given",
+            "raw SQLite: one writer, one commit a message",
+        ),
+        rounds=7,
+    )
+
+
+# ---------------------------------------------------------------- long threads
+
+
+def _long_thread(name: str, stores: Stores) -> Table:
+    first = LONG * 9 // 10
+    ledger, raw, agents, langgraph = (
+        stores.open(kind, LONG) for kind in (AntiphonStore, RawStore, OpenAIAgentsStore, LangGraphStore)
+    )
+
+    def at_the_end(store: Store, more: int = MORE) -> Sample:
+        return waited(
+            lambda number: store.append(f"long-{number}", first, first + more),
+            more,
+            lambda number: (store.begin([f"long-{number}"]), store.fill(f"long-{number}", first)),
+        )
+
+    return Table(
+        name=name,
+        unit="us a message",
+        scale=1e6,
+        baseline=_NEW,
+        candidates={
+            _NEW: _at_the_beginning(ledger),
+            "antiphon, the last tenth": at_the_end(ledger),
+            f"{RAW}, the first tenth": _at_the_beginning(raw),
+            f"{RAW}, the last tenth": at_the_end(raw),
+            f"{AGENTS}, the first tenth": _at_the_beginning(agents),
+            f"{AGENTS}, the last tenth": at_the_end(agents),
+            f"{LANGGRAPH}, the first tenth": _at_the_beginning(langgraph, SHORT),
+            f"{LANGGRAPH}, the last tenth": at_the_end(langgraph, SHORT),
+        },
+        goals=(Goal("antiphon, the last tenth", 1.3, _NEW),),
+    )
+
+
+_NEW = "antiphon, the first tenth"
+
+
+def _at_the_beginning(store: Store, more: int = MORE) -> Sample:
+    return waited(lambda number: store.append(f"new-{number}", 0, more), more, lambda number: store.begin([f"new-{number}"]))
+
+
+def _longer_thread(name: str, stores: Stores) -> Table:
+    """Make a table of one thread that goes on growing: to fill one for each sample would take too long."""
+    kinds: dict[str, Callable[[Path, Sequence[Said]], Store]] = {
+        ANTIPHON: AntiphonStore,
+        RAW: RawStore,
+        EVENTSOURCING: EventsourcingStore,
+    }
+    candidates: dict[str, Sample] = {}
+    for each, kind in kinds.items():
+        store = stores.open(kind, LONGER)
+        store.fill("long", LONGER * 9 // 10)
+        candidates[f"{each}, the first tenth"] = _at_the_beginning(store)
+        candidates[f"{each}, the last tenth"] = _going_on(store, LONGER * 9 // 10)
+    return Table(
+        name=name,
+        unit="us a message",
+        scale=1e6,
+        baseline=_NEW,
+        candidates=candidates,
+        goals=(Goal("antiphon, the last tenth", 1.3, _NEW),),
+        rounds=15,
+    )
+
+
+def _going_on(store: Store, first: int) -> Sample:
+    places = count(first, MORE)
+
+    def append(_: int) -> None:
+        place = next(places)
+        store.append("long", place, place + MORE)
+
+    return waited(append, MORE)
+
+
+# ---------------------------------------------------------------- size
+
+
+def _size(name: str, stores: Stores) -> Table:
+    kinds: dict[str, Callable[[Path, Sequence[Said]], Store]] = {
+        ANTIPHON: AntiphonStore,
+        _SEARCHED: AntiphonStore,
+        RAW: RawStore,
+        EVENTSOURCING: EventsourcingStore,
+        AGENTS: OpenAIAgentsStore,
+    }
+    sizes = {each: _bytes(stores, kind, LONG, one_by_one=True, index=each == _SEARCHED) for each, kind in kinds.items()}
+    sizes[f"{LANGGRAPH}, {SNAPSHOTS} messages"] = _bytes(stores, LangGraphStore, SNAPSHOTS, one_by_one=True)
+    return _sizes(name, {PAYLOAD: _payload(stores, LONG), **sizes})
+
+
+def _larger_size(name: str, stores: Stores) -> Table:
+    kinds = {ANTIPHON: AntiphonStore, _SEARCHED: AntiphonStore, RAW: RawStore}
+    sizes = {each: _bytes(stores, kind, LONGER, index=each == _SEARCHED) for each, kind in kinds.items()}
+    return _sizes(name, {PAYLOAD: _payload(stores, LONGER), **sizes})
+
+
+_SEARCHED = "antiphon, with the search index"
+
+
+def _sizes(name: str, sizes: dict[str, float]) -> Table:
+    return Table(
+        name=name,
+        unit="bytes a message",
+        scale=1,
+        baseline=PAYLOAD,
+        candidates={each: _constant(size) for each, size in sizes.items()},
+        goals=(Goal(ANTIPHON, 1.6, PAYLOAD), Goal(_SEARCHED, 2.1, PAYLOAD)),
+        notes=(
+            "the file after it was closed; the messages themselves: their bytes in the house format, with the thread's id",
+        ),
+        rounds=1,
+    )
+
+
+def _constant(value: float) -> Sample:
+    return lambda: value
+
+
+def _payload(stores: Stores, messages: int) -> float:
+    store = stores.open(AntiphonStore, messages)
+    store.fill("thread", messages)
+    return sum(len(record.body) for record in store.read("thread")) / messages
+
+
+def _bytes(
+    stores: Stores,
+    kind: Callable[[Path, Sequence[Said]], Store],
+    messages: int,
+    *,
+    one_by_one: bool = False,
+    index: bool = False,
+) -> float:
+    folder = stores.folder()
+    with closing(kind(folder, talk(messages))) as store:
+        store.begin(["thread"])
+        if one_by_one:
+            store.append("thread", 0, messages)
+        else:
+            store.fill("thread", messages)
+        if index and isinstance(store, AntiphonStore):
+            store.index()
+    return bytes_in(folder) / messages
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _read(name: str, stores: Stores) -> Table:
+    kinds: dict[str, Callable[[Path, Sequence[Said]], Store]] = {
+        RAW: RawStore,
+        EVENTSOURCING: EventsourcingStore,
+        AGENTS: OpenAIAgentsStore,
+        LANGGRAPH: LangGraphStore,
+    }
+    ledger = stores.open(AntiphonStore, LONG)
+    ledger.fill("thread", LONG)
+    candidates = {
+        "antiphon, read": waited(lambda _: ledger.read("thread"), LONG),
+        "antiphon, replay": waited(lambda _: ledger.replay("thread"), LONG),
+    }
+    for each, kind in kinds.items():
+        store = stores.open(kind, LONG)
+        store.fill("thread", LONG)
+        candidates[each] = waited(_reading(store), LONG)
+    (case,) = (case for case in cases() if case.is_stream)
+    parse = raw_pydantic.work(case).load
+    candidates[_PARSED] = waited(lambda _: [parse() for _ in range(LONG // len(case.messages))], LONG)
+    return Table(
+        name=name,
+        unit="us a message",
+        scale=1e6,
+        baseline=_PARSED,
+        candidates=candidates,
+        against=(RAW,),
+        goals=(Goal("antiphon, replay", 0.8, _PARSED),),
+        notes=(
+            "antiphon, read: bytes, with every hash checked; replay: messages; raw SQLite and eventsourcing: bytes, unchecked",
+            f"{_PARSED}: the same messages from one JSON array in memory; {LANGGRAPH}: one checkpoint",
+        ),
+        rounds=15,
+    )
+
+
+_PARSED = "raw pydantic, from memory"
+
+
+def _reading(store: Store) -> Callable[[int], object]:
+    return lambda _: store.read("thread")
+
+
+# ---------------------------------------------------------------- opening
+
+
+def _open_million(name: str, stores: Stores) -> Table:
+    small, large = (_filled(stores.folder(), messages) for messages in (LONG, MILLION))
+    return Table(
+        name=name,
+        unit="ms",
+        scale=1e3,
+        baseline=_SMALL,
+        candidates={
+            _SMALL: waited(lambda _: asyncio.run(_first_answer(small)), 1),
+            "a million messages": waited(lambda _: asyncio.run(_first_answer(large)), 1),
+            _LIMIT: _constant(5.0),
+        },
+        goals=(Goal("a million messages", 1.0, _LIMIT),),
+        notes=("open the file, list a hundred threads, read the last twenty messages of one, close it",),
+        rounds=15,
+    )
+
+
+_SMALL = "a thousand messages"
+_LIMIT = "five seconds"
+_A_THREAD = 1_000
+_LATEST = 20
+
+
+def _filled(folder: Path, messages: int) -> str:
+    """Return the URL of a ledger with so many messages, in threads of a thousand."""
+    url = f"sqlite:///{folder}/ledger.db"
+    said = [MessageBuilder().add_text(f"How busy was the ferry on day {day}?").to_message() for day in range(_A_THREAD)]
+    asyncio.run(_fill(url, said, messages // _A_THREAD))
+    return url
+
+
+async def _fill(url: str, said: Sequence[Message], threads: int) -> None:
+    async with open_ledger(url) as ledger:
+        for number in range(threads):
+            await ledger.append(f"t{number}", said)
+
+
+async def _first_answer(url: str) -> None:
+    async with open_ledger(url, create=False) as ledger:
+        page = await ledger.threads(limit=100)
+        latest = await _latest(ledger, page.threads[-1].thread_id)
+        assert len(latest) == _LATEST
+
+
+async def _latest(ledger: Ledger, thread: str) -> list[Message]:
+    last = (await ledger.head(thread)).seq
+    return [record.message async for record in ledger.read(thread, after=last - _LATEST)]

@@ -1,0 +1,85 @@
+"""`antiphon export`: threads as JSON Lines, in any dialect, or as decisions to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antiphon.cli._input import known_dialect
+from antiphon.cli._ledger import LedgerOption, known_thread, with_ledger
+from antiphon.cli._lines import Form, Lines
+from antiphon.cli._output import OutputOption, delivery
+from antiphon.cli._progress import bar
+from antiphon.cli._screen import fail
+from antiphon.cli._threads import SystemOption, every_thread
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger, ThreadSummary
+
+__all__ = ["export"]
+
+
+def export(
+    threads: Annotated[
+        list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; every one, if none is given.")
+    ] = None,
+    *,
+    target: Annotated[
+        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; see antiphon dialects.")
+    ] = "house",
+    trajectories: Annotated[
+        bool, typer.Option("--trajectories", help="A line a decision: what was known, what was chosen, what came of it.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Write nothing, and exit 1, if anything would be lost.")] = False,
+    with_system: SystemOption = False,
+    as_policy: Annotated[
+        str | None, typer.Option("--as-policy", metavar="NAME", help="The viewpoint: whose words are the assistant's.")
+    ] = None,
+    output: OutputOption = None,
+    ledger: LedgerOption = None,
+) -> None:
+    """Write threads as JSON Lines: the house format a line a message, other dialects a line a thread."""
+    form = Form(target, as_policy, trajectories)
+    work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=output)
+    lossy = with_ledger(ledger, work)
+    if lossy and strict:
+        fail("nothing is written, because of --strict")
+
+
+async def _write(
+    ledger: Ledger, *, names: list[str], with_system: bool, form: Form, strict: bool, output: Path | None
+) -> bool:
+    """Write the threads, and return whether anything was lost; if nothing may be, first see whether it would."""
+    chosen = [each async for each in _chosen(ledger, names, with_system)]
+    lines = Lines(ledger, form, is_only_one=len(chosen) == 1)
+    with bar("exporting", is_beside_output=output is None) as progress:
+        if strict:
+            await _go_through(lines, chosen, lambda _line: None, progress)
+        if strict and lines.is_lossy:
+            return True
+        with delivery(output) as put:
+            await _go_through(lines, chosen, put, progress)
+    return lines.is_lossy
+
+
+async def _go_through(
+    lines: Lines, chosen: list[ThreadSummary], put: Callable[[bytes], object], progress: Callable[[int, int], None]
+) -> None:
+    done, total = 0, sum(each.messages for each in chosen)
+    for each in chosen:
+        async for line in lines.of(each):
+            put(line)
+        done += each.messages
+        progress(done, total)
+
+
+async def _chosen(ledger: Ledger, names: list[str], with_system: bool) -> AsyncIterator[ThreadSummary]:
+    for name in dict.fromkeys(names):
+        yield await known_thread(ledger, name)
+    if not names:
+        async for each in every_thread(ledger, with_system=with_system, order="created_at"):
+            yield each

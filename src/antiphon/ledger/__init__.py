@@ -1,0 +1,44 @@
+"""What was said: the contract of a ledger, its stores, and what can be done with what is in it."""
+
+from antiphon.ledger._contract import Ledger
+from antiphon.ledger._open import open_ledger
+from antiphon.ledger._record import Record
+from antiphon.ledger._redaction import STANDARD_REDACTION, Redaction
+from antiphon.ledger._summaries import SYSTEM_PATTERN
+from antiphon.ledger._values import (
+    Damage,
+    Diff,
+    Fold,
+    Head,
+    Hit,
+    Snapshot,
+    Tailed,
+    ThreadFilter,
+    ThreadOrder,
+    ThreadPage,
+    ThreadSummary,
+    Undelivered,
+    Verification,
+)
+
+__all__ = [
+    "STANDARD_REDACTION",
+    "SYSTEM_PATTERN",
+    "Damage",
+    "Diff",
+    "Fold",
+    "Head",
+    "Hit",
+    "Ledger",
+    "Record",
+    "Redaction",
+    "Snapshot",
+    "Tailed",
+    "ThreadFilter",
+    "ThreadOrder",
+    "ThreadPage",
+    "ThreadSummary",
+    "Undelivered",
+    "Verification",
+    "open_ledger",
+]

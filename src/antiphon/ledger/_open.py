@@ -1,0 +1,46 @@
+"""`open_ledger`: from a URL to a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from antiphon.ledger._contract import Ledger
+from antiphon.ledger._memory import MemoryLedger
+from antiphon.ledger._redaction import Redaction
+
+__all__ = ["open_ledger"]
+
+_SQLITE = "sqlite:///"
+
+
+@asynccontextmanager
+async def open_ledger(
+    url: str, *, create: bool = True, redaction: Redaction | None = None, busy_timeout: float = 10.0
+) -> AsyncGenerator[Ledger, None]:
+    """Open a ledger for an `async with` block.
+
+    `memory:` lives as long as the block. `sqlite:///ledger.db` is a file in the current folder, `sqlite:////var/ledger.db`
+    one at an absolute path; it is made if it is not there, unless `create` is False. `redaction` is what must never be
+    stored. `busy_timeout` is how many seconds to wait for other processes that write.
+
+    Raises:
+        LedgerFormatError: the file is something else, or of a later version.
+        LedgerUnavailableError: it cannot be opened.
+        ModuleNotFoundError: what the store needs is not installed.
+        ValueError: the URL is none that is known.
+    """
+    if url == "memory:":
+        async with MemoryLedger.open(redaction=redaction) as memory:
+            yield memory
+        return
+    path = url.removeprefix(_SQLITE)
+    if path in ("", url):
+        hint = f"; for a file, {_SQLITE}{url}" if ":" not in url and url else ""
+        raise ValueError(f"a ledger's URL is memory: or {_SQLITE}path, not {url!r}{hint}")
+    try:
+        from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (an extra)
+    except ModuleNotFoundError as exc:
+        raise ModuleNotFoundError('a ledger on SQLite needs apsw: pip install "antiphon[sqlite]"', name=exc.name) from exc
+    async with SqliteLedger.open(path, create=create, redaction=redaction, busy_timeout=busy_timeout) as ledger:
+        yield ledger

@@ -1,0 +1,182 @@
+"""What goes into a ledger beside messages and comes out of it beside records: heads, summaries, snapshots, hits, damages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from antiphon.ledger._record import Record
+from antiphon.messages import Json, Message
+
+__all__ = [
+    "Damage",
+    "Diff",
+    "Fold",
+    "Head",
+    "Hit",
+    "Snapshot",
+    "Tailed",
+    "ThreadFilter",
+    "ThreadOrder",
+    "ThreadPage",
+    "ThreadSummary",
+    "Undelivered",
+    "Verification",
+]
+
+StateT = TypeVar("StateT")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a thread ends. Kept somewhere else, it proves later that nothing up to here was changed or cut off."""
+
+    thread_id: str
+    seq: int
+    """How many messages it has: the version that `expected_version` speaks of."""
+    hash: str
+    """The last link of its chain."""
+    epoch: int = field(default=0, compare=False)
+    """That of its owner; 0 if nobody has claimed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSummary:
+    """What a thread amounts to, kept beside its head, so that a list of threads reads no message."""
+
+    thread_id: str
+    status: str | None
+    """As its owner's appends say."""
+    pattern: str | None
+    """As its owner's appends say; `system` for the threads of the machinery itself."""
+    messages: int
+    """All of them; those that a branch shares with its origin too."""
+    open_calls: int
+    """Calls without a result, in all lanes."""
+    created_at: datetime
+    updated_at: datetime
+    input_tokens: int
+    """Of the usage that was recorded in this thread itself; what a branch shares was paid for by its origin."""
+    output_tokens: int
+    cost: Decimal
+    forked_from: str | None
+    forked_at: int | None
+
+
+ThreadOrder: TypeAlias = Literal["-updated_at", "updated_at", "-created_at", "created_at"]
+"""Newest first is `-`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFilter:
+    """Which threads; what is None is not asked."""
+
+    status: str | None = None
+    pattern: str | None = None
+    system: bool | None = None
+    """Whether threads of pattern `system`, or only the others."""
+    forked_from: str | None = None
+    updated_after: datetime | None = None
+    updated_before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPage:
+    """Some threads, and where the next ones begin."""
+
+    threads: tuple[ThreadSummary, ...]
+    next: str | None
+    """Give it as `page` to go on; None at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tailed:
+    """A record as it comes out of `tail`."""
+
+    record: Record
+    cursor: str
+    """Everything up to and including this record has been seen: give it to `tail` to go on after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """An outbox entry that nobody has reported as delivered."""
+
+    position: int
+    """Its place in the order of commits."""
+    thread_id: str
+    """The thread whose append put it there."""
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a fold, to be kept with an append: what it is after the append's last message."""
+
+    fold: str
+    state: Json
+
+
+@dataclass(frozen=True)  # no slots: with them, `Fold[int](…)` fails below Python 3.12
+class Fold(Generic[StateT]):
+    """A way to make one value out of a thread, message by message, that can go on from a snapshot."""
+
+    name: str
+    """Change it when states change their meaning: snapshots of another name are not used."""
+    initial: StateT
+    step: Callable[[StateT, Message], StateT]
+    """Must be pure: no clock, no network, no random source."""
+    dump: Callable[[StateT], Json]
+    load: Callable[[Json], StateT]
+
+    def snapshot(self, state: StateT) -> Snapshot:
+        """Return a state in the form that `append` takes."""
+        return Snapshot(self.name, self.dump(state))
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """How two threads differ: alike up to a point, then each its own way."""
+
+    common: int
+    """How many messages at the beginning are the same, but for the thread that they are in."""
+    left: tuple[Record, ...]
+    """What the first thread goes on with."""
+    right: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message that `search` found."""
+
+    record: Record
+    snippet: str
+    """The words around the match, with the match in «»."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that is not as it was written."""
+
+    thread_id: str | None
+    seq: int | None
+    """The first message of the thread that is wrong; None where it is about more than a message."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` looked at and found."""
+
+    threads: int
+    messages: int
+    damages: tuple[Damage, ...]
+    """At most one a thread: what comes after the first damage in a chain proves nothing."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is as it was written."""
+        return not self.damages

@@ -1,0 +1,123 @@
+"""What every ledger can do by reading: replay, transitions, diff, and the beginning of a branch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol, TypeVar, overload
+
+from antiphon.errors import UnknownThreadError
+from antiphon.ledger._door import Pairing
+from antiphon.ledger._record import Record
+from antiphon.ledger._request import Request, check_name, make_request
+from antiphon.ledger._values import Diff, Fold, Head, ThreadSummary
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    Conversation,
+    Json,
+    Message,
+    OptionResultBuilder,
+    Transition,
+    current_port,
+)
+
+__all__ = ["Verbs"]
+
+StateT = TypeVar("StateT")
+
+
+class _Store(Protocol):
+    """What the verbs ask of a ledger."""
+
+    def read(
+        self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[Record]: ...
+    async def head(self, thread_id: str) -> Head: ...
+    async def thread(self, thread_id: str) -> ThreadSummary | None: ...
+    async def open_from(self, thread_id: str, seq: int) -> int | None: ...
+    async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None: ...
+    async def branch(self, thread_id: str, at: int, pairing: Pairing, closing: Request) -> ThreadSummary: ...
+
+
+class Verbs:
+    """To be inherited by stores; it needs of them what `_Store` says."""
+
+    @overload
+    async def replay(self: _Store, thread_id: str, *, upto: int | None = None) -> Conversation: ...
+    @overload
+    async def replay(self: _Store, thread_id: str, fold: Fold[StateT], *, upto: int | None = None) -> StateT: ...
+    async def replay(
+        self: _Store, thread_id: str, fold: Fold[StateT] | None = None, *, upto: int | None = None
+    ) -> Conversation | StateT:
+        before = None if upto is None else upto + 1
+        if fold is None:
+            return Conversation([record.message async for record in self.read(thread_id, before=before)])
+        last = (await self.head(thread_id)).seq if upto is None else upto
+        found = await self.latest_snapshot(thread_id, fold.name, last)
+        seq, state = (0, fold.initial) if found is None else (found[0], fold.load(found[1]))
+        async for record in self.read(thread_id, after=seq, before=before):
+            state = fold.step(state, record.message)
+        return state
+
+    async def transitions(self: _Store, thread_id: str) -> tuple[Transition, ...]:
+        return Conversation([record.message async for record in self.read(thread_id)]).transitions()
+
+    async def diff(self: _Store, left: str, right: str) -> Diff:
+        ours, theirs = [[record async for record in self.read(thread_id)] for thread_id in (left, right)]
+        common = 0
+        for mine, other in zip(ours, theirs, strict=False):
+            if mine.hash != other.hash and not _says_the_same(mine.message, other.message):
+                break
+            common += 1
+        return Diff(common, tuple(ours[common:]), tuple(theirs[common:]))
+
+    async def fork(
+        self: _Store, thread_id: str, *, at: int | None = None, at_step: int | None = None, into: str | None = None
+    ) -> ThreadSummary:
+        head = await self.head(thread_id)
+        if await self.thread(thread_id) is None:
+            raise UnknownThreadError("there is no such thread", thread_id)
+        place = await _place(self, head, at, at_step)
+        branch_id = current_port().new_id() if into is None else into
+        check_name(branch_id, "a thread's id")
+        pairing, calls = await _open_at(self, thread_id, place)
+        results = [_closed(call, branch_id, thread_id) for call in calls]
+        return await self.branch(thread_id, place, pairing, make_request(branch_id, results, allow_foreign=True))
+
+
+async def _place(store: _Store, head: Head, at: int | None, at_step: int | None) -> int:
+    if at is not None and at_step is not None:
+        raise ValueError("give at or at_step, not both")
+    if at_step is not None:
+        async for record in store.read(head.thread_id, reverse=True):
+            if record.message.step_num == at_step:
+                return record.seq
+        raise ValueError(f"thread {head.thread_id!r} has no message of step {at_step}")
+    if at is None:
+        return head.seq
+    if not 0 <= at <= head.seq:
+        raise ValueError(f"thread {head.thread_id!r} has the messages 1 to {head.seq}; there is no {at}")
+    return at
+
+
+async def _open_at(store: _Store, thread_id: str, seq: int) -> tuple[Pairing, list[Message]]:
+    """Return the calls of all lanes that were open after a message, looking back to where nothing was."""
+    first = await store.open_from(thread_id, seq)
+    if first is None:
+        return Pairing(), []
+    pairing = Pairing(first - 1)
+    seen: dict[int, Message] = {}
+    async for record in store.read(thread_id, first - 1, seq + 1):
+        pairing.add(record.seq, record.message)
+        seen[record.seq] = record.message
+    return pairing, [seen[call.seq] for call in pairing.open]
+
+
+def _closed(call: Message, branch_id: str, thread_id: str) -> Message:
+    """Return the result that a call gets in a branch."""
+    reason = f"The branch began while this call was open. Its outcome, if it has one, is in thread {thread_id!r}."
+    result = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY).error("forked", reason)
+    return result.model_copy(update={"thread_id": branch_id})
+
+
+def _says_the_same(left: Message, right: Message) -> bool:
+    return left.id == right.id and left == right.model_copy(update={"thread_id": left.thread_id})

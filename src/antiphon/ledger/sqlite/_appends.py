@@ -1,0 +1,267 @@
+"""Appends: decided one after the other, written together.
+
+What an append changes is decided by the door (see `ledger._door`) before anything is written, so a refusal leaves nothing
+to undo, and the rows of many appends go into the file by a handful of statements. Between commits, the state of the threads
+in use is remembered; it is forgotten when another connection has committed anything, or anything went wrong.
+
+That a message is there already is rare, so at first nobody looks: the index of ids says so when the rows are written. Then
+everything is rolled back, and the same appends are taken again, carefully: each after the rows before it are written, and
+with a look for its ids. What would be refused is looked at so before it is; imported histories and branches, whose ids may
+be where the index does not see them, always are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+from antiphon.errors import AppendConflictError, AppendRefusedError
+from antiphon.ledger._door import Admission, OpenCall, Row, State, admit, new_state
+from antiphon.ledger._record import Record
+from antiphon.ledger._request import Request
+from antiphon.ledger.sqlite._media import keep_media, split
+from antiphon.ledger.sqlite._rows import (
+    Segment,
+    Thread,
+    find_open_calls,
+    find_thread,
+    key_of,
+    lineage,
+    records_by_key,
+    records_with_id,
+)
+from antiphon.ledger.sqlite._sql import Connection
+
+__all__ = ["Appends", "insert_thread", "is_as_written", "snapshot_hash"]
+
+_MOST_THREADS = 10_000
+"""Threads whose state is remembered."""
+
+_NEW_THREAD = """
+INSERT INTO threads (
+    thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
+    forked_from, forked_at, open_calls, base, base_seq
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_THREAD = """
+UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, status = ?, pattern = ?, updated_at = ?, input_tokens = ?,
+    output_tokens = ?, cost = ?, open_calls = ?
+WHERE key = ?
+"""
+_MESSAGE = """
+INSERT INTO messages (thread, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_OPENED = "INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn) VALUES (?, ?, ?, ?, ?, ?)"
+_CLOSED = "DELETE FROM open_calls WHERE thread = ? AND seq = ?"
+_SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) VALUES (?, ?, ?, ?, ?)"
+
+
+class _Known:
+    """A thread in use: as it will be when everything that was taken is written."""
+
+    __slots__ = ("key", "open_calls", "state", "thread")
+
+    def __init__(self, thread: Thread, open_calls: Sequence[OpenCall]) -> None:
+        self.thread = thread
+        self.key = thread.key
+        self.state = thread.state
+        self.open_calls = open_calls
+
+
+class _Lookup:
+    """What the door asks about a thread."""
+
+    def __init__(self, appends: Appends, connection: Connection, known: _Known, is_careful: bool) -> None:
+        self._appends = appends
+        self._connection = connection
+        self._known = known
+        self._is_careful = is_careful
+
+    def with_id(self, id: str) -> Sequence[Record]:
+        if not self._is_careful:
+            return ()
+        return records_with_id(self._connection, id, self._segments())
+
+    def was_called(self, is_effect: bool, invocation_id: str) -> bool:
+        self._appends.flush(self._connection)
+        found = records_by_key(self._connection, "invocation", invocation_id, self._segments())
+        messages = [record.message for record in found if record.message.invocation_id == invocation_id]
+        return any(each.kind == "option_call" and (each.lane == "effect") == is_effect for each in messages)
+
+    def _segments(self) -> list[Segment]:
+        return lineage(self._connection, self._known.thread._replace(key=self._known.key, state=self._known.state))
+
+
+class Appends:
+    """Takes appends inside a transaction, and writes them when told to."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._version: object = None
+        self._is_careful = False
+        self._messages: list[tuple[Any, ...]] = []
+        self._opened: list[tuple[Any, ...]] = []
+        self._closed: list[tuple[int, int]] = []
+        self._changed: dict[int, _Known] = {}
+
+    def begin(self, connection: Connection, *, is_careful: bool) -> None:
+        """Begin a transaction's appends: forget what another connection may have changed."""
+        version = connection.setting("data_version")
+        if version != self._version or is_careful or len(self._known) > _MOST_THREADS:
+            self.forget()
+        self._version = version
+        self._is_careful = is_careful
+
+    def forget(self) -> None:
+        """Forget all threads, and what was taken and not written."""
+        self._known.clear()
+        for pending in (self._messages, self._opened, self._closed, self._changed):
+            pending.clear()
+
+    def take(self, connection: Connection, request: Request) -> tuple[Record, ...]:
+        """Let an append in.
+
+        Raises:
+            LedgerError: the door refuses it; nothing has changed.
+        """
+        known = self._known.get(request.thread_id) or self._look_up(connection, request)
+        is_careful = self._is_careful or request.allow_foreign or known.thread.base is not None
+        try:
+            admission = self._ask(connection, known, request, is_careful)
+        except (AppendConflictError, AppendRefusedError):
+            if is_careful:
+                raise
+            is_careful = True  # it may be refused only because it is there already
+            admission = self._ask(connection, known, request, is_careful)
+        if not admission.is_news:
+            # Whoever is told that it is there already must be able to rely on it. It may have been written by a process
+            # that died before the disk had it: so this, too, is a commit that waits for the disk, and for all before.
+            connection.run("UPDATE counters SET value = value + 1 WHERE name = 'repeated'")
+        elif not request.is_empty:
+            self._write(connection, known, admission, request, is_careful)
+        return admission.records
+
+    def _ask(self, connection: Connection, known: _Known, request: Request, is_careful: bool) -> Admission:
+        if is_careful:
+            self.flush(connection)
+        return admit(known.state, known.open_calls, request, _Lookup(self, connection, known, is_careful))
+
+    def _look_up(self, connection: Connection, request: Request) -> _Known:
+        thread = find_thread(connection, request.thread_id)
+        if thread is None:
+            return _Known(Thread(0, new_state(request.thread_id, request.micros), 0, None, 0), ())
+        known = self._known[request.thread_id] = _Known(thread, find_open_calls(connection, thread))
+        return known
+
+    def _write(self, connection: Connection, known: _Known, admission: Admission, request: Request, is_careful: bool) -> None:
+        if not known.key:
+            known.key = insert_thread(connection, known.state, None, 0)
+            self._known[request.thread_id] = known
+        for row in admission.rows:
+            self._write_row(connection, known.key, row, request.micros, is_careful)
+        self._note_calls(known.key, known.open_calls, admission.open_calls)
+        state = known.state = admission.state
+        known.open_calls = admission.open_calls
+        self._changed[known.key] = known
+        if request.outbox:
+            connection.run_all("INSERT INTO outbox (thread_id, hash, body) VALUES (?, ?, ?)", _addressed(request))
+        if request.snapshot is not None:
+            fold, value = request.snapshot
+            connection.run(_SNAPSHOT, (known.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value))
+
+    def _write_row(self, connection: Connection, thread: int, row: Row, micros: int, is_careful: bool) -> None:
+        message = row.entry.message
+        rest, holes = split(row.entry.body)
+        id_key = key_of(message.id) if not is_careful else self._free_key(connection, thread, message.id)
+        invocation, correlation = message.invocation_id, message.correlation_id
+        self._messages.append(
+            (
+                thread,
+                row.seq,
+                id_key,
+                None if invocation is None else key_of(invocation),
+                None if correlation is None else key_of(correlation),
+                row.open_from,
+                micros,
+                row.hash,
+                len(holes) or None,
+                rest,
+            )
+        )
+        if holes or is_careful:
+            self.flush(connection)
+        if holes:
+            keep_media(connection, connection.last_insert_rowid(), holes)
+
+    def _free_key(self, connection: Connection, thread: int, id: str) -> int:
+        """Return the first number for an id that no other message of the thread has."""
+        salt = 0
+        while connection.value("SELECT 1 FROM messages WHERE thread = ? AND id_key = ?", (thread, key_of(id, salt))):
+            salt += 1
+        return key_of(id, salt)
+
+    def _note_calls(self, key: int, before: Sequence[OpenCall], after: Sequence[OpenCall]) -> None:
+        if before == after:
+            return
+        was, now = set(before), set(after)
+        self._opened += [(key, *call) for call in after if call not in was]
+        self._closed += [(key, call.seq) for call in before if call not in now]
+
+    def flush(self, connection: Connection) -> None:
+        """Write what was taken.
+
+        Raises:
+            apsw.ConstraintError: a message was there already.
+        """
+        for sql, pending in ((_MESSAGE, self._messages), (_OPENED, self._opened), (_CLOSED, self._closed)):
+            if pending:
+                connection.run_all(sql, pending)
+                pending.clear()
+        if self._changed:
+            connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
+            self._changed.clear()
+
+
+def _addressed(request: Request) -> list[tuple[str, bytes, bytes]]:
+    name = request.thread_id
+    return [(name, _entry_hash(name, body), body) for body in request.outbox]
+
+
+def _entry_hash(thread_id: str, body: bytes) -> bytes:
+    return sha256(thread_id.encode() + b"\n" + body).digest()
+
+
+def is_as_written(thread_id: object, digest: object, body: object) -> bool:
+    """Whether an outbox entry is what an append put there."""
+    return isinstance(thread_id, str) and isinstance(body, bytes) and _entry_hash(thread_id, body) == digest
+
+
+def _changed(known: _Known) -> tuple[Any, ...]:
+    state = known.state
+    return (
+        state.seq,
+        state.hash,
+        state.run,
+        state.open_from,
+        state.status,
+        state.pattern,
+        state.updated_at,
+        state.input_tokens,
+        state.output_tokens,
+        state.cost,
+        len(known.open_calls),
+        known.key,
+    )
+
+
+def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int) -> int:
+    """Add a thread, and return its key."""
+    connection.run(_NEW_THREAD, (*state, open_calls, base, state.seq if base is not None else 0))
+    return int(connection.last_insert_rowid())
+
+
+def snapshot_hash(link: bytes, fold: str, state: bytes) -> bytes:
+    """Return what shows that a snapshot is as it was written, for the thread as it was."""
+    return sha256(link + fold.encode() + b"\n" + state).digest()

@@ -1,0 +1,115 @@
+"""Changes to a ledger's file other than appends, each a function over a connection that is inside a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from antiphon.errors import UnknownThreadError
+from antiphon.ledger._door import Pairing, new_state
+from antiphon.ledger._request import Request
+from antiphon.ledger.sqlite._appends import Appends, insert_thread
+from antiphon.ledger.sqlite._media import forget_media
+from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at
+from antiphon.ledger.sqlite._sql import Connection
+
+__all__ = ["branch", "claim", "delete", "delivered", "expire"]
+
+
+def claim(connection: Connection, thread_id: str, now: int) -> int:
+    """Give a thread its next epoch."""
+    if find_thread(connection, thread_id) is None:
+        insert_thread(connection, new_state(thread_id, now), None, 0)
+    sql = "UPDATE threads SET epoch = epoch + 1 WHERE thread_id = ? RETURNING epoch"
+    epoch: int = connection.value(sql, (thread_id,))
+    return epoch
+
+
+def branch(connection: Connection, thread_id: str, at: int, pairing: Pairing, closing: Request) -> Thread:
+    """Make a branch that shares a thread's messages up to a place, and close the calls that are open there.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        ValueError: there is a thread of the branch's name.
+    """
+    if find_thread(connection, closing.thread_id) is not None:
+        raise ValueError(f"there is a thread called {closing.thread_id!r} already")
+    origin = find_thread(connection, thread_id)
+    link = None if origin is None else link_at(connection, origin.key, at)
+    if origin is None or link is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    state = new_state(closing.thread_id, closing.micros)
+    state = state._replace(seq=at, run=at, hash=link, forked_from=thread_id, forked_at=at)
+    state = state._replace(open_from=pairing.open_from)
+    key = insert_thread(connection, state, origin.key, len(pairing.open))
+    for call in pairing.open:
+        connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
+    appends = Appends()
+    appends.take(connection, closing)
+    appends.flush(connection)
+    made = find_thread(connection, closing.thread_id)
+    assert made is not None  # noqa: S101 (it was made above)
+    return made
+
+
+def delete(connection: Connection, thread_id: str, with_branches: bool) -> tuple[str, ...]:
+    """Remove a thread, and the branches that rest on it if they are to go too.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        ValueError: there are branches, and they are to stay.
+    """
+    thread = find_thread(connection, thread_id)
+    if thread is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    family = _family(connection, thread.key)
+    names = [name for _, name in family]
+    if len(names) > 1 and not with_branches:
+        raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
+    _remove(connection, [key for key, _ in family])
+    return tuple(names)
+
+
+def _family(connection: Connection, key: int) -> list[tuple[int, str]]:
+    """Return a thread and all branches that rest on it."""
+    sql = """
+WITH RECURSIVE family (key) AS (VALUES (?) UNION SELECT threads.key FROM threads JOIN family ON threads.base = family.key)
+SELECT threads.key, threads.thread_id FROM family JOIN threads USING (key)
+"""
+    return [(each, name) for each, name in connection.rows(sql, (key,))]
+
+
+def _remove(connection: Connection, keys: Iterable[int]) -> None:
+    """Remove threads, and media that nobody uses any longer."""
+    searchable = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
+    mine = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
+    media = "SELECT position FROM messages WHERE thread = ? AND media IS NOT NULL"
+    holding: list[int] = []
+    for key in keys:
+        for position, words in connection.rows(mine, (key, searchable)):
+            connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
+        holding += [position for (position,) in connection.rows(media, (key,))]
+        connection.run("DELETE FROM outbox WHERE thread_id = (SELECT thread_id FROM threads WHERE key = ?)", (key,))
+        connection.run("DELETE FROM messages WHERE thread = ?", (key,))
+        connection.run("DELETE FROM open_calls WHERE thread = ?", (key,))
+        connection.run("DELETE FROM snapshots WHERE thread = ?", (key,))
+        connection.run("DELETE FROM threads WHERE key = ?", (key,))
+    if holding:
+        forget_media(connection, holding)
+
+
+def expire(connection: Connection, before: int) -> tuple[str, ...]:
+    """Remove the threads that have not changed since a time, but for those that a younger branch rests on."""
+    gone: dict[int, str] = {}
+    for (key,) in connection.rows("SELECT key FROM threads WHERE updated_at < ?", (before,)):
+        family = _family(connection, key)
+        young = "SELECT 1 FROM threads WHERE key = ? AND updated_at >= ?"
+        if not any(connection.value(young, (each, before)) for each, _ in family):
+            gone.update(family)
+    _remove(connection, gone)
+    return tuple(sorted(gone.values()))
+
+
+def delivered(connection: Connection, positions: Sequence[int]) -> None:
+    """Forget outbox entries."""
+    for position in positions:
+        connection.run("DELETE FROM outbox WHERE position = ?", (position,))

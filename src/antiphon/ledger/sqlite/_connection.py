@@ -1,0 +1,133 @@
+"""Connections to a ledger's file: how they are opened, and what SQLite's errors mean to a caller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerUnavailableError
+from antiphon.ledger._words import words_of
+from antiphon.ledger.sqlite._schema import migrate
+from antiphon.ledger.sqlite._sql import Connection
+
+__all__ = ["FATAL", "UNEXPECTED", "Place", "connect", "translated"]
+
+_LEAST = (3, 51, 3)
+"""The first SQLite without the WAL-reset bug, by which a commit could be lost (sqlite.org/wal.html#walresetbug)."""
+
+_PAGE = 2048
+"""Bytes of a page. What is longer than a page fills further ones to the last byte, so a small page wastes the least."""
+
+_CACHE = 8 * 1024
+"""KiB of pages that a connection may keep."""
+
+FATAL = (
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.ReadOnlyError,
+    apsw.CantOpenError,
+    apsw.ProtocolError,
+    apsw.InterruptError,
+    apsw.NoMemError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+)
+"""Errors that are about the file or the machine, not about one statement."""
+
+UNEXPECTED = (TypeError, ValueError, AttributeError, ArithmeticError)
+"""What Python says where a row holds something else than was ever written there."""
+
+
+class Place(NamedTuple):
+    """Where a ledger is, and how to be with it."""
+
+    path: str
+    busy_timeout: float
+    """Seconds to wait for another process that writes."""
+    vfs: str | None = None
+    """How SQLite reaches the file; None for the usual way. Tests put theirs here."""
+
+
+def connect(place: Place, *, create: bool = False, only_read: bool = False) -> Connection:
+    """Open a connection that keeps the promises.
+
+    Raises:
+        LedgerError: it cannot be opened, is no ledger, or SQLite is too old.
+    """
+    _refuse_old_library(apsw.sqlite_lib_version())
+    if not create and place.vfs is None and not Path(place.path).exists():
+        raise LedgerUnavailableError(f"there is no file {place.path!r}; look at the path, or open it with create=True")
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    try:
+        connection = Connection(place.path, flags=flags, vfs=place.vfs)
+    except apsw.Error as exc:
+        raise translated(exc, place.path) from exc
+    try:
+        _prepare(connection, place)
+        if create:
+            migrate(connection, place.path)
+        if only_read:
+            connection.setting("query_only", True)
+    except apsw.Error as exc:
+        connection.close(force=True)
+        raise translated(exc, place.path) from exc
+    except LedgerError:
+        connection.close(force=True)
+        raise
+    return connection
+
+
+def _refuse_old_library(version: str) -> None:
+    if tuple(int(number) for number in version.split(".")) < _LEAST:
+        least = ".".join(map(str, _LEAST))
+        raise LedgerUnavailableError(
+            f"SQLite {version} can lose what was committed (its WAL-reset bug); get a later one: pip install 'apsw>={least}'"
+        )
+
+
+def _prepare(connection: Connection, place: Place) -> None:
+    connection.set_busy_timeout(int(place.busy_timeout * 1000))
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else a statement is prepared anew for every other value
+    connection.define("words_of", _words)
+    connection.setting("page_size", _PAGE)
+    connection.setting("cache_size", -_CACHE)
+    connection.setting("synchronous", "FULL")
+    connection.setting("secure_delete", True)
+    connection.setting("temp_store", "MEMORY")
+    mode = connection.setting("journal_mode", "WAL")
+    if mode != "wal":
+        raise LedgerUnavailableError(f"{place.path!r} is where SQLite cannot keep a write-ahead log; use a local disk")
+
+
+def _words(body: Any) -> str:
+    return words_of(body) if isinstance(body, bytes) else ""
+
+
+def translated(exc: Exception, path: str) -> LedgerError:
+    """Return SQLite's error, or one of `UNEXPECTED`, as ours."""
+    match exc:
+        case apsw.BusyError() | apsw.LockedError():
+            return LedgerUnavailableError(f"{path!r} is locked by another process for too long; try again")
+        case apsw.FullError():
+            return LedgerUnavailableError(f"there is no space left for {path!r}; make some, then try again")
+        case apsw.NotADBError():
+            return LedgerFormatError(f"{path!r} is not a SQLite file, so not a ledger")
+        case apsw.ReadOnlyError():
+            return LedgerUnavailableError(
+                f"{path!r} cannot be written to: {exc}; look at who may write the file and its folder"
+            )
+        case apsw.CantOpenError():
+            return LedgerUnavailableError(f"{path!r} cannot be opened: {exc}; look at the path and who may read it")
+        case apsw.CorruptError():
+            return LedgerCorruptError(f"{path!r} is damaged: {exc}; go back to a backup, and run verify on it")
+        case _ if isinstance(exc, FATAL):
+            return LedgerUnavailableError(f"{path!r} cannot be used at present: {exc}")
+        case _:
+            return LedgerCorruptError(f"{path!r} is not as a ledger should be: {type(exc).__name__}: {exc}")

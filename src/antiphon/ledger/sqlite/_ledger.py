@@ -1,0 +1,417 @@
+"""SqliteLedger: a ledger in one file, for any number of tasks, threads and processes on one machine.
+
+One writer thread makes the changes (see `_writer`), a few reader threads look (see `_readers`), and this class is the
+contract in front of them. Several processes may use one file: SQLite's lock lets one write at a time, and everything that is
+compared (epoch, version, ids, the last link) is compared inside the transaction that writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+import apsw
+
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
+from antiphon.ledger._chain import to_micros
+from antiphon.ledger._door import Pairing, new_state
+from antiphon.ledger._examination import missing_threads
+from antiphon.ledger._news import News
+from antiphon.ledger._record import Record
+from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._request import Request, check_limit, check_name, make_request
+from antiphon.ledger._summaries import cursor_position, head_of, order_of, page_start, summary_of
+from antiphon.ledger._values import (
+    Damage,
+    Head,
+    Hit,
+    Snapshot,
+    Tailed,
+    ThreadFilter,
+    ThreadOrder,
+    ThreadPage,
+    ThreadSummary,
+    Undelivered,
+    Verification,
+)
+from antiphon.ledger._verbs import Verbs
+from antiphon.ledger.sqlite import _changes, _listing, _search, _verify
+from antiphon.ledger.sqlite._connection import Place, connect, translated
+from antiphon.ledger.sqlite._readers import Readers
+from antiphon.ledger.sqlite._rows import (
+    Segment,
+    Thread,
+    find_open_calls,
+    find_thread,
+    lineage,
+    page_of_thread,
+    records_by_key,
+    records_since,
+    seq_at,
+)
+from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._writer import Writer
+from antiphon.messages import Json, Message, current_port
+
+__all__ = ["SqliteLedger"]
+
+_LOOK_AGAIN = 0.05
+"""Seconds between looks for what other processes have committed, while somebody follows."""
+
+
+class SqliteLedger(Verbs):
+    """A ledger in one SQLite file."""
+
+    def __init__(self, place: Place, connection: Connection, redaction: Redaction | None = None) -> None:
+        self._place = place
+        self._redaction = redaction
+        self._news = News()
+        self._readers = Readers(place)
+        self._writer = Writer(place, connection, self._news.ring)
+        self._watch: asyncio.Task[None] | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        create: bool = True,
+        redaction: Redaction | None = None,
+        busy_timeout: float = 10.0,
+        vfs: str | None = None,
+    ) -> AsyncGenerator[SqliteLedger, None]:
+        """Open the ledger in a file, which is made if it is not there and may be.
+
+        Raises:
+            LedgerFormatError: the file is something else, or of a later version.
+            LedgerUnavailableError: it cannot be opened.
+        """
+        place = Place(os.fspath(path), busy_timeout, vfs)
+        ledger = cls(place, await asyncio.to_thread(_opened, place, create), redaction)
+        try:
+            yield ledger
+        finally:
+            await ledger._close()
+
+    async def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        try:
+            await self._writer.close()
+        finally:
+            await self._readers.close()
+            self._news.ring()  # whoever follows gets to know that it is closed
+
+    # ------------------------------------------------------------ writing
+
+    async def append(
+        self,
+        thread_id: str,
+        messages: Iterable[Message],
+        *,
+        expected_version: int | None = None,
+        epoch: int | None = None,
+        outbox: Iterable[Message] = (),
+        snapshot: Snapshot | None = None,
+        status: str | None = None,
+        pattern: str | None = None,
+        allow_foreign: bool = False,
+    ) -> tuple[Record, ...]:
+        request = make_request(
+            thread_id,
+            messages,
+            redaction=self._redaction,
+            expected_version=expected_version,
+            epoch=epoch,
+            outbox=outbox,
+            snapshot=snapshot,
+            status=status,
+            pattern=pattern,
+            allow_foreign=allow_foreign,
+        )
+        return await self._writer.append(request)
+
+    async def post(self, thread_id: str, message: Message) -> Record:
+        request = make_request(thread_id, (message,), redaction=self._redaction, is_post=True)
+        (record,) = await self._writer.append(request)
+        return record
+
+    async def claim(self, thread_id: str) -> int:
+        check_name(thread_id, "a thread's id")
+        now = to_micros(current_port().now())
+        return await self._writer.do(lambda connection: _changes.claim(connection, thread_id, now))
+
+    async def branch(self, thread_id: str, at: int, pairing: Pairing, closing: Request) -> ThreadSummary:
+        """Make a branch of a thread, as `fork` has found it should be."""
+        return await self._writer.do(
+            lambda connection: _summary(_changes.branch(connection, thread_id, at, pairing, closing)), closing.weight
+        )
+
+    async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        names = await self._writer.do(lambda connection: _changes.delete(connection, thread_id, with_branches))
+        await self._forget_log()
+        return names
+
+    async def expire(self, before: datetime) -> tuple[str, ...]:
+        micros = to_micros(before)
+        names = await self._writer.do(lambda connection: _changes.expire(connection, micros))
+        await self._forget_log()
+        return names
+
+    async def _forget_log(self) -> None:
+        """Empty the log, in which what was deleted may still stand; if a reader is in the way, it is overwritten later."""
+        await asyncio.to_thread(_emptied, self._place)
+
+    # ------------------------------------------------------------ reading
+
+    async def read(
+        self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[Record]:
+        first, last = max(after, 0) + 1, None if before is None else before - 1
+        while page := await self._page(thread_id, first, last, reverse):
+            for _, record in page:
+                yield record
+            if reverse:
+                last = page[-1][1].seq - 1
+            else:
+                first = page[-1][1].seq + 1
+
+    async def _page(self, thread_id: str, first: int, last: int | None, reverse: bool) -> list[tuple[int, Record]]:
+        return await self._readers.do(lambda connection: page_of_thread(connection, thread_id, first, last, reverse=reverse))
+
+    async def head(self, thread_id: str) -> Head:
+        def look(connection: Connection) -> Head:
+            thread = find_thread(connection, thread_id)
+            return head_of(new_state(thread_id, 0) if thread is None else thread.state)
+
+        return await self._readers.do(look)
+
+    async def heads(self) -> tuple[Head, ...]:
+        return await self._readers.do(_listing.heads)
+
+    async def thread(self, thread_id: str) -> ThreadSummary | None:
+        def look(connection: Connection) -> ThreadSummary | None:
+            thread = find_thread(connection, thread_id)
+            return None if thread is None else _summary(thread)
+
+        return await self._readers.do(look)
+
+    async def threads(
+        self,
+        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
+        order: ThreadOrder = "-updated_at",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> ThreadPage:
+        check_limit(limit)
+        order_of(order)
+        if page is not None:
+            page_start(page)
+        return await self._readers.do(lambda connection: _listing.threads(connection, filter, order, page, limit))
+
+    async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
+        position = cursor_position(after)
+        while True:
+            rung = self._news.rung
+            found = await self._since(position, thread_id)
+            for position, record in found:
+                yield Tailed(record, str(position))
+            if not found:
+                self._watch_others()
+                await self._news.wait(rung)
+
+    async def _since(self, position: int, thread_id: str | None) -> list[tuple[int, Record]]:
+        if thread_id is None:
+            return await self._readers.do(lambda connection: records_since(connection, position))
+        return await self._readers.do(
+            lambda connection: page_of_thread(connection, thread_id, seq_at(connection, thread_id, position) + 1, None)
+        )
+
+    def _watch_others(self) -> None:
+        if self._watch is None or self._watch.done():
+            self._watch = asyncio.create_task(self._look_for_others())
+
+    async def _look_for_others(self) -> None:
+        """Ring when another process has committed something, as long as somebody waits for it."""
+        seen: str | None = None  # so it rings once at first: something may have come since the one who waits has looked
+        while self._news.is_awaited:
+            now: str | None = None
+            with suppress(LedgerError):  # whoever waits is woken, looks, and gets the error
+                now = await self.horizon()
+            if now is None or now != seen:
+                seen = now
+                self._news.ring()
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def horizon(self) -> str:
+        sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
+        return str(await self._readers.do(lambda connection: connection.value(sql)))
+
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        return await self._by("invocation", invocation_id, lambda each: each.invocation_id == invocation_id, thread_id)
+
+    async def by_correlation(self, correlation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        return await self._by("correlation", correlation_id, lambda each: each.correlation_id == correlation_id, thread_id)
+
+    async def _by(self, kind: str, name: str, fits: Callable[[Message], bool], thread_id: str | None) -> tuple[Record, ...]:
+        def look(connection: Connection) -> tuple[Record, ...]:
+            segments: list[Segment] | None = None
+            if thread_id is not None:
+                thread = find_thread(connection, thread_id)
+                segments = [] if thread is None else lineage(connection, thread)
+            found = records_by_key(connection, kind, name, segments)
+            return tuple(record for record in found if fits(record.message))
+
+        return await self._readers.do(look)
+
+    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
+        def look(connection: Connection) -> tuple[Record, ...]:
+            thread = find_thread(connection, thread_id)
+            calls = [] if thread is None else find_open_calls(connection, thread)
+            pages = (page_of_thread(connection, thread_id, call.seq, call.seq) for call in calls)
+            return tuple(record for page in pages for _, record in page)
+
+        return await self._readers.do(look)
+
+    async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
+        check_limit(limit)
+        while await self._writer.do(_search.index_some):
+            pass
+        return await self._readers.do(lambda connection: _search.find(connection, text, thread_id, limit))
+
+    # ------------------------------------------------------------ what the verbs ask
+
+    async def open_from(self, thread_id: str, seq: int) -> int | None:
+        """Return the place of the first call since nothing was open, after a message."""
+
+        def look(connection: Connection) -> int | None:
+            thread = find_thread(connection, thread_id)
+            for segment in [] if thread is None else lineage(connection, thread):
+                if segment.first <= seq <= segment.last:
+                    sql = "SELECT open_from FROM messages WHERE thread = ? AND seq = ?"
+                    found: int | None = connection.value(sql, (segment.key, seq))
+                    return found
+            return None
+
+        return await self._readers.do(look)
+
+    async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
+        """Return the place and the state of a fold's snapshot that is not after a message."""
+        return await self._readers.do(lambda connection: _listing.snapshot(connection, thread_id, fold, upto))
+
+    # ------------------------------------------------------------ outbox and care
+
+    async def undelivered(self, limit: int = 100) -> tuple[Undelivered, ...]:
+        check_limit(limit)
+        return await self._readers.do(lambda connection: _listing.undelivered(connection, limit))
+
+    async def delivered(self, entries: Iterable[Undelivered]) -> None:
+        positions = [entry.position for entry in entries]
+        await self._writer.do(lambda connection: _changes.delivered(connection, positions))
+
+    async def verify(
+        self,
+        thread_id: str | None = None,
+        *,
+        heads: Iterable[Head] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Verification:
+        names, total = await self._readers.do(_verify.names)
+        if thread_id is not None and thread_id not in names:
+            raise UnknownThreadError("there is no such thread", thread_id)
+        known = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
+        damages, messages = missing_threads(known, names), 0
+        chosen = names if thread_id is None else [thread_id]
+        for name in chosen:
+            damage, looked_at = await self._examine(name, known)
+            messages += looked_at
+            damages += [] if damage is None else [damage]
+            if progress is not None:
+                progress(messages, total)
+        if thread_id is None:
+            # Who has searched before a deletion may take the index of words for damaged: FTS5 remembers too much.
+            damages += await self._readers.do(_verify.damages_of_file, anew=True)
+        return Verification(len(chosen), messages, tuple(damages))
+
+    async def _examine(self, name: str, heads: dict[str, Head]) -> tuple[Damage | None, int]:
+        try:
+            return await self._examined(name, heads)
+        except LedgerCorruptError as exc:
+            return Damage(name, exc.seq, str(exc)), 0
+
+    async def _examined(self, name: str, heads: dict[str, Head]) -> tuple[Damage | None, int]:
+        subject = await self._readers.do(lambda connection: _verify.begin(connection, name))
+        if not isinstance(subject, _verify.Subject):
+            return subject, 0
+        after: int | Damage | None = subject.thread.base_seq
+        while isinstance(after, int):
+            start = after
+            after = await self._readers.do(lambda connection: _verify.look(connection, subject, start, heads))  # noqa: B023
+        if after is not None and not await self._readers.do(lambda connection: _verify.is_there(connection, subject)):
+            after = None  # what was deleted meanwhile is not damaged
+        return after, subject.examination.looked_at
+
+    async def backup(self, path: str | Path) -> None:
+        await asyncio.to_thread(_copied, self._place, Path(path))
+
+
+def _summary(thread: Thread) -> ThreadSummary:
+    return summary_of(thread.state, thread.open_calls)
+
+
+def _opened(place: Place, create: bool) -> Connection:
+    """Open the first connection, which brings the file to the present form."""
+    if create:
+        _make_folder(Path(place.path).parent)
+    elif not Path(place.path).exists():
+        return connect(place)
+    return connect(place, create=True)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be made: {exc}; look at the path") from exc
+
+
+def _emptied(place: Place) -> None:
+    with suppress(apsw.Error, LedgerError):  # the deletion itself is done, and nobody should think that it is not
+        connection = connect(place._replace(busy_timeout=1.0))
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            connection.close()
+
+
+def _copied(place: Place, target: Path) -> None:
+    """Write a copy beside its place, make it durable, and only then give it its name."""
+    if target.exists():
+        raise FileExistsError(f"{str(target)!r} is there already; a backup is written to a new file")
+    partial = target.with_name(target.name + ".partial")
+    partial.unlink(missing_ok=True)
+    connection = connect(place)
+    try:
+        connection.run("VACUUM INTO ?", (os.fspath(partial),))
+    except apsw.Error as exc:
+        partial.unlink(missing_ok=True)
+        raise translated(exc, os.fspath(target)) from exc
+    finally:
+        connection.close()
+    _sync(partial)
+    partial.rename(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,300 @@
+"""From rows to records: threads, what they share with their origins, and messages whose link has been checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+from zlib import crc32
+
+from antiphon.errors import LedgerCorruptError
+from antiphon.ledger._chain import from_micros, genesis, link
+from antiphon.ledger._door import OpenCall, State
+from antiphon.ledger._record import Record
+from antiphon.ledger.sqlite._media import join, media_at
+from antiphon.ledger.sqlite._sql import Connection
+
+__all__ = [
+    "Segment",
+    "Thread",
+    "find_open_calls",
+    "find_thread",
+    "key_of",
+    "lineage",
+    "link_at",
+    "name_of",
+    "page_of_thread",
+    "record_at",
+    "records_by_key",
+    "records_since",
+    "records_with_id",
+    "seq_at",
+]
+
+_MOST_ROWS = 256
+_MOST_BYTES = 4 * 1024 * 1024
+"""Of messages that are read at once."""
+
+_THREAD = """
+SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
+    output_tokens, cost, forked_from, forked_at, open_calls, base, base_seq
+FROM threads WHERE thread_id = ?
+"""
+
+_FORWARD = """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM messages AS m LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE m.thread = ? AND m.seq BETWEEN ? AND ? ORDER BY m.seq
+"""
+
+_BACKWARD = """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM messages AS m LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE m.thread = ? AND m.seq BETWEEN ? AND ? ORDER BY m.seq DESC
+"""
+
+_SINCE = """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM messages AS m LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE m.position > ? ORDER BY m.position
+"""
+
+_WITH_ID = """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM messages AS m LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE m.thread = ? AND m.id_key = ?
+"""
+
+_BY_KEY = {
+    "invocation": """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM messages AS m INDEXED BY messages_by_invocation
+LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE m.invocation_key = ?1 AND (?2 IS NULL OR m.thread = ?2 AND +m.seq BETWEEN ?3 AND ?4) ORDER BY m.position
+""",
+    "correlation": """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM messages AS m INDEXED BY messages_by_correlation
+LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE m.correlation_key = ?1 AND (?2 IS NULL OR m.thread = ?2 AND +m.seq BETWEEN ?3 AND ?4) ORDER BY m.position
+""",
+}
+
+
+class Thread(NamedTuple):
+    """A thread's row."""
+
+    key: int
+    state: State
+    open_calls: int
+    base: int | None
+    """The thread that holds the messages up to `base_seq`."""
+    base_seq: int
+
+
+class Segment(NamedTuple):
+    """Messages of a thread that are held by one row of `threads`: its own, or those of an origin."""
+
+    key: int
+    first: int
+    last: int
+
+
+def key_of(name: str, salt: int = 0) -> int:
+    """Return the number by which a name is found again: 32 bits, a tenth of what the name takes.
+
+    Where a number is taken, the next salt gives another; by another function, so that names made to meet do so only once.
+    """
+    if not salt:
+        return crc32(name.encode()) - 2**31
+    return int.from_bytes(blake2b(f"{salt} {name}".encode(), digest_size=4).digest(), "big", signed=True)
+
+
+def find_thread(connection: Connection, thread_id: str) -> Thread | None:
+    """Return a thread's row, if there is one."""
+    row = connection.row(_THREAD, (thread_id,))
+    return None if row is None else Thread(row[0], State(*row[1:16]), *row[16:])
+
+
+def find_open_calls(connection: Connection, thread: Thread) -> list[OpenCall]:
+    """Return the calls of a thread that have no result, in order."""
+    if not thread.open_calls:
+        return []
+    found = connection.rows(
+        "SELECT seq, is_effect, invocation_id, option_name, turn FROM open_calls WHERE thread = ? ORDER BY seq", (thread.key,)
+    )
+    return [OpenCall(seq, bool(is_effect), *rest) for seq, is_effect, *rest in found]
+
+
+def lineage(connection: Connection, thread: Thread) -> list[Segment]:
+    """Return where the messages of a thread are, from the first to the last."""
+    segments = [Segment(thread.key, thread.base_seq + 1, thread.state.seq)]
+    base, last = thread.base, thread.base_seq
+    while base is not None:
+        key = base
+        base, base_seq = connection.row("SELECT base, base_seq FROM threads WHERE key = ?", (key,)) or (None, 0)
+        if base_seq < last:
+            segments.append(Segment(key, base_seq + 1, last))
+            last = base_seq
+    return [segment for segment in reversed(segments) if segment.first <= segment.last]
+
+
+def link_at(connection: Connection, key: int, seq: int) -> bytes | None:
+    """Return the link of a message of a thread or its origins; None if it should be there and is not."""
+    while True:
+        base, base_seq, name = connection.row("SELECT base, base_seq, thread_id FROM threads WHERE key = ?", (key,)) or (
+            None,
+            0,
+            "",
+        )
+        if seq > base_seq:
+            found: bytes | None = connection.value("SELECT hash FROM messages WHERE thread = ? AND seq = ?", (key, seq))
+            return found
+        if base is None:
+            return genesis(name)
+        key = base
+
+
+def name_of(connection: Connection, key: int) -> str:
+    """Return the name of a thread, for an error."""
+    name: str | None = connection.value("SELECT thread_id FROM threads WHERE key = ?", (key,))
+    return f"(thread {key}, whose name is gone)" if name is None else name
+
+
+def _records(connection: Connection, rows: Iterable[Sequence[object]]) -> Iterator[tuple[int, Record]]:
+    """Yield each row's position and its record, after its link has been checked.
+
+    Raises:
+        LedgerCorruptError: a row is not as it was written.
+    """
+    for position, key, seq, recorded_at, digest, media, body, previous in rows:
+        if not (isinstance(position, int) and isinstance(key, int) and isinstance(seq, int)):
+            raise LedgerCorruptError(f"row {position!r} has no place in a thread; go back to a backup, and run verify on it")
+        whole = body if not media else join(_as_bytes(body), media_at(connection, position))
+        before = previous or link_at(connection, key, seq - 1)
+        if not (
+            isinstance(whole, bytes)
+            and isinstance(before, bytes)
+            and isinstance(recorded_at, int)
+            and isinstance(digest, bytes)
+            and link(before, recorded_at, whole) == digest
+        ):
+            reason = (
+                "it is not what was written, or what stood before it is missing; go back to a backup, and run verify on it"
+            )
+            raise LedgerCorruptError(reason, name_of(connection, key), seq)
+        yield position, Record(seq, whole, digest.hex(), from_micros(recorded_at))
+
+
+def _as_bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
+
+
+def page_of_thread(
+    connection: Connection, thread_id: str, first: int, last: int | None, *, reverse: bool = False
+) -> list[tuple[int, Record]]:
+    """Return some messages from one end of a stretch of a thread; none, if there are no more.
+
+    Raises:
+        LedgerCorruptError: the first of them is not as it was written, or is missing.
+    """
+    thread = find_thread(connection, thread_id)
+    if thread is None:
+        return []
+    last = thread.state.seq if last is None else min(last, thread.state.seq)
+    first = max(first, 1)
+    if first > last:
+        return []
+    edge = last if reverse else first
+    segment = next((each for each in lineage(connection, thread) if each.first <= edge <= each.last), None)
+    found: list[tuple[int, Record]] = []
+    if segment is not None:
+        bounds = (segment.key, max(first, segment.first), min(last, segment.last))
+        found = _some(_records(connection, connection.each(_BACKWARD if reverse else _FORWARD, bounds)))
+    step = -1 if reverse else 1
+    whole = [each for index, each in enumerate(found) if each[1].seq == edge + step * index]
+    if not whole:
+        raise LedgerCorruptError(f"the thread has {thread.state.seq} messages, and this one is missing", thread_id, edge)
+    return whole
+
+
+def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
+    """Take as many as may be in memory at once, up to the first that is not as it was written.
+
+    Raises:
+        LedgerCorruptError: it is the first of all.
+    """
+    found: list[tuple[int, Record]] = []
+    size = 0
+    try:
+        for each in records:
+            found.append(each)
+            size += len(each[1].body)
+            if len(found) == most or size >= _MOST_BYTES:
+                break
+    except LedgerCorruptError:
+        if not found:
+            raise
+    return found
+
+
+def records_since(connection: Connection, position: int, most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
+    """Return some messages of all threads after a place in the order of commits."""
+    return _some(_records(connection, connection.each(_SINCE, (position,))), most)
+
+
+def record_at(connection: Connection, position: int) -> Record | None:
+    """Return the message at a place in the order of commits."""
+    return next((record for found, record in records_since(connection, position - 1, 1) if found == position), None)
+
+
+def seq_at(connection: Connection, thread_id: str, position: int) -> int:
+    """Return how many messages of a thread stand at or before a place in the order of commits."""
+    thread = find_thread(connection, thread_id)
+    for segment in reversed(lineage(connection, thread) if thread is not None else []):
+        if (found := _last_before(connection, segment, position)) is not None:
+            return found
+    return 0
+
+
+def _last_before(connection: Connection, segment: Segment, position: int) -> int | None:
+    """Return the last message of a segment at or before a place; by halves, because both numbers grow together."""
+    sql = "SELECT seq, position FROM messages WHERE thread = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1"
+    found, low, high = None, segment.first, segment.last
+    while low <= high:
+        middle = (low + high) // 2
+        row = connection.row(sql, (segment.key, middle, high))
+        if row is not None and row[1] <= position:
+            found = row[0]
+            low = row[0] + 1
+        else:
+            high = middle - 1
+    return found
+
+
+def records_with_id(connection: Connection, id: str, segments: Iterable[Segment]) -> list[Record]:
+    """Return the messages that have an id: those under its number, and then under each other number it may have.
+
+    Raises:
+        LedgerCorruptError: one of them is not as it was written.
+    """
+    found: list[Record] = []
+    for segment in segments:
+        salt = 0
+        while rows := connection.rows(_WITH_ID, (segment.key, key_of(id, salt))):
+            found += [record for _, record in _records(connection, rows) if record.seq <= segment.last]
+            salt += 1
+    return [record for record in found if record.message.id == id]
+
+
+def records_by_key(connection: Connection, kind: str, name: str, segments: Iterable[Segment] | None) -> list[Record]:
+    """Return the messages under a name's number, which may be some of other names: in some segments, or everywhere.
+
+    Raises:
+        LedgerCorruptError: one of them is not as it was written.
+    """
+    found: list[Record] = []
+    for key, first, last in [(None, None, None)] if segments is None else segments:
+        rows = connection.rows(_BY_KEY[kind], (key_of(name), key, first, last))
+        found += [record for _, record in _records(connection, rows)]
+    return found

@@ -1,0 +1,186 @@
+"""The examination of a ledger's file: every thread, row by row, then what no thread accounts for, then the file itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from itertools import count
+from typing import Any, NamedTuple
+
+from antiphon.errors import DecodeError
+from antiphon.ledger._door import OpenCall, Pairing
+from antiphon.ledger._examination import Examination, StoredRow
+from antiphon.ledger._values import Damage, Head
+from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
+from antiphon.ledger.sqlite._media import join, media_at
+from antiphon.ledger.sqlite._rows import Thread, find_open_calls, find_thread, key_of, lineage, link_at, name_of
+from antiphon.ledger.sqlite._sql import Connection
+from antiphon.messages import Message, loads
+from antiphon.messages._limits import NO_LIMITS
+
+__all__ = ["Subject", "begin", "damages_of_file", "is_there", "look", "names"]
+
+_STEP = 1000
+"""Rows that are looked at in one transaction: a longer one would keep the log from beginning anew."""
+
+_USED = "SELECT media.hash, media.text FROM media_uses JOIN media ON media.key = media_uses.media WHERE position = ?"
+
+_ROWS = """
+SELECT position, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
+FROM messages WHERE thread = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
+"""
+
+
+class Subject(NamedTuple):
+    """A thread under examination: as it was when that began."""
+
+    thread: Thread
+    open_calls: Sequence[OpenCall]
+    examination: Examination
+
+
+def names(connection: Connection) -> tuple[list[str], int]:
+    """Return the names of all threads, and how many messages there are."""
+    found = [name for (name,) in connection.rows("SELECT thread_id FROM threads ORDER BY key")]
+    count: int = connection.value("SELECT count(*) FROM messages")
+    return found, count
+
+
+def begin(connection: Connection, thread_id: str) -> Subject | Damage | None:
+    """Begin to examine a thread; None if there is no such thread any longer."""
+    thread = find_thread(connection, thread_id)
+    if thread is None:
+        return None
+    previous = link_at(connection, thread.key, thread.base_seq)
+    if previous is None:
+        return Damage(thread_id, thread.base_seq, "what it shares with its origin is not there")
+    shared = _open_at_base(connection, thread)
+    open_calls = find_open_calls(connection, thread)
+    if complaint := _complaint_about(connection, thread, len(open_calls)):
+        return Damage(thread_id, None, complaint)
+    return Subject(thread, open_calls, Examination(thread_id, thread.base_seq, previous, shared))
+
+
+def _complaint_about(connection: Connection, thread: Thread, open_calls: int) -> str | None:
+    """Return what is wrong with what a thread says of itself, as far as that can be seen without its messages."""
+    origin = None if thread.base is None else name_of(connection, thread.base)
+    began = None if thread.base is None else thread.base_seq
+    if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
+        return "it says that it began elsewhere than it did"
+    return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
+
+
+def _open_at_base(connection: Connection, thread: Thread) -> Pairing:
+    """Return the calls that were open where a branch began."""
+    segments = lineage(connection, thread._replace(state=thread.state._replace(seq=thread.base_seq)))
+    if not segments:
+        return Pairing()
+    last = segments[-1]
+    sql = "SELECT open_from FROM messages WHERE thread = ? AND seq = ?"
+    first: int | None = connection.value(sql, (last.key, last.last))
+    if first is None:
+        return Pairing()
+    pairing = Pairing(first - 1)
+    for key, low, high in segments:
+        for row in connection.rows(_ROWS, (key, max(low, first) - 1, high, -1)):
+            _add(pairing, row[1], _whole(connection, row))
+    return pairing
+
+
+def _add(pairing: Pairing, seq: int, body: bytes) -> None:
+    with suppress(DecodeError):  # the examination of the origin says so
+        pairing.add(seq, loads(body, Message, limits=NO_LIMITS))
+
+
+def look(connection: Connection, subject: Subject, after: int, heads: Mapping[str, Head]) -> int | Damage | None:
+    """Look at the next rows of a thread. Return where to go on, or what is wrong, or None at the end."""
+    thread, examination = subject.thread, subject.examination
+    name = thread.state.thread_id
+    found = connection.rows(_ROWS, (thread.key, after, thread.state.seq, _STEP))
+    wanted = frozenset({heads[name].seq} if name in heads else ())
+    if damage := examination.rows((_stored(connection, thread.key, row) for row in found), wanted):
+        return damage
+    if len(found) == _STEP:
+        return int(found[-1][1])
+    return examination.end(thread.state, subject.open_calls, heads) or _snapshot_damage(connection, thread)
+
+
+def _stored(connection: Connection, thread: int, row: Sequence[Any]) -> StoredRow:
+    _, seq, _, _, _, open_from, recorded_at, digest, _, _ = row
+    kept = digest if isinstance(digest, bytes) else b""
+    when = recorded_at if isinstance(recorded_at, int) else 0
+    return StoredRow(seq, when, kept, open_from, _whole(connection, row), partial(_complaint, connection, thread, row))
+
+
+def _whole(connection: Connection, row: Sequence[Any]) -> bytes:
+    position, media, body = row[0], row[8], row[9]
+    rest = body if isinstance(body, bytes) else b""
+    return join(rest, media_at(connection, position)) if media else rest
+
+
+def _complaint(connection: Connection, thread: int, row: Sequence[Any], message: Message) -> str | None:
+    position, seq, id_key, invocation_key, correlation_key, _, _, _, media, _ = row
+    names = (message.invocation_id, message.correlation_id)
+    keys = tuple(None if name is None else key_of(name) for name in names)
+    if keys != (invocation_key, correlation_key) or not _is_found(connection, thread, seq, id_key, message.id):
+        return "what it is found by is wrong"
+    if media and any(sha256(text).digest() != digest for digest, text in connection.rows(_USED, (position,))):
+        return "a medium in it is not what it was"
+    return None
+
+
+def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: str) -> bool:
+    """Whether whoever looks for an id comes to its row: by its number, or, where earlier rows have that, by the next."""
+    taken = "SELECT 1 FROM messages WHERE thread = ? AND id_key = ? AND seq < ?"
+    for salt in count():
+        key = key_of(id, salt)
+        if key == id_key or not connection.value(taken, (thread, key, seq)):
+            return key == id_key
+    raise AssertionError  # pragma: no cover (there is no end to counting)
+
+
+def is_there(connection: Connection, subject: Subject) -> bool:
+    """Whether a thread has not been deleted since its examination began."""
+    return bool(connection.value("SELECT 1 FROM threads WHERE key = ?", (subject.thread.key,)))
+
+
+def _snapshot_damage(connection: Connection, thread: Thread) -> Damage | None:
+    rows = connection.rows("SELECT fold, seq, hash, state FROM snapshots WHERE thread = ?", (thread.key,))
+    for fold, seq, digest, state in rows:
+        link = link_at(connection, thread.key, seq)
+        if link is None or snapshot_hash(link, fold, state) != digest:
+            return Damage(thread.state.thread_id, seq, f"the snapshot of {fold!r} is not what it was")
+    return None
+
+
+def damages_of_file(connection: Connection) -> list[Damage]:
+    """Return what is wrong beyond the threads: rows of none, rows after the end, and pages that do not hang together."""
+    damages: list[Damage] = []
+    lost = connection.rows("SELECT DISTINCT thread FROM messages WHERE thread NOT IN (SELECT key FROM threads)")
+    damages += [Damage(None, None, f"there are messages of a thread {key} that is not there") for (key,) in lost]
+    sql = """
+SELECT thread_id, min(messages.seq) FROM messages JOIN threads ON threads.key = messages.thread
+WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY thread_id
+"""
+    damages += [Damage(name, seq, "there is a message outside the thread") for name, seq in connection.rows(sql)]
+    outbox = connection.rows("SELECT position, thread_id, hash, body FROM outbox")
+    altered = [row[:2] for row in outbox if not is_as_written(*row[1:])]
+    damages += [Damage(name, None, f"outbox entry {position} is not what it was") for position, name in altered]
+    damages += _damages_of_index(connection)
+    complaints = connection.rows("PRAGMA integrity_check(10)")
+    damages += [Damage(None, None, f"the file: {text}") for (text,) in complaints if text != "ok"]
+    return damages
+
+
+def _damages_of_index(connection: Connection) -> list[Damage]:
+    """Return whether the index of words has other messages than it should; whether it has their words, SQLite looks."""
+    if not connection.value("SELECT count(*) FROM sqlite_schema WHERE name = 'search'"):
+        return []
+    should = """
+SELECT count(*) FROM messages WHERE position <= (SELECT value FROM counters WHERE name = 'searchable')
+"""
+    if connection.value(should) == connection.value("SELECT count(*) FROM search_docsize"):
+        return []
+    return [Damage(None, None, "the index of words does not have the messages that it should")]

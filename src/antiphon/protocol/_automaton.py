@@ -1,0 +1,390 @@
+"""Flows: who may say what to whom, and when, as data; and an automaton that judges messages by it.
+
+A flow is a pattern over messages, written with `Step`, `sequence`, `choice`, `repeat` and `maybe`. Its *roles* are
+names for those who take part. A role that is bound is played by an actor of that name or kind; one that is not is
+played by whoever speaks first in its place, and by nobody else from then on (inside a `repeat`, from one time to the
+next, it may be another).
+
+Messages are projected onto the flow: those of a type that the flow does not know, and the journal, are not looked at.
+What is left must be a path of the automaton. It is run over sets of states, as for any regular expression, so judging
+is linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.protocol._table import response_type_of
+
+__all__ = [
+    "Choice",
+    "Flow",
+    "FlowWatch",
+    "Pattern",
+    "Repeat",
+    "Sequence",
+    "Step",
+    "Verdict",
+    "choice",
+    "maybe",
+    "repeat",
+    "sequence",
+]
+
+ANYTHING: Mapping[str, str] = {"said": "parts", "called": "option_call", "answered": "option_result"}
+"""In the place of a type: anything said, called or answered, of whatever type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One message: who says what to whom."""
+
+    sender: str
+    receiver: str
+    says: str
+    """A type such as PROCESS_PHASE; or `said`, `called`, `answered` for any message of that kind."""
+    where: tuple[tuple[str, Json], ...] = ()
+    """Fields that its data must have."""
+
+    def __str__(self) -> str:
+        extra = "".join(f" {name}={value}" for name, value in self.where)
+        return f"{self.sender} -> {self.receiver}: {self.says}{extra}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One after the other."""
+
+    parts: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of them."""
+
+    parts: tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Again and again, `least` times or more."""
+
+    part: Pattern
+    least: int = 0
+
+
+Pattern: TypeAlias = Step | Sequence | Choice | Repeat
+
+
+def sequence(*parts: Pattern) -> Sequence:
+    """One after the other."""
+    return Sequence(parts)
+
+
+def choice(*parts: Pattern) -> Choice:
+    """One of them."""
+    return Choice(parts)
+
+
+def repeat(*parts: Pattern, least: int = 0) -> Repeat:
+    """The sequence of these, again and again."""
+    return Repeat(Sequence(parts), least)
+
+
+def maybe(*parts: Pattern) -> Choice:
+    """The sequence of these, or nothing."""
+    return Choice((Sequence(parts), Sequence(())))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a flow says about messages."""
+
+    state: Literal["complete", "open", "violated"]
+    """At an end of the flow; on its way; or off it."""
+    position: int | None = None
+    """Of the first message that is not what should come."""
+    message: Message | None = None
+    expected: tuple[str, ...] = ()
+    """What could come next, or should have come instead."""
+
+    @property
+    def conforms(self) -> bool:
+        """Whether all messages were what should come."""
+        return self.state != "violated"
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A protocol between several who take part."""
+
+    name: str
+    about: str
+    """What it is for, in a sentence."""
+    pattern: Pattern
+    roles: tuple[tuple[str, str], ...] = ()
+    """Roles that are bound, and to what name or kind."""
+
+    def watch(self, **roles: str) -> FlowWatch:
+        """Return what judges messages as they come; `roles` binds roles to names or kinds of actors."""
+        return FlowWatch(self, {**dict(self.roles), **roles})
+
+    def check(self, messages: Iterable[Message], **roles: str) -> Verdict:
+        """Judge messages that are there."""
+        watch = self.watch(**roles)
+        for message in messages:
+            if not watch.see(message).conforms:
+                break
+        return watch.verdict
+
+
+# ---------------------------------------------------------------- the automaton
+
+_Bindings: TypeAlias = tuple[tuple[str, str], ...]
+_State: TypeAlias = tuple[int, _Bindings]
+
+
+@dataclass(slots=True)
+class _Automaton:
+    """Numbered states, with steps between them, and ways that need no message."""
+
+    steps: list[tuple[Step, int] | None] = field(default_factory=list["tuple[Step, int] | None"])
+    """By state, the step out of it and where that leads."""
+    ways: list[list[tuple[int, frozenset[str]]]] = field(default_factory=list["list[tuple[int, frozenset[str]]]"])
+    """By state, where one gets without a message, and which roles are free from then on."""
+
+    def new(self) -> int:
+        self.steps.append(None)
+        self.ways.append([])
+        return len(self.steps) - 1
+
+    def way(self, start: int, end: int, freed: frozenset[str] = frozenset()) -> None:
+        self.ways[start].append((end, freed))
+
+    def build(self, pattern: Pattern, start: int, outside: frozenset[str]) -> int:
+        """Add a pattern that begins in a state, and return the state it ends in. `outside` are the roles of the rest."""
+        match pattern:
+            case Step():
+                end = self.new()
+                self.steps[start] = (pattern, end)
+                return end
+            case Sequence(parts):
+                return self._sequence(parts, start, outside)
+            case Choice(parts):
+                end = self.new()
+                for part in parts:
+                    entry = self.new()
+                    self.way(start, entry)
+                    self.way(self.build(part, entry, outside), end)
+                return end
+            case Repeat(part, least):
+                return self._repeat(part, least, start, outside)
+
+    def _sequence(self, parts: tuple[Pattern, ...], start: int, outside: frozenset[str]) -> int:
+        for part in parts:
+            entry = self.new()
+            self.way(start, entry)
+            start = self.build(part, entry, outside)
+        return start
+
+    def _repeat(self, part: Pattern, least: int, start: int, outside: frozenset[str]) -> int:
+        freed = roles_of(part) - outside
+        for _ in range(least):
+            entry = self.new()
+            self.way(start, entry, freed)
+            start = self.build(part, entry, outside)
+        entry, end = self.new(), self.new()
+        self.way(start, entry, freed)
+        self.way(start, end)
+        last = self.build(part, entry, outside)
+        self.way(last, entry, freed)
+        self.way(last, end)
+        return end
+
+    def closure(self, states: Iterable[_State]) -> dict[_State, None]:
+        """Return the states that one is in without a further message."""
+        found: dict[_State, None] = dict.fromkeys(states)
+        todo = list(found)
+        while todo:
+            number, bindings = todo.pop()
+            for following, freed in self.ways[number]:
+                kept = tuple(pair for pair in bindings if pair[0] not in freed) if freed else bindings
+                state = (following, kept)
+                if state not in found:
+                    found[state] = None
+                    todo.append(state)
+        return found
+
+
+def roles_of(pattern: Pattern) -> frozenset[str]:
+    """Return the roles that a pattern speaks of."""
+    return frozenset(role for step in steps_of(pattern) for role in (step.sender, step.receiver))
+
+
+def steps_of(pattern: Pattern) -> Iterator[Step]:
+    """Yield the steps of a pattern."""
+    match pattern:
+        case Step():
+            yield pattern
+        case Sequence(parts) | Choice(parts):
+            for part in parts:
+                yield from steps_of(part)
+        case Repeat(part):
+            yield from steps_of(part)
+
+
+def _outside(pattern: Pattern) -> frozenset[str]:
+    """Return the roles that stand outside of any repetition."""
+    match pattern:
+        case Step():
+            return frozenset((pattern.sender, pattern.receiver))
+        case Sequence(parts) | Choice(parts):
+            return frozenset(role for part in parts for role in _outside(part))
+        case Repeat():
+            return frozenset()
+
+
+# ---------------------------------------------------------------- messages as a flow sees them
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A message as a flow sees it."""
+
+    sender: str
+    receiver: str
+    type: str
+    kind: str
+    data: Mapping[str, Json]
+
+
+class _Reader:
+    """Reads messages one by one, and remembers the calls, whose results say less than they mean."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Message] = {}
+
+    def read(self, message: Message) -> Event | None:
+        if message.lane == "effect":
+            return None
+        match message.payload:
+            case OptionCallPayload() as call:
+                self._calls[call.invocation_id] = message
+                return Event(message.policy, _receiver(message), call.option_name, message.kind, call.arguments)
+            case OptionResultPayload() as result:
+                return self._result(message, result)
+            case _:
+                type_, data = _told(message)
+                return Event(message.policy, _receiver(message), type_, message.kind, data)
+
+    def _result(self, message: Message, result: OptionResultPayload) -> Event:
+        call = self._calls.get(result.invocation_id)
+        sender = message.policy if call is None else _receiver(call)
+        receiver = message.to[0] if message.to else "" if call is None else call.policy
+        type_ = "ERROR" if result.is_error else response_type_of(self._asked(call, result.option_name))
+        data = result.result if isinstance(result.result, JsonObject) else JsonObject({})
+        return Event(sender, receiver, type_, message.kind, data)
+
+    def _asked(self, call: Message | None, option: str) -> str:
+        """Return what was asked for; by a RETRY, what its original asked for."""
+        if option == "RETRY" and call is not None and isinstance(call.payload, OptionCallPayload):
+            original = self._calls.get(str(call.payload.arguments.get("original_message_id")))
+            if original is not None and isinstance(original.payload, OptionCallPayload):
+                return original.payload.option_name
+        return option
+
+
+def _receiver(message: Message) -> str:
+    """Return whom a message is for; a call that is addressed to nobody is for its option."""
+    if message.to:
+        return message.to[0]
+    return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else ""
+
+
+def _told(message: Message) -> tuple[str, Mapping[str, Json]]:
+    match message.parts:
+        case (DataPart(data=JsonObject() as told),) if message.lane == "control":
+            type_, data = told.get("type"), told.get("data")
+            if isinstance(type_, str) and isinstance(data, JsonObject):
+                return type_, data
+        case _:
+            pass
+    return "MESSAGE", JsonObject({})
+
+
+# ---------------------------------------------------------------- watching
+
+
+class FlowWatch:
+    """Judges messages by a flow, one by one."""
+
+    def __init__(self, flow: Flow, roles: Mapping[str, str]) -> None:
+        self.flow = flow
+        self._roles = roles
+        self._reader = _Reader()
+        self._automaton = _Automaton()
+        start = self._automaton.new()
+        self._end = self._automaton.build(flow.pattern, start, _outside(flow.pattern))
+        self._alphabet = frozenset(step.says for step in steps_of(flow.pattern))
+        self._states = self._automaton.closure([(start, ())])
+        self._position = -1
+        self._violation: Verdict | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is to be said so far. A violation stays one."""
+        if self._violation is not None:
+            return self._violation
+        is_complete = any(number == self._end for number, _ in self._states)
+        return Verdict("complete" if is_complete else "open", expected=self._expected())
+
+    def see(self, message: Message) -> Verdict:
+        """Take the next message into account, and say what is to be said so far."""
+        self._position += 1
+        event = self._reader.read(message)
+        if event is None or self._violation is not None or not self._concerns(event):
+            return self.verdict
+        following = [state for number, bound in self._states if (state := self._follow(number, bound, event)) is not None]
+        if not following:
+            self._violation = Verdict("violated", self._position, message, self._expected())
+        else:
+            self._states = self._automaton.closure(following)
+        return self.verdict
+
+    def _concerns(self, event: Event) -> bool:
+        return event.type in self._alphabet or any(_KINDS.get(word) == event.kind for word in self._alphabet)
+
+    def _follow(self, number: int, bound: _Bindings, event: Event) -> _State | None:
+        """Return the state that a message leads to from another, if it leads on."""
+        way = self._automaton.steps[number]
+        if way is None:
+            return None
+        step, end = way
+        if event.type != step.says and _KINDS.get(step.says) != event.kind:
+            return None
+        if any(event.data.get(name) != value for name, value in step.where):
+            return None
+        bindings: _Bindings | None = bound
+        for role, player in ((step.sender, event.sender), (step.receiver, event.receiver)):
+            bindings = None if bindings is None else self._play(role, player, bindings)
+        return None if bindings is None else (end, bindings)
+
+    def _play(self, role: str, player: str, bindings: _Bindings) -> _Bindings | None:
+        """Return the bindings with a role played by somebody; None if it is another's."""
+        if role in self._roles:
+            name = self._roles[role]
+            return bindings if name in (player, player.partition("/")[0]) else None
+        for known, who in bindings:
+            if known == role:
+                return bindings if who == player else None
+        return (*bindings, (role, player))
+
+    def _expected(self) -> tuple[str, ...]:
+        ways = (self._automaton.steps[number] for number, _ in self._states)
+        return tuple(dict.fromkeys(str(way[0]) for way in ways if way is not None))
+
+
+_KINDS = ANYTHING

@@ -1,0 +1,63 @@
+"""Address: where an actor lives, as text of the form `kind/key`."""
+
+from __future__ import annotations
+
+import re
+
+from antiphon.messages import is_name
+
+__all__ = ["SYSTEM", "Address", "system_thread"]
+
+_KIND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", re.ASCII)
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,200}(/[!-~]{1,200})?", re.ASCII)
+"""What most addresses are."""
+
+SYSTEM = "system"
+"""The kind of the machinery's own addresses, and the beginning of its threads."""
+
+
+class Address(str):
+    """`kind/key`, or a kind alone where there is only one of them. It is text: it can be a policy, a receiver, a key."""
+
+    __slots__ = ()
+
+    def __new__(cls, kind: str, key: str = "") -> Address:
+        """Make an address.
+
+        Raises:
+            ValueError: the kind has other characters than ASCII letters, digits and `_.:-`, or the key is no name.
+        """
+        address = super().__new__(cls, f"{kind}/{key}" if key else kind)
+        if _PLAIN.fullmatch(address):
+            return address
+        if not _KIND.fullmatch(kind) or not is_name(str(address)):
+            raise ValueError(f"an address is a kind of ASCII letters, digits and _.:-, and a key that is a name: {address!r}")
+        return address
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address that a text is.
+
+        Raises:
+            ValueError: it is none.
+        """
+        kind, _, key = text.partition("/")
+        if text.endswith("/"):
+            raise ValueError(f"an address has a key after its slash: {text!r}")
+        return cls(kind, key)
+
+    @property
+    def kind(self) -> str:
+        """What lives there: actors of a kind have the same factory."""
+        return self.partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """Which one of its kind."""
+        return self.partition("/")[2]
+
+
+def system_thread(address: str) -> str:
+    """Return the thread of what concerns an actor and no conversation: its failures, restarts, supervision."""
+    return f"{SYSTEM}/{address}"

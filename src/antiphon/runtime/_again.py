@@ -1,0 +1,151 @@
+"""Again: how a message of a thread is delivered another time, and what happens when that was often enough.
+
+A handler that fails is given the message again after the restart, `attempts` times in all. A message that was in hand
+when its process died is given to the next one, `recoveries` times. After that it is parked: its call stays open, with
+the evidence beside it, until a person settles it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from antiphon.errors import FencedError, LedgerError, ParkedError, WithdrawnError
+from antiphon.messages import Json, Message, OptionCallPayload
+from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Record
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._durable import Durable
+    from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._kernel import Kernel
+
+__all__ = ["Again", "Cause", "Standing", "endings"]
+
+_log = logging.getLogger("antiphon.runtime")
+
+Cause: TypeAlias = Literal["failed", "recovered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the open rows of a thread tell about one message."""
+
+    again: tuple[str, ...] = ()
+    """The rows that say it was delivered again."""
+    failed: int = 0
+    """How many of them because its handler had failed."""
+    parked: Message | None = None
+    """The row that parks it."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
+        """Return the standing of a message, by the open calls of its thread."""
+        about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == invocation_id]
+        again = [message.payload for message in about if _option(message) == AGAIN]
+        return cls(
+            again=tuple(row.invocation_id for row in again if isinstance(row, OptionCallPayload)),
+            failed=sum(isinstance(row, OptionCallPayload) and row.arguments.get("cause") == "failed" for row in again),
+            parked=next((message for message in about if _option(message) == PARK), None),
+        )
+
+    def plus(self, id: str, cause: Cause) -> Standing:
+        """Return it with one more delivery."""
+        return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
+
+
+def _option(message: Message) -> str | None:
+    return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
+
+
+def endings(envelope: Envelope) -> list[Message]:
+    """Return the rows that end what was open only for the sake of a message."""
+    thread_id, parent_id = envelope.thread_id or "", envelope.invocation_id
+    rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in envelope.standing.again]
+    return rows + [_abandoned(intent, envelope) for intent in envelope.open_effects]
+
+
+def _abandoned(intent: Message, envelope: Envelope) -> Message:
+    """Return what becomes of an effect whose handler has ended before it: if it must not be done twice, a person looks."""
+    payload, thread_id = intent.payload, envelope.thread_id or ""
+    assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
+    effect, option = payload.invocation_id, payload.option_name
+    if payload.arguments.get("effects") == "once":
+        reason = f"nobody knows whether {option!r} was done: its handler was stopped meanwhile"
+        evidence: dict[str, Json] = {"reason": reason, "to": str(envelope.to), "effect": effect, "option": option}
+        return begun(PARK, park_id(effect), thread_id=thread_id, parent_id=effect, arguments=evidence)
+    reason = "its handler was stopped meanwhile"
+    error: dict[str, Any] = {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
+    return ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, **error)
+
+
+class Again:
+    """What delivers messages another time, or parks them."""
+
+    def __init__(self, kernel: Kernel, durable: Durable) -> None:
+        self._kernel = kernel
+        self._durable = durable
+
+    async def failed(self, envelope: Envelope, reason: str) -> None:
+        """Put a message back whose handler did not end. Whatever the ledger says, this does not raise."""
+        cell = envelope.cell
+        assert cell is not None  # noqa: S101 (it was handled there)
+        try:
+            await self.deliver(cell, envelope, "failed", reason)
+        except FencedError as exc:
+            self._durable.let_go(envelope, exc)
+        except LedgerError as exc:
+            _log.warning("%s: that %s is delivered again cannot be journaled: %s", envelope.to, envelope.type, exc)
+            self.put_back(cell, envelope)
+
+    def put_back(self, cell: Cell, envelope: Envelope) -> None:
+        """Have a message handled again of which that cannot be written down."""
+        envelope.is_unsure = True
+        envelope.reruns += 1
+        envelope.begin_again(cell, envelope.standing)
+        cell.box.put_first(envelope)
+
+    async def deliver(self, cell: Cell, envelope: Envelope, cause: Cause, reason: str) -> None:
+        """Deliver a message another time, or park it if it was often enough.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        if self._is_often_enough(envelope, cause):
+            count = len(envelope.standing.again) + 1
+            await self.park(envelope, f"it was delivered {count} times", {"last": reason})
+            return
+        attempt = len(envelope.standing.again) + 2
+        row = again_id(envelope.invocation_id, attempt)
+        await self._note(AGAIN, row, envelope, {"attempt": attempt, "cause": cause, "reason": reason})
+        envelope.begin_again(cell, envelope.standing.plus(row, cause))
+        self._durable.take_over(envelope)
+        if cause == "failed":
+            cell.box.put_first(envelope)
+        else:
+            cell.box.put_last(envelope)
+        cell.wake()
+
+    def _is_often_enough(self, envelope: Envelope, cause: Cause) -> bool:
+        settings, standing = self._kernel.settings, envelope.standing
+        if cause == "failed":
+            return standing.failed + 1 >= settings.attempts
+        return len(standing.again) - standing.failed >= settings.recoveries
+
+    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None:
+        """Leave a message to a person.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        row = park_id(envelope.invocation_id)
+        await self._note(PARK, row, envelope, {"reason": reason, "to": str(envelope.to), **evidence})
+        self._durable.let_go(envelope, ParkedError(reason, envelope.to))
+
+    async def _note(self, option: str, row: str, envelope: Envelope, arguments: dict[str, Json]) -> None:
+        thread_id = envelope.thread_id or ""
+        note = begun(option, row, thread_id=thread_id, parent_id=envelope.invocation_id, arguments=arguments)
+        await self._kernel.journal.write(thread_id, [note])

@@ -1,0 +1,223 @@
+"""Context: what a handler can do besides computing. Everything it says through here follows from the message it handles.
+
+Thread, exchange, deadline and the number of hops travel by themselves; a deadline can only shrink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from antiphon.errors import DeliveryError
+from antiphon.messages import Json, Message
+from antiphon.protocol import Notice, Reply, Request, Retry
+from antiphon.runtime._effects import Effect, Effects, Run
+from antiphon.runtime._entry import inside, outside
+from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._results import answer_to
+from antiphon.runtime._retry import find_original
+
+if TYPE_CHECKING:
+    from antiphon.runtime._actor import Actor
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._kernel import Kernel
+    from antiphon.runtime._state import ActorState
+    from antiphon.runtime._system import System
+
+__all__ = ["Context"]
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+StateT = TypeVar("StateT")
+
+
+class Context:
+    """A handler's view of the system, for one message."""
+
+    __slots__ = ("_cell", "_envelope")
+
+    def __init__(self, cell: Cell, envelope: Envelope | None) -> None:
+        self._cell = cell
+        self._envelope = envelope
+
+    # ------------------------------------------------------------ what there is
+
+    @property
+    def system(self) -> System:
+        return self._cell.kernel.system
+
+    @property
+    def kernel(self) -> Kernel:
+        """The machinery, for actors that are part of it."""
+        return self._cell.kernel
+
+    def is_current(self, actor: Actor) -> bool:
+        """Whether an actor is still the one that lives here."""
+        return self._cell.actor is actor
+
+    @property
+    def address(self) -> str:
+        """Where the actor lives."""
+        return self._cell.address
+
+    @property
+    def message(self) -> Message:
+        """The message that is handled.
+
+        Raises:
+            RuntimeError: none is: the actor is just beginning.
+        """
+        return self._handled.message
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread that the message is of; None: what is said here is not written down."""
+        return None if self._envelope is None else self._envelope.thread_id
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the message was answered, or passed on."""
+        return self._handled.is_settled
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery of the message this is, from 1."""
+        return self._handled.attempt
+
+    @property
+    def remaining(self) -> float | None:
+        """How many seconds are left until the answer is worthless; None: as many as it takes."""
+        deadline = None if self._envelope is None else self._envelope.deadline
+        return None if deadline is None else max(0.0, deadline - self._cell.kernel.loop.time())
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the actor began."""
+        return self._cell.kernel.loop.time() - self._cell.began
+
+    @property
+    def load(self) -> float:
+        """How full the mailbox is, from 0 to 1."""
+        return self._cell.load
+
+    @property
+    def _handled(self) -> Envelope:
+        if self._envelope is None:
+            raise RuntimeError(f"{self.address}: an actor that is just beginning has no message")
+        return self._envelope
+
+    # ------------------------------------------------------------ saying
+
+    @overload
+    async def ask(self, to: str, said: Request[ReplyT], *, within: float | None = None, key: str | None = None) -> ReplyT: ...
+    @overload
+    async def ask(self, to: str, said: Message, *, within: float | None = None, key: str | None = None) -> Message: ...
+    async def ask(
+        self, to: str, said: Request[Any] | Message, *, within: float | None = None, key: str | None = None
+    ) -> Reply | Message:
+        """Ask an actor and wait for its answer, at most for `within` seconds and until the own deadline.
+
+        In a thread, a handler that runs again after a crash gets the answer that is there instead of asking again. What it
+        asks is known by its number; give it a `key` where the order is left to chance.
+
+        Raises:
+            DeliveryError: there is no answer, or an error; the class says what to do.
+            LedgerError: it could not be written down.
+        """
+        envelope = self._envelope_for(to, said, key)
+        try:
+            return answer_to(said, envelope, await self._cell.kernel.post.ask(envelope, within))
+        except DeliveryError as exc:
+            exc.message_id = envelope.id
+            raise
+
+    async def tell(
+        self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
+    ) -> None:
+        """Tell an actor something, and wait only until it is in its mailbox (in a thread: written down before).
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+            LedgerError: it could not be written down.
+        """
+        await self._cell.kernel.post.tell(self._envelope_for(to, said, key), within)
+
+    async def reply(self, outcome: Any) -> None:
+        """Answer the message now, and go on; what the handler returns is then no answer any more.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self._cell.kernel.post.answer(self._handled, outcome)
+
+    async def forward(self, to: str) -> None:
+        """Pass the message on to another actor, which answers it instead.
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+        """
+        await self._cell.kernel.post.forward(self._handled, to)
+
+    async def retry(self, request: Retry) -> Reply | None:
+        """Handle the message that a RETRY names as if it came now.
+
+        Raises:
+            RefusedError: it was tried often enough, or nobody has it.
+        """
+        original = await find_original(self.kernel, request, self.thread_id)
+        outcome = await self._cell.run(Envelope(original, original.policy, self.address), self)
+        if isinstance(outcome, Message):
+            await self.reply(outcome)
+        return outcome if isinstance(outcome, Reply) else None
+
+    # ------------------------------------------------------------ doing
+
+    async def effect(self, key: str, arguments: Mapping[str, Json], run: Run, *, effects: Effects = "once") -> Any:
+        """Do something to the world once, and return what came of it, as JSON; when the handler runs again, the same.
+
+        `run` is given a key that stays the same over all tries. Outside of a thread it is simply run.
+
+        Raises:
+            EffectFailedError: `run` raised.
+            ParkedError: nobody knows whether it was done, and it must not be done twice; a person settles it.
+            HistoryMismatchError: the handler did something else the last time it ran.
+            LedgerError: it could not be written down.
+        """
+        return await Effect(self.kernel, self._handled, key, arguments, effects).perform(run)
+
+    async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
+        """Have this actor told something after some seconds; in a thread, even by another process.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self.kernel.timers.set(self._handled, self.address, after, notice, key)
+
+    async def state(self, state: ActorState[StateT]) -> StateT:
+        """Return what the thread amounts to, up to and including the message that is handled.
+
+        Raises:
+            RuntimeError: the message is of no thread.
+            LedgerError: it cannot be read.
+        """
+        if self.thread_id is None:
+            raise RuntimeError("a message of no thread has no history: ask in a thread")
+        return await self.kernel.states.get(self.thread_id, self._handled.seq, state)
+
+    # ------------------------------------------------------------ others, and oneself
+
+    def monitor(self, address: str) -> None:
+        """Be told once, by a `Down`, when an actor ends."""
+        self._cell.kernel.bonds.monitor(self.address, address)
+
+    def link(self, address: str) -> None:
+        """Fail when another actor fails, and have it fail when this one does."""
+        self._cell.kernel.bonds.link(self.address, address)
+
+    def stop(self, reason: str = "it is done") -> None:
+        """End after this message; an actor that is `permanent` begins anew."""
+        self._cell.kernel.start(self._cell.kernel.care.leave(self._cell, reason))
+
+    def _envelope_for(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> Envelope:
+        if self._envelope is None:
+            return outside(to, said, None, self.address, None)
+        return inside(to, said, self._envelope, self.address, key)

@@ -1,0 +1,275 @@
+"""Durable: the way of a message that is said in a thread.
+
+It is appended first, then put into the mailbox; its outcome is appended first, then given to whoever waits. So a crash
+leaves an open call, and recovery delivers it again.
+
+What a handler says has an id made of the id of what it handles and a number. So a handler that runs again says the same
+things under the same ids: before it says one, `_recall` looks whether the ledger has it, and takes the answer that is
+there, or waits for the one that is on its way. If the ledger has something else under that id, this is not the code
+that wrote the thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import (
+    ActorStoppedError,
+    AntiphonError,
+    AppendRefusedError,
+    DeliveryError,
+    HistoryMismatchError,
+    LedgerError,
+    LedgerUnavailableError,
+    ParkedError,
+    WithdrawnError,
+)
+from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
+from antiphon.runtime._again import Again, Standing, endings
+from antiphon.runtime._results import error_result, result_of
+from antiphon.runtime._rows import DELIVER, begun, ended
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Record
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._kernel import Kernel
+    from antiphon.runtime._post import Post
+
+__all__ = ["Durable"]
+
+_log = logging.getLogger("antiphon.runtime")
+
+
+class Durable:
+    """What carries messages of threads."""
+
+    def __init__(self, kernel: Kernel, post: Post) -> None:
+        self._kernel = kernel
+        self._journal = kernel.journal
+        self._post = post
+        self.again = Again(kernel, self)
+        self.in_flight: dict[tuple[str, str], Envelope] = {}
+        """By thread and invocation, what was appended and is not settled."""
+
+    # ------------------------------------------------------------ there
+
+    async def say(self, cell: Cell, envelope: Envelope, until: float) -> None:
+        """Append a message to its thread, then deliver it."""
+        if envelope.may_be_known and await self._recall(cell, envelope):
+            return
+        is_said = False
+        try:
+            await self._append(cell, envelope, until)
+            is_said = True
+        except LedgerUnavailableError:
+            self._kernel.recovery.later(_thread(envelope))  # it may have been written
+            raise
+        finally:
+            if not is_said:
+                self.in_flight.pop(_key(envelope), None)
+                envelope.disappoint()
+
+    async def note(self, envelope: Envelope) -> bool:
+        """Append a message that is not delivered, because whoever says it handles it; say whether its outcome is there."""
+        if envelope.parent is not None and envelope.parent.attempt > 1:
+            call, result = await self._recorded(envelope)
+            if call is not None:
+                _check_same(call.message, envelope)
+                envelope.take(call)
+                envelope.standing = envelope.parent.standing  # what it says may be known too
+                if result is not None:
+                    envelope.may_be_known = True
+                    envelope.settle(result)
+                return result is not None
+        (record, *_) = await self._journal.write(_thread(envelope), _said(envelope))
+        envelope.take(record)
+        return False
+
+    async def _append(self, cell: Cell, envelope: Envelope, until: float) -> None:
+        await self._journal.check_budget(_thread(envelope), envelope.to)
+        if not cell.box.reserve():
+            await self._post.room(cell, envelope, until)
+        is_delivered = False
+        try:
+            (record, *_) = await self._journal.write(_thread(envelope), _said(envelope))
+            envelope.take(record)
+            is_delivered = await self._hand_over(cell, envelope)
+        finally:
+            if not is_delivered:
+                cell.box.release()
+
+    def has(self, envelope: Envelope) -> bool:
+        """Whether a message is in hand."""
+        return _key(envelope) in self.in_flight
+
+    async def hand_over(self, cell: Cell, envelope: Envelope) -> None:
+        """Deliver what was appended, however full the mailbox is."""
+        cell.box.waiting += 1
+        if not await self._hand_over(cell, envelope):
+            cell.box.release()
+
+    async def _hand_over(self, cell: Cell, envelope: Envelope) -> bool:
+        """Deliver what was appended; say whether it has taken the room in the mailbox."""
+        self.take_over(envelope)
+        if self._kernel.commands.takes(envelope):
+            self._kernel.commands.give(cell, envelope)
+            return False
+        if cell.state == "stopped":
+            await self._post.put_away(envelope, ActorStoppedError("it takes no more messages", envelope.to))
+            return False
+        self._post.deliver(cell, envelope)
+        return True
+
+    async def _recall(self, cell: Cell, envelope: Envelope) -> bool:
+        """Look whether a message was said before; if so, see to it that its outcome comes."""
+        while True:
+            if (known := self.in_flight.get(_key(envelope))) is not None:
+                _check_same(known.message, envelope)
+                known.share(envelope)
+                return True
+            call, result = await self._recorded(envelope)
+            if self.has(envelope):
+                continue  # somebody began to say it while we were looking
+            if call is None:
+                self.take_over(envelope)
+                return False
+            _check_same(call.message, envelope)
+            if result is None:
+                envelope.take(call)
+                await self.take_up(cell, envelope, "it was said again")
+                return True
+            if not (envelope.is_derived and _is_withdrawn(result)):
+                envelope.settle(result)
+                return True
+            envelope.rename()
+
+    async def _recorded(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
+        """Return what the ledger has of a message and of its outcome."""
+        records = await self._journal.ledger.by_invocation(envelope.invocation_id, thread_id=_thread(envelope))
+        rows = [record for record in records if (record.message.lane == "effect") != envelope.is_call]
+        call = next((row for row in rows if row.message.kind == "option_call"), None)
+        result = next((row.message for row in rows if row.message.kind == "option_result"), None)
+        if call is None or envelope.is_call:
+            return call, result
+        return await self._journal.before(_thread(envelope), call), result
+
+    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> None:
+        """Deliver a message that the ledger has and nobody has in hand.
+
+        Raises:
+            ParkedError: it waits for a person.
+            LedgerError: it could not be written down.
+        """
+        self.take_over(envelope)
+        is_delivered = False
+        try:
+            rows = await self._journal.ledger.open_calls(_thread(envelope))
+            envelope.standing = Standing.of(rows, envelope.invocation_id)
+            if envelope.standing.parked is not None:
+                raise ParkedError("it waits for a person", envelope.to)
+            await self.again.deliver(cell, envelope, "recovered", reason)
+            is_delivered = True
+        finally:
+            if not is_delivered:
+                self.in_flight.pop(_key(envelope), None)
+
+    # ------------------------------------------------------------ and back
+
+    async def answer(self, envelope: Envelope, outcome: Any) -> None:
+        """Append the outcome of a message, then give it to whoever waits."""
+        if envelope.is_call:
+            result = result_of(envelope, outcome)
+            stored = await self._close(envelope, result)
+            envelope.settle(outcome if stored is result else stored)
+        else:
+            await self._close(envelope, _delivered(envelope))
+            envelope.settle(None)
+
+    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None:
+        """Append that a message ends with an error, then give that to whoever waits."""
+        policy = RUNTIME_POLICY if envelope.withdrawn is error else envelope.to
+        row = error_result(envelope, error, policy) if envelope.is_call else _delivered(envelope, error)
+        try:
+            await self._close(envelope, row)
+        except LedgerError as exc:
+            _log.warning("%s: that %s ended with %s cannot be journaled: %s", envelope.to, envelope.type, error.code, exc)
+            self.let_go(envelope, exc)
+            self._kernel.recovery.later(_thread(envelope))
+        else:
+            envelope.fail(error)
+
+    async def _close(self, envelope: Envelope, row: Message) -> Message:
+        """Append the end of a message, and return that as the ledger has it."""
+        if envelope.is_unsure:
+            rows = await self._journal.ledger.open_calls(_thread(envelope))
+            envelope.standing, envelope.is_unsure = Standing.of(rows, envelope.invocation_id), False
+        try:
+            (record, *_) = await self._journal.write(_thread(envelope), [row, *endings(envelope)])
+            stored = record.message
+        except AppendRefusedError:
+            _, found = await self._recorded(envelope)
+            if found is None:
+                raise
+            stored = found  # it was appended before, and the acknowledgement was lost
+        self.in_flight.pop(_key(envelope), None)
+        return stored
+
+    def take_over(self, envelope: Envelope) -> None:
+        """Have a message in hand."""
+        self.in_flight[_key(envelope)] = envelope
+
+    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
+        """Leave a message to whoever has its thread next; whoever waits here gets an error."""
+        self.in_flight.pop(_key(envelope), None)
+        envelope.fail(error)
+
+    async def leave(self, envelope: Envelope, error: AntiphonError) -> None:
+        """Leave a message to the next system, in good order: that it was delivered here is not held against it."""
+        rows = endings(envelope)
+        if rows:
+            try:
+                await self._journal.write(_thread(envelope), rows)
+            except LedgerError as exc:
+                _log.warning("%s: %s", envelope.to, exc)
+        self.let_go(envelope, error)
+
+
+def _thread(envelope: Envelope) -> str:
+    assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
+    return envelope.thread_id
+
+
+def _key(envelope: Envelope) -> tuple[str, str]:
+    return _thread(envelope), envelope.invocation_id
+
+
+def _said(envelope: Envelope) -> list[Message]:
+    """Return the rows that say a message: what is told has one more, which is open until it was handled."""
+    if envelope.is_call:
+        return [envelope.message]
+    return [envelope.message, begun(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id)]
+
+
+def _delivered(envelope: Envelope, error: DeliveryError | None = None) -> Message:
+    outcome: dict[str, Any] = {}
+    if error is not None:
+        outcome = {"is_error": True, "error_type": error.code, "error_message": error.reason, "retryable": error.retryable}
+    return ended(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id, **outcome)
+
+
+def _check_same(recorded: Message, envelope: Envelope) -> None:
+    """Refuse to say something else under the id of what was said.
+
+    Raises:
+        HistoryMismatchError: it is something else.
+    """
+    if recorded.payload != envelope.message.payload or recorded.to != envelope.message.to:
+        reason = f"{envelope.id!r} says {envelope.type} here, and something else in thread {envelope.thread_id!r}"
+        raise HistoryMismatchError(reason, envelope.to)
+
+
+def _is_withdrawn(result: Message) -> bool:
+    payload = result.payload
+    return isinstance(payload, OptionResultPayload) and payload.error_type == WithdrawnError.code

@@ -1,0 +1,322 @@
+"""Envelope: a message on its way to one actor, with what the machinery must know about it.
+
+A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when somebody
+looks. That is half the cost of an ask, and nobody can tell, for both are frozen.
+"""
+
+from __future__ import annotations
+
+import re
+from asyncio import get_running_loop
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from antiphon.errors import ReplyTimeoutError, WithdrawnError
+from antiphon.messages import (
+    DataPart,
+    Json,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    PartsPayload,
+    current_port,
+)
+from antiphon.protocol import Notice, Request
+from antiphon.runtime._again import Standing
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from antiphon.errors import DeliveryError
+    from antiphon.ledger import Record
+    from antiphon.runtime._cell import Cell
+
+__all__ = ["OWN", "Envelope", "Said", "told", "travelled"]
+
+OWN = "antiphon"
+"""The namespace of metadata that is the runtime's own."""
+
+_KEY = re.compile("[^/#~=]{1,200}")
+
+Said: TypeAlias = "Request[Any] | Notice | Message"
+
+
+class Envelope:
+    """A message to one actor. What most messages do not need is set when it is needed: the class has the defaults."""
+
+    thread_id: str | None = None
+    """The conversation that it is journaled in; None: it is gone when it is handled."""
+    seq: int = 0
+    """Its place in the thread."""
+    parent: Envelope | None = None
+    """The message in whose course it was said."""
+    hops: int = 0
+    """How many messages it followed from."""
+    correlation_id: str | None = None
+    deadline: float | None = None
+    """In the event loop's time."""
+    bucket: dict[Envelope, None] | None = None
+    """Where its deadline is kept."""
+    waiter: asyncio.Future[Any] | None = None
+    """Whoever asked; None for what is told."""
+    cell: Cell | None = None
+    """Who has it."""
+    task: asyncio.Task[None] | None = None
+    """What handles it at present."""
+    withdrawn: DeliveryError | None = None
+    """Why nobody wants the answer any more."""
+    was_cancelled: bool = False
+    """Whether what handles it was told to stop."""
+    is_interrupted: bool = False
+    """Whether its handler is being stopped for the actor's sake, to run again."""
+    is_urgent: bool = False
+    """Whether it is a message of the system, which comes before all others."""
+    is_derived: bool = False
+    """Whether its id is made of the id of what its sender handles."""
+    may_be_known: bool = False
+    """Whether the ledger may have it already."""
+    is_settled: bool = False
+    """Whether it was answered, passed on, or put away."""
+    standing: Standing = Standing()
+    """What the journal has about deliveries of it before this one."""
+    reruns: int = 0
+    """How often its handler was run without a row that says so, because there was no ledger to write it to."""
+    is_unsure: bool = False
+    """Whether the ledger may have more about it than its standing says."""
+    open_effects: tuple[Message, ...] = ()
+    """The rows of effects that its handler has begun and not ended."""
+    keys: tuple[str, ...] = ()
+    """The keys that its handler has used."""
+    said_count: int = 0
+    """How many things its handler has said without naming them."""
+    outcome: tuple[Any, BaseException | None] | None = None
+    """What became of it, kept for those who say the same again."""
+    heir: Envelope | None = None
+    """The one that has what whoever waits for this waits for."""
+    sharers: tuple[Envelope, ...] = ()
+    """Others that get the same outcome."""
+
+    def __init__(self, said: Said, sender: str, to: str, id: str | None = None) -> None:
+        self.said: Request[Any] | Notice | None = None
+        self._message: Message | None = None
+        self._id = id
+        if isinstance(said, Message):
+            self._message, self._id = said, said.id
+        else:
+            self.said = said
+        self.sender = sender
+        self.to = to
+
+    def follow(self, parent: Envelope) -> None:
+        """Become something that is said in the course of another message."""
+        self.parent = parent
+        self.hops = parent.hops + 1
+        self.correlation_id = parent.exchange
+
+    @property
+    def id(self) -> str:
+        """The id of the message, which is also the invocation of a typed request."""
+        if self._id is None:
+            self._id = current_port().new_id()
+        return self._id
+
+    @property
+    def invocation_id(self) -> str:
+        """What its result names."""
+        message = self._message
+        return self.id if message is None else message.invocation_id or message.id
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that everything belongs to that is said in its course."""
+        return self.correlation_id or self.id
+
+    @property
+    def key(self) -> str:
+        """What must be handled one after the other has the same."""
+        return self.thread_id or self.sender
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, from 1."""
+        return 1 + len(self.standing.again) + self.reruns
+
+    @property
+    def is_call(self) -> bool:
+        """Whether an answer is due."""
+        return isinstance(self.said, Request) if self._message is None else self._message.kind == "option_call"
+
+    @property
+    def type(self) -> str:
+        """What kind of thing is said: the type of a request or a notice, the option of a call; empty for talk."""
+        if self.said is not None:
+            return self.said.message_type
+        payload = self.message.payload
+        if isinstance(payload, OptionCallPayload):
+            return payload.option_name
+        found = told(self.message)
+        return "" if found is None else found[0]
+
+    @property
+    def data(self) -> Mapping[str, Json]:
+        """The data of a request or a notice, the arguments of a call; empty for talk."""
+        payload = self.message.payload
+        if isinstance(payload, OptionCallPayload):
+            return payload.arguments
+        found = told(self.message)
+        return JsonObject({}) if found is None else found[1]
+
+    @property
+    def message(self) -> Message:
+        """The message, made when first looked at."""
+        if self._message is None:
+            self._message = self._made()
+        return self._message
+
+    def take(self, record: Record) -> None:
+        """Go on with the message as the ledger has it, which may have been redacted."""
+        self.seq = record.seq
+        if record.message is not self._message:
+            self._message, self.said = record.message, None
+
+    def _made(self) -> Message:
+        said, parent = cast("Request[Any] | Notice", self.said), self.parent
+        payload: PartsPayload | OptionCallPayload
+        if isinstance(said, Request):
+            payload = OptionCallPayload(invocation_id=self.id, option_name=said.message_type, arguments=said.to_data())
+        else:
+            payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
+        return Message(
+            id=self.id,
+            policy=str(self.sender),
+            payload=payload,
+            thread_id=self.thread_id,
+            to=(str(self.to),),
+            lane="control",
+            correlation_id=self.exchange,
+            parent_id=None if parent is None else parent.invocation_id,
+            created_at=current_port().now(),
+            metadata=self._own_metadata(),
+        )
+
+    def _own_metadata(self) -> dict[str, dict[str, Json]]:
+        """Return what travels with a message that is written down: when its answer is worthless, and how far it has come."""
+        own: dict[str, Json] = {}
+        if self.deadline is not None:
+            left = self.deadline - get_running_loop().time()
+            own["deadline"] = (current_port().now() + timedelta(seconds=left)).isoformat()
+        if self.hops:
+            own["hops"] = self.hops
+        return {OWN: own} if own else {}
+
+    def derive_id(self, parent: Envelope, key: str) -> None:
+        """Take an id that is the same when the handler of the other message runs again."""
+        self._id = f"{parent.invocation_id}/{key}"
+        self.is_derived = True
+        self.may_be_known = parent.attempt > 1
+
+    def rename(self) -> None:
+        """Take the next id: what was said under this one was withdrawn."""
+        base, mark, count = self.id.rpartition("~")
+        self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+        self._message = None
+
+    def begin_again(self, cell: Cell, standing: Standing) -> None:
+        """Be delivered another time: what its handler says is numbered from the beginning."""
+        self.cell, self.standing = cell, standing
+        self.said_count, self.keys, self.open_effects = 0, (), ()
+
+    def next_key(self, name: str | None = None) -> str:
+        """Return what the next thing is known by that its handler says or does; the same whenever it runs."""
+        if name is None:
+            self.said_count += 1
+            return str(self.said_count)
+        if not _KEY.fullmatch(name) or name.isdigit():
+            raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
+        self.keys += (name,)
+        count = self.keys.count(name)
+        return name if count == 1 else f"{name}={count}"
+
+    # ------------------------------------------------------------ how it ends
+
+    def settle(self, outcome: Any) -> None:
+        """Give the outcome to whoever waits."""
+        self.is_settled = True
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(outcome)
+        if self.may_be_known:
+            self.outcome = (outcome, None)
+        for sharer in self.sharers:
+            sharer.settle(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """Give an error to whoever waits."""
+        self.is_settled = True
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(error)
+        if self.may_be_known:
+            self.outcome = (None, error)
+        for sharer in self.sharers:
+            sharer.fail(error)
+
+    def disappoint(self) -> None:
+        """Let those who share the outcome know that there will be none: it could not be said."""
+        for sharer in self.sharers:
+            sharer.fail(WithdrawnError("whoever said it first could not", self.to))
+
+    def share(self, other: Envelope) -> None:
+        """Let another envelope of the same message have the same outcome."""
+        if self.outcome is not None:
+            outcome, error = self.outcome
+            other.settle(outcome) if error is None else other.fail(error)
+        elif self.waiter is None:
+            self.waiter, other.heir = other.waiter, self
+        else:
+            self.sharers += (other,)
+
+    def pass_on(self, to: str) -> Envelope:
+        """Return the same message for another actor, which gives the outcome to whoever waits for it."""
+        passed = Envelope(self.message, self.sender, to)
+        passed.thread_id, passed.parent, passed.hops = self.thread_id, self.parent, self.hops + 1
+        passed.correlation_id, passed.deadline, passed.seq = self.correlation_id, self.deadline, self.seq
+        passed.waiter, passed.sharers, passed.said, passed.standing = self.waiter, self.sharers, self.said, self.standing
+        self.heir, self.is_settled, self.sharers = passed, True, ()
+        return passed
+
+    def withdraw(self, reason: DeliveryError) -> None:
+        """Let whoever handles it know that nobody wants the answer any more."""
+        if self.heir is not None:
+            self.heir.withdraw(reason)
+        elif self.withdrawn is None and not self.is_settled and not self.sharers:
+            self.withdrawn = reason
+            if self.cell is not None:
+                self.cell.withdraw(self)
+
+    def expire(self) -> None:
+        """Give up waiting: the deadline has passed."""
+        error = ReplyTimeoutError(f"no answer to {self.type} in time", self.to)
+        self.withdraw(error)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_exception(error)
+
+
+def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
+    """Return the type and the data of a message that is told and not asked; None for talk."""
+    match message.parts:
+        case (DataPart(data=JsonObject() as data),) if message.lane == "control" and set(data) == {"type", "data"}:
+            kind, content = data["type"], data["data"]
+            return (kind, content) if isinstance(kind, str) and isinstance(content, JsonObject) else None
+        case _:
+            return None
+
+
+def travelled(message: Message) -> tuple[int, float | None]:
+    """Return how far a message has come that was written down, and its deadline in the event loop's time."""
+    own = message.metadata.get(OWN)
+    hops: Any = own.get("hops", 0) if isinstance(own, JsonObject) else 0
+    deadline: Any = own.get("deadline") if isinstance(own, JsonObject) else None
+    if not isinstance(deadline, str):
+        return hops, None
+    left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
+    return hops, get_running_loop().time() + left

@@ -1,0 +1,121 @@
+"""Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import BudgetExceededError, FencedError, LedgerUnavailableError
+from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record
+from antiphon.messages import Message
+from antiphon.runtime._address import SYSTEM
+
+if TYPE_CHECKING:
+    from antiphon.ledger import ThreadSummary
+
+__all__ = ["Budget", "Journal"]
+
+_DELAYS = (0.05, 0.2, 0.8)
+"""Seconds to wait before an append is tried again that the ledger could not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a thread may use; None is no limit. What would go beyond is refused, what was begun may end."""
+
+    messages: int | None = None
+    tokens: int | None = None
+    """Of model answers, in and out."""
+    cost: Decimal | None = None
+    """In US dollars."""
+
+    def spent_by(self, thread: ThreadSummary) -> str | None:
+        """Return what a thread has used up; None if it has not."""
+        if self.messages is not None and thread.messages >= self.messages:
+            return f"{self.messages} messages"
+        if self.tokens is not None and thread.input_tokens + thread.output_tokens >= self.tokens:
+            return f"{self.tokens} tokens"
+        if self.cost is not None and thread.cost >= self.cost:
+            return f"{self.cost} US dollars"
+        return None
+
+
+class Journal:
+    """The ledger, with an owner's epoch for every thread that was written to."""
+
+    def __init__(self, ledger: Ledger, budget: Budget) -> None:
+        self.ledger = ledger
+        self._budget = budget
+        self._epochs: dict[str, int] = {}
+        self._claims: dict[str, asyncio.Task[int]] = {}
+        self.watchers: list[Callable[[Record], None]] = []
+        """Called with each record that was written."""
+
+    async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
+        """Append messages as the owner of their thread.
+
+        Raises:
+            FencedError: another system has the thread now.
+            LedgerError: the ledger refuses, or cannot be used.
+        """
+        if thread_id.startswith(f"{SYSTEM}/"):
+            more["pattern"] = SYSTEM_PATTERN
+        for delay in _DELAYS:
+            try:
+                records = await self._append(thread_id, messages, more)
+                break
+            except LedgerUnavailableError:
+                await asyncio.sleep(delay)  # the same messages again settle it, whether they were written or not
+        else:
+            records = await self._append(thread_id, messages, more)
+        for watcher in self.watchers:
+            for record in records:
+                watcher(record)
+        return records
+
+    async def _append(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
+        epoch = await self.own(thread_id)
+        try:
+            return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+        except FencedError:
+            self._epochs.pop(thread_id, None)
+            raise
+
+    async def own(self, thread_id: str) -> int:
+        """Return the epoch under which this journal owns a thread; claim it the first time."""
+        if (epoch := self._epochs.get(thread_id)) is not None:
+            return epoch
+        claim = self._claims.get(thread_id)
+        if claim is None:
+            claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id))
+        return await asyncio.shield(claim)  # others may wait for the same
+
+    async def _claim(self, thread_id: str) -> int:
+        try:
+            epoch = self._epochs[thread_id] = await self.ledger.claim(thread_id)
+        finally:
+            del self._claims[thread_id]
+        return epoch
+
+    async def close(self) -> None:
+        """Wait for what is being claimed."""
+        await asyncio.gather(*self._claims.values(), return_exceptions=True)
+
+    async def before(self, thread_id: str, row: Record) -> Record:
+        """Return what stands right before a row."""
+        (record,) = [record async for record in self.ledger.read(thread_id, row.seq - 2, row.seq)]
+        return record
+
+    async def check_budget(self, thread_id: str, address: str) -> None:
+        """Refuse to say more in a thread that has used up its budget.
+
+        Raises:
+            BudgetExceededError: it has.
+        """
+        if self._budget == Budget() or (thread := await self.ledger.thread(thread_id)) is None:
+            return
+        if (spent := self._budget.spent_by(thread)) is not None:
+            raise BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)

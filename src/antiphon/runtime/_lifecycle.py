@@ -1,0 +1,133 @@
+"""How an actor ends and begins anew: halt, restart, stop. Each is safe to do twice.
+
+To halt is to let what is being handled end within the grace that the actor has, and to interrupt it then. What was
+interrupted is not lost: in a thread it is delivered to the next actor, outside of one it is answered with an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from antiphon.errors import ActorFailedError, ActorStoppedError
+
+if TYPE_CHECKING:
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._envelope import Envelope
+
+__all__ = ["empty", "halt", "restart", "resume", "stop", "suspend"]
+
+_log = logging.getLogger("antiphon.runtime")
+
+
+async def halt(cell: Cell, grace: float) -> list[Envelope]:
+    """Stop handling messages, and return those that were interrupted."""
+    suspend(cell)
+    if not cell.drains:
+        return []
+    drains = dict(cell.drains)
+    _, late = await asyncio.wait(drains, timeout=grace)
+    handled = {task: envelope for task, envelope in drains.items() if task in late and envelope is not None}
+    for task, envelope in handled.items():
+        envelope.is_interrupted = True
+        task.cancel()
+    _, stubborn = await asyncio.wait(handled, timeout=grace) if handled else ((), ())
+    for task in [task for task in handled if task in stubborn]:
+        _log.error("%s: its handler ignores that it is cancelled", cell.address)
+        error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
+        await cell.kernel.post.put_away(handled.pop(task), error)  # what it may still return is ignored
+    return list(handled.values())
+
+
+async def restart(cell: Cell, reason: str) -> None:
+    """Drop the actor; the next message is handled by a new one."""
+    async with cell.kernel.tree.changing(cell.address):
+        if cell.state != "stopped":
+            await _restart(cell, reason)
+
+
+async def _restart(cell: Cell, reason: str) -> None:
+    interrupted = [] if cell.has_failed else await halt(cell, cell.props.grace)
+    await _end(cell, reason)
+    cell.incarnation += 1
+    cell.drains = None
+    cell.began = cell.kernel.loop.time()
+    for envelope in interrupted:
+        await _interrupted(cell, envelope, reason)
+    for child in cell.kernel.tree.children(cell.address):
+        await restart(cell.kernel.tree.at(child), reason)
+    resume(cell)
+
+
+def suspend(cell: Cell) -> None:
+    """Begin with no further message."""
+    if cell.state == "active":
+        cell.state = "suspended"
+
+
+def resume(cell: Cell) -> None:
+    """Handle messages again."""
+    if cell.state == "suspended":
+        cell.state, cell.has_failed = "active", False
+        if cell.mailbox is not None:
+            for _ in range(min(cell.props.concurrency, cell.mailbox.waiting + 1)):
+                cell.wake()
+
+
+async def stop(cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
+    """End an actor for good. What waited is answered with an error; at a shutdown, threads keep it for the recovery."""
+    async with cell.kernel.tree.changing(cell.address):
+        if cell.state != "stopped":
+            await _stop(cell, reason, is_shutdown=is_shutdown)
+
+
+async def _stop(cell: Cell, reason: str, *, is_shutdown: bool) -> None:
+    for child in reversed(cell.kernel.tree.children(cell.address)):
+        below = cell.kernel.tree.at(child)
+        if below.is_untouched:
+            below.state = "stopped"
+        else:
+            await stop(below, reason, is_shutdown=is_shutdown)
+    interrupted = await halt(cell, cell.props.grace)
+    cell.state = "stopped"
+    cell.kernel.tree.forget(cell.address)
+    await _end(cell, reason)
+    for envelope in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
+        await _turn_away(envelope, reason, is_shutdown=is_shutdown)
+
+
+async def empty(cell: Cell, reason: str) -> None:
+    """Answer everything that waits with an error."""
+    for envelope in [] if cell.mailbox is None else cell.mailbox.close():
+        await _turn_away(envelope, reason, is_shutdown=False)
+
+
+async def _end(cell: Cell, reason: str) -> None:
+    actor, cell.actor = cell.actor, None
+    if actor is None or cell.has_failed:
+        return
+    try:
+        await actor.stopped(reason)
+    except Exception:  # noqa: BLE001 (an actor that cannot end in good order ends all the same)
+        _log.exception("%s: stopped() raised", cell.address)
+
+
+async def _interrupted(cell: Cell, envelope: Envelope, reason: str) -> None:
+    envelope.is_interrupted = False
+    post = cell.kernel.post
+    if envelope.thread_id is None:
+        await post.put_away(envelope, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address))
+    else:
+        await post.durable.again.failed(envelope, f"interrupted by a restart: {reason}")
+    cell.box.done(envelope)
+
+
+async def _turn_away(envelope: Envelope, reason: str, *, is_shutdown: bool) -> None:
+    error = ActorStoppedError(f"it has stopped: {reason}", envelope.to)
+    cell = envelope.cell
+    assert cell is not None  # noqa: S101 (it was in its mailbox)
+    if is_shutdown and envelope.thread_id is not None:
+        await cell.kernel.post.durable.leave(envelope, error)
+    else:
+        await cell.kernel.post.put_away(envelope, error)

@@ -1,0 +1,233 @@
+"""Post: how a message gets to its actor and an answer back.
+
+Outside of a thread a message goes straight into the mailbox. It is handled at most once, and gone if the process dies.
+What is said in a thread goes through the journal on its way, there and back: see `_durable.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import (
+    ActorFailedError,
+    ActorStoppedError,
+    DeliveryError,
+    HopLimitError,
+    MailboxFullError,
+    WithdrawnError,
+)
+from antiphon.protocol import Heartbeat
+from antiphon.runtime._context import Context
+from antiphon.runtime._durable import Durable
+
+if TYPE_CHECKING:
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._kernel import Kernel
+
+__all__ = ["Post"]
+
+
+class Post:
+    """What carries messages to cells, and answers back."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._loop = kernel.loop
+        self._deadlines = kernel.deadlines
+        self._within, self._hop_limit = kernel.settings.within, kernel.settings.hop_limit
+        self.durable = Durable(kernel, self)
+        self._recent = kernel.recent
+
+    # ------------------------------------------------------------ sending
+
+    async def ask(self, envelope: Envelope, within: float | None) -> Any:
+        """Deliver a message and wait for its outcome.
+
+        Raises:
+            DeliveryError: there is none.
+        """
+        deadline = envelope.deadline = self._until(envelope, within)
+        if self._kernel.remote is not None and self._is_elsewhere(envelope):
+            return await self._kernel.remote.ask(envelope, deadline)
+        cell, parent = self._find(envelope), envelope.parent
+        if parent is not None:
+            if parent.cell is cell:
+                return await self._ask_itself(cell, envelope)
+            _check_circle(cell, parent)
+        waiter = envelope.waiter = self._loop.create_future()
+        try:
+            if envelope.thread_id is not None:
+                await self.durable.say(cell, envelope, deadline)
+            elif not (envelope.may_be_known and self._recent.knows(envelope)) and not self._deliver_at_once(cell, envelope):
+                await self._hand_over(cell, envelope, deadline)
+            self._deadlines.add(envelope, deadline)
+            return await waiter
+        except asyncio.CancelledError:
+            self._give_up(envelope)
+            raise
+        finally:
+            if envelope.bucket is not None:
+                envelope.bucket.pop(envelope, None)
+
+    async def _ask_itself(self, cell: Cell, envelope: Envelope) -> Any:
+        """Have an actor handle what it asks itself, at once: in its mailbox, it would wait for itself."""
+        envelope.cell = cell
+        if envelope.thread_id is not None and await self.durable.note(envelope):
+            return envelope.outcome[0] if envelope.outcome else None
+        try:
+            outcome = await cell.run(envelope, Context(cell, envelope))
+        except DeliveryError as exc:
+            await self.put_away(envelope, exc)
+            raise
+        await self.answer(envelope, outcome)
+        return outcome
+
+    async def tell(self, envelope: Envelope, within: float | None) -> None:
+        """Deliver a message, and wait for no outcome: the time is for the delivery, not for what follows from it.
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+        """
+        until = self._until(envelope, within)
+        if self._kernel.remote is not None and self._is_elsewhere(envelope):
+            await self._kernel.remote.ask(envelope, until)
+            return
+        cell = self._find(envelope)
+        if envelope.thread_id is not None:
+            await self.durable.say(cell, envelope, until)
+        elif not (envelope.may_be_known and self._recent.knows(envelope)):
+            await self._hand_over(cell, envelope, until)
+
+    async def _hand_over(self, cell: Cell, envelope: Envelope, until: float) -> None:
+        """Put a message into the mailbox of its actor, as soon as there is room."""
+        if type(envelope.said) is Heartbeat or (envelope.said is None and envelope.type == Heartbeat.message_type):
+            envelope.cell = cell
+            cell.box.put_urgent(envelope)
+            cell.wake()
+            return
+        if not cell.box.reserve():
+            await self.room(cell, envelope, until)
+        self.deliver(cell, envelope)
+
+    def _is_elsewhere(self, envelope: Envelope) -> bool:
+        """Whether another system must have the actor. The actors of one thread are in one system, which writes it."""
+        return not self._kernel.tree.has(envelope.to) and (envelope.parent is None or envelope.thread_id is None)
+
+    def _until(self, envelope: Envelope, within: float | None) -> float:
+        """Return until when to wait: at most as long as whoever waits for the one who says this."""
+        parent = envelope.parent
+        own = self._loop.time() + (self._within if within is None else within)
+        if parent is None or parent.deadline is None:
+            return own
+        return parent.deadline if within is None else min(own, parent.deadline)
+
+    def _find(self, envelope: Envelope) -> Cell:
+        try:
+            if envelope.hops > self._hop_limit:
+                raise HopLimitError(f"it followed from {envelope.hops} other messages", envelope.to)
+            cell = self._kernel.tree.at(envelope.to)
+            if cell.state == "stopped":
+                raise ActorStoppedError("it takes no more messages", envelope.to)
+        except DeliveryError as exc:
+            self._kernel.dead.add(envelope, exc.code, exc.reason)
+            raise
+        return cell
+
+    async def room(self, cell: Cell, envelope: Envelope, until: float) -> None:
+        """Wait for room in a mailbox, at most until a time."""
+        full = MailboxFullError(f"{cell.props.capacity} messages wait", envelope.to)
+        if envelope.sender == cell.address:
+            raise full  # it would wait for itself
+        try:
+            async with asyncio.timeout_at(until):
+                await cell.box.room()
+        except TimeoutError:
+            raise full from None
+        if cell.state == "stopped":
+            raise ActorStoppedError("it takes no more messages", envelope.to)
+
+    def _deliver_at_once(self, cell: Cell, envelope: Envelope) -> bool:
+        """Put a plain request into a mailbox that has room; say whether that could be done."""
+        box = cell.mailbox
+        said = envelope.said
+        if box is None or said is None or type(said) is Heartbeat or not box.reserve():
+            return False
+        envelope.cell = cell
+        box.put(envelope)
+        cell.wake()
+        return True
+
+    def deliver(self, cell: Cell, envelope: Envelope) -> None:
+        """Put a message into the mailbox, where room was taken for it."""
+        envelope.cell = cell
+        cell.box.put(envelope)
+        cell.wake()
+
+    def _give_up(self, envelope: Envelope) -> None:
+        """Withdraw what was asked for by someone who was cancelled; unless that one is only made to begin anew."""
+        parent = envelope.parent
+        if parent is not None and parent.is_interrupted and envelope.thread_id is not None:
+            envelope.waiter = None
+        else:
+            envelope.withdraw(WithdrawnError("whoever asked was cancelled", envelope.to))
+
+    def watch(self, envelope: Envelope) -> None:
+        """Let a message expire that nobody waits for here."""
+        if envelope.deadline is not None:
+            self._deadlines.add(envelope, envelope.deadline)
+
+    # ------------------------------------------------------------ how it ends
+
+    async def answer(self, envelope: Envelope, outcome: Any) -> None:
+        """Give the outcome of a message to whoever waits."""
+        if envelope.thread_id is None:
+            envelope.settle(outcome)
+        else:
+            await self.durable.answer(envelope, outcome)
+
+    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None:
+        """End a message with an error; one that nobody waits for is a dead letter."""
+        if envelope.is_settled:
+            return
+        if envelope.waiter is None and not envelope.is_call:
+            self._kernel.dead.add(envelope, error.code, error.reason)
+        if envelope.thread_id is None:
+            envelope.fail(error)
+        else:
+            await self.durable.put_away(envelope, error)
+
+    async def failed(self, envelope: Envelope, reason: str, error: BaseException) -> None:
+        """See to a message whose handler has failed: in a thread it is delivered again after the restart."""
+        if envelope.is_settled:
+            return
+        if envelope.thread_id is not None:
+            await self.durable.again.failed(envelope, reason)
+            return
+        wrapped = ActorFailedError(reason, envelope.to)
+        wrapped.__cause__ = error
+        await self.put_away(envelope, wrapped)
+
+    async def forward(self, envelope: Envelope, to: str) -> None:
+        """Pass a message on, to be answered by another actor."""
+        passed = envelope.pass_on(to)
+        try:
+            cell = self._find(passed)
+            if not cell.box.reserve():
+                await self.room(cell, passed, self._until(passed, None))
+        except DeliveryError as exc:
+            await self.put_away(passed, exc)
+            raise
+        if passed.thread_id is not None:
+            self.durable.take_over(passed)
+        self.deliver(cell, passed)
+
+
+def _check_circle(cell: Cell, parent: Envelope) -> None:
+    """Refuse to ask an actor that waits, perhaps through others, for the answer to this."""
+    asking: Envelope | None = parent
+    while asking is not None:
+        if asking.cell is cell and cell.props.concurrency == 1:
+            raise HopLimitError("it waits for whoever asks it: they ask in a circle", cell.address)
+        asking = asking.parent if asking.waiter is not None else None

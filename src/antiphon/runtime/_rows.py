@@ -1,0 +1,84 @@
+"""The journal's own rows: calls and results in the lane `effect`, which say what was begun and what came of it.
+
+Each is a call that stays open as long as the thing is not settled, so that the open calls of a thread are all that
+recovery needs to read. `parent_id` is the invocation that the row is about. They have no time of their own: the ledger
+says when it took them in.
+
+| option | open while |
+|---|---|
+| `DELIVER` | a message that was told has not been handled; it stands right before this row |
+| `AGAIN` | a message was delivered again, and has not been handled; there is one for each time |
+| `PARK` | a person must settle a message |
+| `TIMER` | a timer runs |
+| any other | an effect was begun, and its outcome is not known |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    Json,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+)
+
+__all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "ended", "park_id"]
+
+DELIVER: Final = "DELIVER"
+AGAIN: Final = "AGAIN"
+PARK: Final = "PARK"
+TIMER: Final = "TIMER"
+
+
+def again_id(invocation_id: str, attempt: int) -> str:
+    """Return the invocation of the row that says which delivery of a message this is."""
+    return f"{invocation_id}#{attempt}"
+
+
+def park_id(invocation_id: str) -> str:
+    """Return the invocation of the row that parks a message."""
+    return f"{invocation_id}#park"
+
+
+def begun(
+    option: str,
+    invocation_id: str,
+    *,
+    thread_id: str,
+    parent_id: str | None = None,
+    arguments: Mapping[str, Json] | None = None,
+    policy: str = RUNTIME_POLICY,
+) -> Message:
+    """Return the row that says something was begun. The same thing gives the same row, so that it can be appended twice."""
+    return Message(
+        id=f"{invocation_id}@begun",
+        policy=str(policy),
+        payload=OptionCallPayload(invocation_id=invocation_id, option_name=option, arguments=arguments or {}),
+        thread_id=thread_id,
+        lane="effect",
+        parent_id=parent_id,
+    )
+
+
+def ended(
+    option: str,
+    invocation_id: str,
+    *,
+    thread_id: str,
+    parent_id: str | None = None,
+    policy: str = RUNTIME_POLICY,
+    **outcome: Any,
+) -> Message:
+    """Return the row that says what came of it; `outcome` are the fields of the result."""
+    return Message(
+        id=f"{invocation_id}@ended",
+        policy=str(policy),
+        payload=OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome),
+        thread_id=thread_id,
+        lane="effect",
+        parent_id=parent_id,
+    )

@@ -1,0 +1,171 @@
+"""Supervisor: an actor that decides what becomes of others when they fail, and has it done by messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from antiphon.errors import DeliveryError, LedgerUnavailableError
+from antiphon.protocol import (
+    ErrorAcknowledged,
+    ErrorNotification,
+    Heartbeat,
+    Restart,
+    Stop,
+    Supervise,
+    SupervisionStarted,
+)
+from antiphon.runtime._actor import Actor, handles
+from antiphon.runtime._codes import BLOCKED
+from antiphon.runtime._context import Context
+from antiphon.runtime._lifecycle import empty, restart, resume, stop, suspend
+from antiphon.runtime._supervision import Decision, Supervision, concerned, decide
+
+if TYPE_CHECKING:
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._kernel import Kernel
+
+__all__ = ["Supervisor"]
+
+_TAKEN: dict[str, Literal["restart", "stop", "escalate", "ignore"]] = {
+    "restart": "restart",
+    "replace": "restart",
+    "stop": "stop",
+    "escalate": "escalate",
+    "ignore": "ignore",
+}
+
+
+class _Escalation(Exception):  # noqa: N818 (the failure of a supervisor is that it gives up)
+    """A supervisor gives up, and its own supervisor decides."""
+
+
+class Supervisor(Actor):
+    """Looks after the actors that were spawned under its address."""
+
+    concurrency = 1000  # a restart may wait a while; others that fail meanwhile must not
+
+    def __init__(self, supervision: Supervision = Supervision()) -> None:  # noqa: B008 (frozen)
+        self.supervision = supervision
+        self._histories: dict[str, tuple[float, ...]] = {}
+
+    async def started(self, context: Context) -> None:
+        if self.supervision.heartbeat is not None:
+            context.kernel.start(self._beat(context, self.supervision.heartbeat))
+
+    # ------------------------------------------------------------ deciding
+
+    @handles
+    async def child_failed(self, notification: ErrorNotification, context: Context) -> ErrorAcknowledged | None:
+        """Decide what becomes of an actor that has failed, have it done, and only then acknowledge."""
+        kernel, address = context.kernel, notification.actor_id
+        cell = kernel.tree.at(address) if kernel.tree.has(address) else None
+        if cell is None or _is_past(cell, notification) or cell.state == "stopped":
+            return ErrorAcknowledged(actor_id=address, action_taken="ignore", error_logged=True)
+        decision = self._decide(cell, kernel, blocked=notification.error_code == BLOCKED)
+        acknowledged = ErrorAcknowledged(actor_id=address, action_taken=_TAKEN[decision.action], error_logged=True)
+        if decision.action == "escalate":
+            await context.reply(acknowledged)
+            raise _Escalation(f"{address} fails too often: {notification.error_message}")
+        await self._carry_out(decision, address, notification.error_message, context)
+        return acknowledged
+
+    def _decide(self, cell: Cell, kernel: Kernel, *, blocked: bool) -> Decision:
+        key = cell.address if self.supervision.strategy == "one_for_one" else ""
+        decision = decide(
+            self.supervision,
+            cell.props.restart,
+            self._histories.get(key, ()),
+            now=kernel.loop.time(),
+            chance=kernel.port.random(),
+            blocked=blocked,
+        )
+        self._histories[key] = decision.history
+        return decision
+
+    async def _carry_out(self, decision: Decision, address: str, reason: str, context: Context) -> None:
+        kernel = context.kernel
+        match decision.action:
+            case "ignore":
+                resume(kernel.tree.at(address))
+            case "stop":
+                try:
+                    await context.ask(address, Stop(actor_id=address, reason=reason))
+                except LedgerUnavailableError:
+                    await stop(kernel.tree.at(address), reason)
+            case _:
+                await asyncio.sleep(decision.delay)
+                if decision.action == "replace":
+                    await empty(kernel.tree.at(address), reason)
+                children = kernel.tree.children(context.address)
+                await self._restart(concerned(self.supervision.strategy, children, address), reason, context)
+
+    async def _restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
+        """Have actors begin anew, in their order. None of them goes on while another is still the old one."""
+        cells = [context.kernel.tree.at(address) for address in addresses]
+        for cell in cells:
+            suspend(cell)
+        try:
+            for cell in cells:
+                try:
+                    await context.ask(cell.address, Restart(actor_id=cell.address, reason=reason))
+                except LedgerUnavailableError:
+                    await restart(cell, reason)  # what cannot be written down is done all the same
+        finally:
+            for cell in cells:  # one that was begun anew by another process was only suspended
+                if not cell.has_failed:
+                    resume(cell)
+
+    # ------------------------------------------------------------ watching
+
+    @handles
+    async def watch(self, request: Supervise, context: Context) -> SupervisionStarted:
+        """Look after an actor from now on."""
+        context.kernel.tree.adopt(request.actor_id, context.address)
+        return SupervisionStarted(actor_id=request.actor_id)
+
+    async def _beat(self, context: Context, interval: float) -> None:
+        """Ask the children again and again whether they live, as long as this is the supervisor."""
+        missed: dict[str, int] = {}
+        loop = context.kernel.loop
+        while True:
+            due = loop.time() + interval
+            await asyncio.sleep(interval)
+            if not context.is_current(self):
+                return
+            if loop.time() - due > interval / 2:
+                continue  # the event loop was blocked: nobody could have answered
+            children = context.kernel.tree.children(context.address)
+            await asyncio.gather(*(self._feel(child, missed, context, interval) for child in children))
+
+    async def _feel(self, child: str, missed: dict[str, int], context: Context, interval: float) -> None:
+        cell = context.kernel.tree.cells.get(child)
+        if cell is None or cell.state != "active":
+            missed.pop(child, None)
+            return
+        try:
+            await context.system.ask(child, Heartbeat(), within=interval, sender=context.address)
+        except DeliveryError as exc:
+            missed[child] = missed.get(child, 0) + 1
+            if missed[child] >= self.supervision.misses:
+                del missed[child]
+                await self._revive(child, exc, context)
+        else:
+            missed.pop(child, None)
+
+    async def _revive(self, child: str, error: DeliveryError, context: Context) -> None:
+        """Treat an actor that does not answer as one that has failed."""
+        notification = ErrorNotification(
+            actor_id=child, error_message="it misses heartbeats", error_code=error.code, details=str(error)
+        )
+        await context.kernel.care.notify(context.address, notification, child)
+
+
+def _is_past(cell: Cell, notification: ErrorNotification) -> bool:
+    """Whether the actor that failed has been begun anew since."""
+    match notification.details:
+        case {"incarnation": int(incarnation)}:
+            return incarnation != cell.incarnation
+        case _:
+            return False

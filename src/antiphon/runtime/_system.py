@@ -1,0 +1,301 @@
+"""System: what a user has of the runtime. It is an `async with` block, and at its end no task of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+
+from antiphon.errors import DeliveryError, UndeliverableError
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Json, Message
+from antiphon.protocol import Message as WireMessage
+from antiphon.protocol import Notice, Reply, Request, Response
+from antiphon.protocol.flows import Flow, Verdict
+from antiphon.runtime._actor import Actor
+from antiphon.runtime._address import SYSTEM, Address
+from antiphon.runtime._entry import outside
+from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._flows import FlowReporter
+from antiphon.runtime._kernel import Kernel
+from antiphon.runtime._lifecycle import stop
+from antiphon.runtime._props import RestartWhen, props_of
+from antiphon.runtime._recovery import Parked, Recovered
+from antiphon.runtime._ref import Ref
+from antiphon.runtime._remote import Remote
+from antiphon.runtime._results import answer_to
+from antiphon.runtime._settings import Settings
+from antiphon.runtime._settlement import Outcome, settle
+from antiphon.runtime._supervision import Supervision
+from antiphon.runtime._supervisor import Supervisor
+from antiphon.runtime._wire import error_response, from_wire
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger, Record
+    from antiphon.runtime._bus import Bus
+    from antiphon.runtime._dead import DeadLetter
+
+__all__ = ["ROOT", "System"]
+
+ROOT = Address(SYSTEM, "root")
+"""The first supervisor, which looks after everybody that has no other."""
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+
+
+class System:
+    """Actors by address, with a ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        *,
+        supervision: Supervision = Supervision(beyond="stop"),  # noqa: B008 (frozen)
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+    ) -> None:
+        """Make a system; within a running event loop, of which it is from then on.
+
+        Without a ledger it has one in memory. `supervision` is that of the actors that have no other supervisor.
+        """
+        self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings)
+        self._kernel.tree.spawn(
+            ROOT, props_of(partial(Supervisor, supervision), supervisor="", concurrency=Supervisor.concurrency)
+        )
+
+    async def __aenter__(self) -> Self:
+        self._kernel.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+        failure = self._kernel.failure
+        if failure is not None:
+            task = asyncio.current_task()
+            if task is not None and isinstance(error, asyncio.CancelledError):
+                task.uncancel()
+            raise failure
+
+    async def join(self, bus: Bus, name: str) -> None:
+        """Be reached by other systems on a bus, and reach them. Spawn the actors, or register their kinds, before.
+
+        Raises:
+            ValueError: another system has the name, or a kind of actors.
+        """
+        remote = Remote(self._kernel, bus, name)
+        await remote.open(self._kernel.tree.kinds())
+        self._kernel.remote = remote
+
+    async def close(self) -> None:
+        """Stop all actors, those begun last first. What threads have not finished is there for the next `recover`."""
+        kernel = self._kernel
+        kernel.is_closing = True
+        if kernel.remote is not None:
+            await kernel.remote.close()
+        kernel.deadlines.close()
+        await stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
+        tasks = tuple(kernel.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await kernel.close()
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._kernel.journal.ledger
+
+    @property
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """The latest messages that nobody will handle."""
+        return self._kernel.dead.kept
+
+    # ------------------------------------------------------------ actors
+
+    def spawn(
+        self,
+        address: str,
+        factory: Callable[[], Actor],
+        *,
+        supervisor: str = ROOT,
+        restart: RestartWhen = "permanent",
+        grace: float = 5.0,
+        concurrency: int | None = None,
+        capacity: int | None = None,
+    ) -> Address:
+        """Begin an actor. The factory, usually its class, is called for the first message, and again after each restart.
+
+        Raises:
+            ValueError: somebody lives there, the supervisor does not exist, or the address is none.
+        """
+        parsed = Address.parse(address)
+        made = props_of(
+            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+        )
+        self._kernel.tree.spawn(parsed, made)
+        return parsed
+
+    def register(
+        self,
+        kind: str,
+        factory: Callable[[], Actor],
+        *,
+        supervisor: str = ROOT,
+        restart: RestartWhen = "permanent",
+        grace: float = 5.0,
+        concurrency: int | None = None,
+        capacity: int | None = None,
+    ) -> None:
+        """Say how the actors of a kind are made: each is begun when the first message for its address comes."""
+        made = props_of(
+            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+        )
+        self._kernel.tree.register(kind, made)
+
+    def supervise(self, address: str, supervision: Supervision, *, supervisor: str = ROOT) -> Address:
+        """Begin a supervisor, to be named when its children are spawned.
+
+        Raises:
+            ValueError: somebody lives there, or its own supervisor does not exist.
+        """
+        return self.spawn(address, partial(Supervisor, supervision), supervisor=supervisor, concurrency=Supervisor.concurrency)
+
+    # ------------------------------------------------------------ saying
+
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Request[ReplyT],
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> ReplyT: ...
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> Message: ...
+    async def ask(
+        self,
+        to: str,
+        said: Request[Any] | Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> Reply | Message:
+        """Ask an actor from outside, and wait for its answer.
+
+        In a thread, everything that follows is written down before it acts. The same `id` again gives the same answer.
+
+        Raises:
+            DeliveryError: there is no answer, or an error; the class says what to do.
+            LedgerError: it could not be written down.
+        """
+        envelope = outside(to, said, thread_id, sender, id)
+        try:
+            return answer_to(said, envelope, await self._kernel.post.ask(envelope, within))
+        except DeliveryError as exc:
+            exc.message_id = envelope.id
+            raise
+
+    async def tell(
+        self,
+        to: str,
+        said: Request[Any] | Notice | Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> None:
+        """Tell an actor something from outside, and wait only until it is in its mailbox (in a thread: written down before).
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+            LedgerError: it could not be written down.
+        """
+        await self._kernel.post.tell(outside(to, said, thread_id, sender, id), within)
+
+    # ------------------------------------------------------------ watching
+
+    def watch(self, watcher: Callable[[Record], None]) -> None:
+        """Have a function called with each message of a thread, as it was written down, right after that."""
+        self._kernel.journal.watchers.append(watcher)
+
+    def watch_flow(self, flow: Flow, report: Callable[[str, Verdict], None], **roles: str) -> None:
+        """Have a function called with the thread and the verdict when a message is not what a flow says should come.
+
+        `roles` binds roles of the flow to names or kinds of actors. Threads that began before are not judged.
+        """
+        self.watch(FlowReporter(flow, report, roles))
+
+    # ------------------------------------------------------------ after a crash
+
+    async def recover(self) -> Recovered:
+        """Take up what another process left open in the ledger. Spawn the actors, or register their kinds, before.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        return await self._kernel.recovery.all()
+
+    async def parked(self) -> tuple[Parked, ...]:
+        """Return the messages that wait for a person.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return await self._kernel.recovery.parked()
+
+    async def settle(
+        self, thread_id: str, invocation_id: str, *, result: Json = None, error: str | None = None, retry: bool = False
+    ) -> None:
+        """Say what becomes of a parked message: its result, an error, or that it shall be tried again.
+
+        Where the outcome of an effect is not known, it is the effect's, and `retry` says that it was not done.
+
+        Raises:
+            ValueError: it is not parked.
+            LedgerError: it could not be written down.
+        """
+        await settle(self._kernel, thread_id, invocation_id, Outcome(result=result, error=error, retry=retry))
+
+    # ------------------------------------------------------------ the protocol's own surface
+
+    async def get_actor(self, address: str) -> Ref:
+        """Return the actor at an address.
+
+        Raises:
+            UndeliverableError: nobody lives there.
+        """
+        return Ref(self, self._kernel.tree.at(address).address)
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
+        """Send a message of the protocol to its receiver, and return the response.
+
+        Raises:
+            ValueError: it has no receiver.
+        """
+        if not message.receiver:
+            raise ValueError("Message must have a receiver")
+        try:
+            actor = await self.get_actor(message.receiver)
+        except UndeliverableError as exc:
+            self._kernel.dead.add(
+                Envelope(from_wire(message, None), message.sender or "unknown", message.receiver), exc.code, exc.reason
+            )
+            return error_response(message, exc)
+        return await actor.receive(message, within=within)

@@ -1,0 +1,90 @@
+"""Timers that survive: something an actor is told later, even if the process that set the timer is gone by then."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from antiphon.errors import DeliveryError, LedgerError
+from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._rows import DELIVER, TIMER, begun, ended
+
+if TYPE_CHECKING:
+    from antiphon.protocol import Notice
+    from antiphon.runtime._kernel import Kernel
+
+__all__ = ["Timers"]
+
+
+class Timers:
+    """The timers that run. Those of threads are rows that stay open until they have rung."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None:
+        """Have an actor told something after some seconds.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        if envelope.thread_id is None:
+            self._kernel.loop.call_later(after, self._tell, address, notice)
+            return
+        row_id = f"{envelope.invocation_id}/{envelope.next_key(key)}"
+        if envelope.attempt > 1 and await self._kernel.journal.ledger.by_invocation(row_id, thread_id=envelope.thread_id):
+            return
+        due = current_port().now() + timedelta(seconds=after)
+        arguments: dict[str, Json] = {
+            "due": due.isoformat(),
+            "to": str(address),
+            "type": notice.message_type,
+            "data": notice.to_data(),
+        }
+        row = begun(TIMER, row_id, thread_id=envelope.thread_id, parent_id=envelope.invocation_id, arguments=arguments)
+        await self._kernel.journal.write(envelope.thread_id, [row])
+        self.arm(row)
+
+    def arm(self, row: Message) -> None:
+        """Let a timer ring when it is due, which may be at once."""
+        due = datetime.fromisoformat(_arguments(row)["due"])
+        left = (due - current_port().now()).total_seconds()
+        self._kernel.loop.call_later(max(0.0, left), self._ring, row, context=self._kernel.context.copy())
+
+    def _tell(self, address: str, notice: Notice) -> None:
+        self._kernel.start(self._kernel.care.inform(address, notice, address))
+
+    def _ring(self, row: Message) -> None:
+        if not self._kernel.is_closing:
+            self._kernel.start(self._deliver(row))
+
+    async def _deliver(self, row: Message) -> None:
+        """End the timer and say what it was set for, in one append; then deliver that."""
+        arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
+        to = arguments["to"]
+        said = Message(
+            id=f"{row_id}!",
+            policy=to,
+            payload=PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
+            thread_id=thread_id,
+            to=(to,),
+            lane="control",
+            parent_id=row.parent_id,
+            created_at=current_port().now(),
+        )
+        rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
+        delivery = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
+        try:
+            _, record, _ = await self._kernel.journal.write(thread_id, [rung, said, delivery])
+            envelope = Envelope(record.message, to, to)
+            envelope.thread_id, envelope.seq = thread_id, record.seq
+            await self._kernel.post.durable.hand_over(self._kernel.tree.at(to), envelope)
+        except (LedgerError, DeliveryError) as exc:
+            self._kernel.log.warning("a timer of %s could not ring: %s", to, exc)
+
+
+def _arguments(row: Message) -> dict[str, Any]:
+    assert isinstance(row.payload, OptionCallPayload)  # noqa: S101 (it was made so)
+    arguments: dict[str, Any] = thaw(row.payload.arguments)
+    return arguments

@@ -1,0 +1,716 @@
+"""What every ledger promises, as checks that a store's tests can call: each is a sentence, run on a fresh ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerError, UnknownThreadError
+from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, ThreadFilter
+from antiphon.messages import (
+    Conversation,
+    MediaPart,
+    Message,
+    MessageBuilder,
+    OptionResultBuilder,
+    PartsPayload,
+    TextPart,
+    Usage,
+    dumps,
+)
+
+__all__ = ["LEDGER_CHECKS", "MakeLedger", "check_ledger"]
+
+MakeLedger: TypeAlias = Callable[[str], AbstractAsyncContextManager[Ledger]]
+"""Opens the ledger of a name; a name that was not given before is an empty one."""
+
+
+async def check_ledger(make: MakeLedger, *, is_durable: bool = True, only: str | None = None) -> None:
+    """Check what a ledger promises. `is_durable`: opening a name again gives the same ledger again.
+
+    Raises:
+        AssertionError: a promise is broken; it says which.
+    """
+    chosen = {only: LEDGER_CHECKS[only]} if only is not None else LEDGER_CHECKS
+    for name, check in chosen.items():
+        if name in _DURABLE and not is_durable:
+            continue
+        try:
+            await check(_Opener(make, name))
+        except Exception as exc:
+            sentence = name.replace("_", " ")
+            raise AssertionError(f"not so: {sentence}: {exc}") from exc
+
+
+class _Opener:
+    """Opens one ledger, as often as wanted."""
+
+    def __init__(self, make: MakeLedger, name: str) -> None:
+        self._make = make
+        self._name = name
+
+    def __call__(self) -> AbstractAsyncContextManager[Ledger]:
+        return self._make(self._name)
+
+
+_Check: TypeAlias = Callable[[_Opener], Awaitable[None]]
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def _said(text: str = "hello", **fields: Any) -> Message:
+    return Message(policy="user", payload=PartsPayload(parts=(TextPart(text=text),)), **fields)
+
+
+def _call(option: str = "look", **fields: Any) -> Message:
+    call = MessageBuilder(policy="agent").add_option_call(option, {"at": "it"}).last_option_call
+    return call.model_copy(update=fields)
+
+
+def _result(call: Message, value: Any = 1) -> Message:
+    return OptionResultBuilder.response_to(call).success(value)
+
+
+async def _all(ledger: Ledger, thread_id: str, **bounds: Any) -> list[Record]:
+    return [record async for record in ledger.read(thread_id, **bounds)]
+
+
+async def _some(
+    ledger: Ledger, count: int, after: str | None = None, thread_id: str | None = None
+) -> list[tuple[Record, str]]:
+    found: list[tuple[Record, str]] = []
+    if count:
+        async with asyncio.timeout(10):
+            async for tailed in ledger.tail(after, thread_id=thread_id):
+                found.append((tailed.record, tailed.cursor))
+                if len(found) == count:
+                    break
+    return found
+
+
+def _same(found: object, expected: object) -> None:
+    if found != expected:
+        raise AssertionError(f"found {found!r}, expected {expected!r}")
+
+
+async def _refused(error: type[Exception], doing: Awaitable[object]) -> Any:
+    try:
+        done = await doing
+    except error as exc:
+        return exc
+    raise AssertionError(f"{error.__name__} was expected, and it was done: {done!r}")
+
+
+# ---------------------------------------------------------------- appending
+
+
+async def what_was_appended_comes_back_byte_for_byte(open_: _Opener) -> None:
+    messages = [_said("one", thread_id="t"), _said("two \x00 ☃", metadata={"a": {"b": [1, 2.5, None, 10**30]}}), _call()]
+    async with open_() as ledger:
+        answered = await ledger.append("t", messages)
+        _same([record.seq for record in answered], [1, 2, 3])
+        _same(await _all(ledger, "t"), list(answered))
+        for message, record in zip(messages, answered, strict=True):
+            _same(record.message, message.model_copy(update={"thread_id": "t"}))
+            _same(dumps(record.message), record.body)
+            _same(record.recorded_at.utcoffset(), timedelta(0))
+
+
+async def an_empty_thread_is_no_error(open_: _Opener) -> None:
+    async with open_() as ledger:
+        _same(await _all(ledger, "nobody"), [])
+        head = await ledger.head("nobody")
+        _same((head.seq, head.epoch), (0, 0))
+        _same(await ledger.thread("nobody"), None)
+        _same(await ledger.append("nobody", []), ())
+        _same(await ledger.thread("nobody"), None)
+
+
+async def a_message_of_another_thread_is_refused(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await _refused(ValueError, ledger.append("t", [_said(thread_id="other")]))
+        await _refused(ValueError, ledger.append("not\na name", [_said()]))
+        not_a_message: Any = "hello"
+        await _refused(TypeError, ledger.append("t", [not_a_message]))
+        _same(await _all(ledger, "t"), [])
+
+
+async def the_same_message_again_is_no_news(open_: _Opener) -> None:
+    first, second = _said("one"), _said("two")
+    async with open_() as ledger:
+        (record,) = await ledger.append("t", [first], outbox=[_said("out", to=("x",))])
+        again = await ledger.append("t", [first], expected_version=0, outbox=[_said("out", to=("x",))], status="x")
+        _same(again, (record,))
+        both = await ledger.append("t", [first, second, second])
+        _same([each.seq for each in both], [1, 2, 2])
+        _same(len(await _all(ledger, "t")), 2)
+        _same(len(await ledger.undelivered()), 1)
+
+
+async def an_append_is_there_as_a_whole_or_not_at_all(open_: _Opener) -> None:
+    taken = _said("taken")
+    async with open_() as ledger:
+        await ledger.append("t", [taken])
+        other = taken.model_copy(update={"payload": PartsPayload(parts=(TextPart(text="other"),))})
+        error = await _refused(AppendRefusedError, ledger.append("t", [_said("new"), other], outbox=[_said()], status="x"))
+        _same((error.thread_id, error.message_id), ("t", taken.id))
+        _same(len(await _all(ledger, "t")), 1)
+        _same(await ledger.undelivered(), ())
+        summary = await ledger.thread("t")
+        _same(summary and summary.status, None)
+
+
+async def two_threads_may_use_one_id(open_: _Opener) -> None:
+    message = _said()
+    async with open_() as ledger:
+        await ledger.append("a", [message])
+        (record,) = await ledger.append("b", [message])
+        _same((record.seq, record.message.thread_id), (1, "b"))
+
+
+async def an_expected_version_is_compared(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said()], expected_version=0)
+        await ledger.append("t", [_said()], expected_version=1)
+        error = await _refused(AppendConflictError, ledger.append("t", [_said()], expected_version=1))
+        head = await ledger.head("t")
+        _same((error.expected, error.version, error.hash), (1, 2, head.hash))
+        _same(head.seq, 2)
+
+
+async def of_many_writers_that_expect_one_version_one_wins(open_: _Opener) -> None:
+    async with open_() as ledger:
+        tries = [ledger.append("t", [_said(str(number))], expected_version=0) for number in range(20)]
+        outcomes = await asyncio.gather(*tries, return_exceptions=True)
+        won = [each for each in outcomes if isinstance(each, tuple)]
+        lost = [each for each in outcomes if isinstance(each, AppendConflictError)]
+        _same((len(won), len(lost)), (1, 19))
+
+
+async def what_was_acknowledged_before_stands_before(open_: _Opener) -> None:
+    async def writer(ledger: Ledger, name: str) -> None:
+        last = 0
+        for number in range(10):
+            (record,) = await ledger.append("t", [_said(f"{name} {number}")])
+            if record.seq <= last:
+                raise AssertionError(f"{record.seq} after {last}")
+            last = record.seq
+
+    async with open_() as ledger:
+        await asyncio.gather(*(writer(ledger, str(number)) for number in range(10)))
+        _same([record.seq for record in await _all(ledger, "t")], list(range(1, 101)))
+
+
+# ---------------------------------------------------------------- the door
+
+
+async def a_result_without_its_call_is_refused(open_: _Opener) -> None:
+    call = _call()
+    async with open_() as ledger:
+        error = await _refused(AppendRefusedError, ledger.append("t", [_result(call)]))
+        _same(bool(error.code), True)
+        await ledger.append("elsewhere", [call])
+        await _refused(AppendRefusedError, ledger.append("t", [_result(call)]))
+        await ledger.append("t", [call, _result(call)])
+        _same(len(await _all(ledger, "t")), 2)
+
+
+async def a_second_result_is_refused(open_: _Opener) -> None:
+    call, other = _call(), _call()
+    async with open_() as ledger:
+        await ledger.append("t", [call])
+        await ledger.append("t", [_result(call, 1)])
+        second = await _refused(AppendRefusedError, ledger.append("t", [_result(call, 2)]))
+        both = await _refused(AppendRefusedError, ledger.append("t", [other, _result(other, 1), _result(other, 2)]))
+        _same(second.code, both.code)
+        _same(len(await _all(ledger, "t")), 2)
+
+
+async def a_result_of_another_option_is_refused(open_: _Opener) -> None:
+    call = _call("look")
+    wrong = _result(call)
+    payload = wrong.payload.model_copy(update={"option_name": "listen"})
+    async with open_() as ledger:
+        await ledger.append("t", [call])
+        await _refused(AppendRefusedError, ledger.append("t", [wrong.model_copy(update={"payload": payload})]))
+        await ledger.append("t", [_result(call)])
+
+
+async def the_journal_has_invocations_of_its_own(open_: _Opener) -> None:
+    call = _call()
+    effect = call.model_copy(update={"id": "effect", "lane": "effect"})
+    async with open_() as ledger:
+        await ledger.append("t", [effect])
+        await _refused(AppendRefusedError, ledger.append("t", [_result(call)]))
+        await ledger.append("t", [call, _result(call)])
+        _same([record.message.id for record in await ledger.open_calls("t")], ["effect"])
+
+
+async def an_imported_history_may_break_the_rules(open_: _Opener) -> None:
+    call = _call()
+    one, other = _said("one", id="same"), _said("other", id="same")
+    history = [_result(_call()), call, _result(call, 1), _result(call, 2), one, other]
+    async with open_() as ledger:
+        await ledger.append("t", history, allow_foreign=True)
+        await ledger.append("t", history, allow_foreign=True)
+        found = await _all(ledger, "t")
+        _same([record.message.id for record in found], [message.id for message in history])
+        await _refused(AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
+
+
+async def open_calls_are_known_without_reading(open_: _Opener) -> None:
+    first, second = _call(), _call()
+    async with open_() as ledger:
+        await ledger.append("t", [first, second, _said()])
+        await ledger.append("t", [_result(first)])
+        _same([record.message.id for record in await ledger.open_calls("t")], [second.id])
+        summary = await ledger.thread("t")
+        _same(summary and summary.open_calls, 1)
+        await ledger.append("t", [_result(second)])
+        _same(await ledger.open_calls("t"), ())
+
+
+# ---------------------------------------------------------------- owners
+
+
+async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said()])
+        first = await ledger.claim("t")
+        error = await _refused(FencedError, ledger.append("t", [_said()]))
+        _same((error.given, error.epoch), (None, first))
+        await ledger.append("t", [_said()], epoch=first)
+        second = await ledger.claim("t")
+        _same(second > first, True)
+        await _refused(FencedError, ledger.append("t", [_said()], epoch=first))
+        await _refused(FencedError, ledger.append("t", [], epoch=first, status="mine"))
+        await ledger.append("t", [_said()], epoch=second)
+        _same((await ledger.head("t")).epoch, second)
+        _same(len(await _all(ledger, "t")), 3)
+
+
+async def an_epoch_that_nobody_was_given_is_refused(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await _refused(FencedError, ledger.append("t", [_said()], epoch=1))
+        epoch = await ledger.claim("new")
+        await _refused(FencedError, ledger.append("new", [_said()], epoch=epoch + 1))
+        await ledger.append("new", [_said()], epoch=epoch)
+
+
+async def anyone_may_post_to_somebody(open_: _Opener) -> None:
+    message = _said(to=("agent",))
+    async with open_() as ledger:
+        await ledger.claim("t")
+        record = await ledger.post("t", message)
+        _same(await ledger.post("t", message), record)
+        _same(record.message.to, ("agent",))
+        await _refused(ValueError, ledger.post("t", _said()))
+        await _refused(ValueError, ledger.post("t", _said(to=("agent",), lane="effect")))
+        await _refused(AppendRefusedError, ledger.post("t", _result(_call()).model_copy(update={"to": ("agent",)})))
+        _same(len(await _all(ledger, "t")), 1)
+
+
+# ---------------------------------------------------------------- reading
+
+
+async def a_stretch_can_be_read_from_both_ends(open_: _Opener) -> None:
+    async with open_() as ledger:
+        records = list(await ledger.append("t", [_said(str(number)) for number in range(600)]))
+        _same(await _all(ledger, "t", after=598), records[598:])
+        _same(await _all(ledger, "t", before=3), records[:2])
+        _same(await _all(ledger, "t", after=10, before=12), records[10:11])
+        _same(await _all(ledger, "t", after=10, before=11), [])
+        _same(await _all(ledger, "t", reverse=True), records[::-1])
+        _same(await _all(ledger, "t", after=590, before=599, reverse=True), records[590:598][::-1])
+        _same(await _all(ledger, "t", after=10_000), [])
+
+
+async def the_chain_is_over_everything(open_: _Opener) -> None:
+    async with open_() as ledger:
+        message = _said()
+        (one,) = await ledger.append("a", [message])
+        (other,) = await ledger.append("b", [message])
+        _same(one.hash == other.hash, False)
+        _same((await ledger.head("a")).hash, one.hash)
+        (two,) = await ledger.append("a", [_said()])
+        _same((await ledger.head("a")).hash, two.hash)
+
+
+async def messages_are_found_by_invocation_and_correlation(open_: _Opener) -> None:
+    call = _call(correlation_id="exchange")
+    async with open_() as ledger:
+        await ledger.append("a", [_said(), call])
+        await ledger.append("b", [_said(correlation_id="exchange")])
+        await ledger.append("a", [_result(call)])
+        invocation = call.invocation_id or ""
+        found = await ledger.by_invocation(invocation)
+        _same([record.message.kind for record in found], ["option_call", "option_result"])
+        _same(await ledger.by_invocation(invocation, thread_id="b"), ())
+        found = await ledger.by_correlation("exchange")
+        _same([record.message.thread_id for record in found], ["a", "b", "a"])
+        _same(len(await ledger.by_correlation("exchange", thread_id="a")), 2)
+        _same(await ledger.by_correlation("nothing"), ())
+
+
+async def large_media_comes_back_identical(open_: _Opener) -> None:
+    picture = MediaPart(modality="image", url="data:image/png;base64," + "iVBORw0K" * 20_000)
+    payload = PartsPayload(parts=(picture, TextPart(text='"data:'), picture))
+    async with open_() as ledger:
+        message = Message(policy="user", payload=payload)
+        (record,) = await ledger.append("t", [message])
+        await ledger.append("t", [Message(policy="user", payload=PartsPayload(parts=(picture,)))])
+        again = await _all(ledger, "t")
+        _same(again[0].body, record.body)
+        _same(again[0].message.payload, payload)
+        _same(await ledger.append("t", [message]), (record,))
+        _same((await ledger.verify()).damages, ())
+
+
+# ---------------------------------------------------------------- summaries
+
+
+async def a_summary_is_kept_beside_the_head(open_: _Opener) -> None:
+    async with open_() as ledger:
+        usage = Usage(input_tokens=10, output_tokens=3, cost=Decimal("0.1"))
+        await ledger.append("t", [_said(usage=usage), _said(usage=usage)], status="running", pattern="peers")
+        await ledger.append("t", [_said(), _said(usage=Usage(cost=Decimal("0.01")))])
+        summary = await ledger.thread("t")
+        if summary is None:
+            raise AssertionError("there is none")
+        _same((summary.status, summary.pattern, summary.messages), ("running", "peers", 4))
+        _same((summary.input_tokens, summary.output_tokens, summary.cost), (20, 6, Decimal("0.21")))
+        first, *_, last = await _all(ledger, "t")
+        _same((summary.created_at, summary.updated_at), (first.recorded_at, last.recorded_at))
+        await ledger.append("t", [], status="done")
+        summary = await ledger.thread("t")
+        _same(summary and (summary.status, summary.pattern, summary.messages), ("done", "peers", 4))
+
+
+async def threads_are_listed_by_page_order_and_filter(open_: _Opener) -> None:
+    async with open_() as ledger:
+        for number in range(7):
+            pattern = ("peers", "peers", "peers", SYSTEM_PATTERN, "peers", "peers", "peers")[number]
+            await ledger.append(f"t{number}", [_said()], status="odd" if number % 2 else "even", pattern=pattern)
+        found: list[str] = []
+        page = await ledger.threads(order="created_at", limit=3)
+        while True:
+            found += [thread.thread_id for thread in page.threads]
+            if page.next is None:
+                break
+            page = await ledger.threads(order="created_at", limit=3, page=page.next)
+        _same(found, [f"t{number}" for number in range(7)])
+        newest = await ledger.threads(limit=2)
+        _same([thread.thread_id for thread in newest.threads], ["t6", "t5"])
+        older = await ledger.threads(limit=100, page=newest.next)
+        _same([thread.thread_id for thread in older.threads], ["t4", "t3", "t2", "t1", "t0"])
+        odd = await ledger.threads(ThreadFilter(status="odd", system=False), order="updated_at")
+        _same([thread.thread_id for thread in odd.threads], ["t1", "t5"])
+        machinery = await ledger.threads(ThreadFilter(system=True))
+        _same([thread.thread_id for thread in machinery.threads], ["t3"])
+        late = await ledger.threads(ThreadFilter(updated_after=newest.threads[1].updated_at))
+        _same([thread.thread_id for thread in late.threads], ["t6"])
+        wrong: Any = "id; DROP TABLE threads"
+        await _refused(ValueError, ledger.threads(order=wrong))
+        await _refused(ValueError, ledger.threads(page="' OR 1=1"))
+
+
+# ---------------------------------------------------------------- tail
+
+
+async def a_tail_has_everything_once_and_in_order(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("a", [_said(), _said()])
+        await ledger.append("b", [_said()])
+        first = await _some(ledger, 2)
+        await ledger.append("a", [_said()])
+        rest = await _some(ledger, 2, after=first[-1][1])
+        _same([(record.message.thread_id, record.seq) for record, _ in first + rest], [("a", 1), ("a", 2), ("b", 1), ("a", 3)])
+        await _refused(ValueError, _some(ledger, 1, after="1 OR 1"))
+
+
+async def a_tail_is_live(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said("before")])
+        follower = asyncio.create_task(_some(ledger, 50, after=await ledger.horizon()))
+        one = asyncio.create_task(_some(ledger, 26, thread_id="t"))
+        await asyncio.sleep(0)
+        await asyncio.gather(*(ledger.append("t" if number % 2 else "u", [_said(str(number))]) for number in range(50)))
+        seen = await follower
+        _same(len({(record.message.thread_id, record.seq) for record, _ in seen}), 50)
+        _same([record.seq for record, _ in seen if record.message.thread_id == "t"], list(range(2, 27)))
+        _same([record.seq for record, _ in await one], list(range(1, 27)))
+
+
+async def a_tail_goes_on_after_a_deletion(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("a", [_said()])
+        await ledger.append("b", [_said()])
+        seen = await _some(ledger, 2)
+        await ledger.delete("b")
+        await ledger.append("c", [_said()])
+        after = await _some(ledger, 1, after=seen[-1][1])
+        _same([record.message.thread_id for record, _ in after], ["c"])
+
+
+# ---------------------------------------------------------------- outbox, snapshots
+
+
+async def the_outbox_is_kept_in_order_until_delivered(open_: _Opener) -> None:
+    out = [_said(str(number), to=("x",), thread_id="elsewhere") for number in range(3)]
+    async with open_() as ledger:
+        await ledger.append("t", [_said()], outbox=out[:2])
+        await ledger.append("t", [], outbox=out[2:])
+        waiting = await ledger.undelivered()
+        _same([(entry.thread_id, entry.message) for entry in waiting], [("t", message) for message in out])
+        _same(await ledger.undelivered(limit=1), waiting[:1])
+        await ledger.delivered(waiting)
+        await ledger.delivered(waiting)
+        _same(await ledger.undelivered(), ())
+        await ledger.append("t", [], outbox=out[:1])
+        (entry,) = await ledger.undelivered()
+        _same(entry.position > waiting[-1].position, True)
+
+
+def _counting(seen: list[int]) -> Fold[int]:
+    def step(state: int, message: Message) -> int:
+        seen.append(1)
+        return state + len(message.text)
+
+    def load(value: Any) -> int:
+        return int(value)
+
+    return Fold("letters/1", 0, step, lambda state: state, load)
+
+
+async def a_replay_goes_on_from_a_snapshot(open_: _Opener) -> None:
+    seen: list[int] = []
+    fold = _counting(seen)
+    async with open_() as ledger:
+        await ledger.append("t", [_said("one"), _said("three")], snapshot=fold.snapshot(8))
+        await ledger.append("t", [_said("four")])
+        _same((await ledger.replay("t", fold), len(seen)), (12, 1))
+        early: int = await ledger.replay("t", fold, upto=1)
+        anew: int = await ledger.replay("t", replace(fold, name="letters/2"))
+        _same((early, anew), (3, 12))
+        branch = await ledger.fork("t", at=2)
+        seen.clear()
+        _same((await ledger.replay(branch.thread_id, fold), len(seen)), (8, 0))
+
+
+# ---------------------------------------------------------------- replay, fork, diff, search
+
+
+async def a_replay_gives_the_same_bytes(open_: _Opener) -> None:
+    call = _call()
+    async with open_() as ledger:
+        records = await ledger.append("t", [_said(), call, _result(call)])
+        replayed = await ledger.replay("t")
+        _same(b"".join(map(dumps, replayed)), b"".join(record.body for record in records))
+        _same(len(await ledger.replay("t", upto=2)), 2)
+        _same(await ledger.transitions("t"), Conversation([record.message for record in records]).transitions())
+
+
+async def a_branch_shares_what_was_before_and_closes_what_was_open(open_: _Opener) -> None:
+    call, effect = _call(), _call(lane="effect")
+    async with open_() as ledger:
+        await ledger.append("t", [_said("one"), call, effect, _said("four")])
+        await ledger.append("t", [_result(call)])
+        branch = await ledger.fork("t", at=4, into="b")
+        shared, mine = await _all(ledger, "t"), await _all(ledger, "b")
+        _same(mine[:4], shared[:4])
+        closed = [record.message for record in mine[4:]]
+        _same([message.invocation_id for message in closed], [call.invocation_id, effect.invocation_id])
+        errors = [getattr(message.payload, "error_type", None) for message in closed]
+        _same(errors, ["forked", "forked"])
+        _same((branch.forked_from, branch.forked_at, branch.messages, branch.open_calls), ("t", 4, 6, 0))
+        _same({message.thread_id for message in closed}, {"b"})
+        await _refused(AppendRefusedError, ledger.append("b", [_result(call, "late")]))
+        _same(len(await _all(ledger, "t")), 5)
+        _same((await ledger.verify()).damages, ())
+
+
+async def a_branch_is_a_thread_like_any_other(open_: _Opener) -> None:
+    first = _said("one")
+    async with open_() as ledger:
+        await ledger.append("t", [first, _said("two", step_num=1), _said("three", step_num=2)])
+        await ledger.fork("t", at_step=1, into="b")
+        await ledger.append("b", [_said("other")], expected_version=2)
+        await ledger.fork("b", into="c")
+        await ledger.fork("b", at=1, into="d")
+        await ledger.append("c", [_said("deep", correlation_id="x")])
+        _same([record.message.text for record in await _all(ledger, "c")], ["one", "two", "other", "deep"])
+        _same([record.message.text for record in await _all(ledger, "c", reverse=True)], ["deep", "other", "two", "one"])
+        _same([record.message.text for record in await _all(ledger, "d")], ["one"])
+        await _refused(AppendRefusedError, ledger.append("c", [first]))
+        _same([record.message.text for record, _ in await _some(ledger, 4, thread_id="c")], ["one", "two", "other", "deep"])
+        _same(len(await _some(ledger, 5)), 5)
+        _same([hit.record.seq for hit in await ledger.search("two", thread_id="c")], [2])
+        difference = await ledger.diff("t", "c")
+        _same((difference.common, len(difference.left), len(difference.right)), (2, 1, 2))
+        _same((await ledger.verify(heads=await ledger.heads())).damages, ())
+
+
+async def a_fork_needs_a_place_and_a_free_name(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said()])
+        await _refused(UnknownThreadError, ledger.fork("nobody"))
+        await _refused(ValueError, ledger.fork("t", at=2))
+        await _refused(ValueError, ledger.fork("t", at=-1))
+        await _refused(ValueError, ledger.fork("t", at_step=1))
+        await _refused(ValueError, ledger.fork("t", at=1, at_step=1))
+        await _refused(ValueError, ledger.fork("t", into="t"))
+        _same((await ledger.fork("t")).messages, 1)
+        _same((await ledger.fork("t", at=0)).messages, 0)
+
+
+async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
+    call = MessageBuilder(policy="a").add_option_call("weather", {"city": "Zürich", "days": ["monday"]}).last_option_call
+    async with open_() as ledger:
+        await ledger.append("t", [_said("the quick brown fox"), _said("a brown, quick bear"), call])
+        await ledger.append("u", [_said("nothing brown here")])
+        found = await ledger.search("QUICK brown")
+        _same({hit.record.seq for hit in found}, {1, 2})
+        _same(["«quick»" in hit.snippet for hit in found], [True, True])
+        _same([hit.record.seq for hit in await ledger.search('"quick brown"')], [1])
+        _same({hit.record.message.thread_id for hit in await ledger.search("bro*")}, {"t", "u"})
+        _same([hit.record.seq for hit in await ledger.search("zurich monday")], [3])
+        _same([hit.record.seq for hit in await ledger.search("brown", thread_id="u")], [1])
+        _same(len(await ledger.search("brown", limit=1)), 1)
+        for odd in ("", '"', "*", "AND", "NEAR(", "a OR b", "x') OR '1'='1", "\x00", "col:fox", "-fox", "^", "(" * 500):
+            await ledger.search(odd)
+
+
+# ---------------------------------------------------------------- care
+
+
+async def what_is_deleted_is_gone(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said("secret"), _call()], outbox=[_said()])
+        await ledger.append("u", [_said("secret too")])
+        _same(len(await ledger.search("secret")), 2)
+        await ledger.fork("t", into="b")
+        await _refused(ValueError, ledger.delete("t"))
+        removed = await ledger.delete("t", with_branches=True)
+        _same(sorted(removed), ["b", "t"])
+        _same(await _all(ledger, "t"), [])
+        _same((await ledger.thread("t"), await ledger.undelivered()), (None, ()))
+        _same([hit.record.message.thread_id for hit in await ledger.search("secret")], ["u"])
+        await _refused(UnknownThreadError, ledger.delete("t"))
+        (record,) = await ledger.append("t", [_said()])
+        _same(record.seq, 1)
+        _same((await ledger.verify()).damages, ())
+
+
+async def what_is_old_expires_unless_a_branch_needs_it(open_: _Opener) -> None:
+    async with open_() as ledger:
+        for name in ("old", "parent", "alone"):
+            (record,) = await ledger.append(name, [_said()])
+        await ledger.fork("old", into="old branch")
+        await ledger.fork("parent", into="young branch")
+        (young,) = await ledger.append("young branch", [_said()])
+        _same(record.recorded_at < young.recorded_at, True)
+        gone = await ledger.expire(before=young.recorded_at)
+        _same(gone, ("alone", "old", "old branch"))
+        _same(len(await _all(ledger, "young branch")), 2)
+
+
+async def heads_from_before_prove_that_nothing_was_cut_off(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said(), _said()])
+        heads = await ledger.heads()
+        await ledger.append("t", [_said()])
+        _same((await ledger.verify(heads=heads)).damages, ())
+        longer = [replace(head, seq=head.seq + 5) for head in heads]
+        _same([damage.thread_id for damage in (await ledger.verify(heads=longer)).damages], ["t"])
+        other = [replace(head, hash="00" * 32) for head in heads]
+        _same([damage.seq is not None for damage in (await ledger.verify(heads=other)).damages], [True])
+        gone = [replace(head, thread_id="gone") for head in heads]
+        _same([damage.thread_id for damage in (await ledger.verify(heads=gone)).damages], ["gone"])
+        told: list[tuple[int, int]] = []
+
+        def progress(done: int, total: int) -> None:
+            told.append((done, total))
+
+        found = await ledger.verify(progress=progress)
+        _same((found.threads, found.messages, found.is_whole, told[-1]), (1, 3, True, (3, 3)))
+        one = await ledger.verify("t", heads=longer)
+        _same((one.threads, [damage.thread_id for damage in one.damages]), (1, ["t"]))
+        await _refused(UnknownThreadError, ledger.verify("nobody"))
+
+
+async def what_was_said_is_there_when_opened_again(open_: _Opener) -> None:
+    call = _call()
+    async with open_() as ledger:
+        epoch = await ledger.claim("t")
+        await ledger.append("t", [_said(), call], epoch=epoch, outbox=[_said()], status="running")
+        before = await _all(ledger, "t")
+        await ledger.fork("t", into="b")
+    async with open_() as ledger:
+        _same(await _all(ledger, "t"), before)
+        _same(len(await _all(ledger, "b")), 3)
+        _same(len(await ledger.undelivered()), 1)
+        await _refused(FencedError, ledger.append("t", [_result(call)], epoch=epoch + 1))
+        await ledger.append("t", [_result(call)], epoch=epoch)
+        _same((await ledger.verify()).damages, ())
+
+
+async def a_closed_ledger_says_so(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said()])
+    await _refused(LedgerError, ledger.append("t", [_said()]))
+    await _refused(LedgerError, ledger.head("t"))
+
+
+_DURABLE = frozenset({"what_was_said_is_there_when_opened_again", "a_closed_ledger_says_so"})
+
+LEDGER_CHECKS: dict[str, _Check] = {
+    check.__name__: check
+    for check in (
+        what_was_appended_comes_back_byte_for_byte,
+        an_empty_thread_is_no_error,
+        a_message_of_another_thread_is_refused,
+        the_same_message_again_is_no_news,
+        an_append_is_there_as_a_whole_or_not_at_all,
+        two_threads_may_use_one_id,
+        an_expected_version_is_compared,
+        of_many_writers_that_expect_one_version_one_wins,
+        what_was_acknowledged_before_stands_before,
+        a_result_without_its_call_is_refused,
+        a_second_result_is_refused,
+        a_result_of_another_option_is_refused,
+        the_journal_has_invocations_of_its_own,
+        an_imported_history_may_break_the_rules,
+        open_calls_are_known_without_reading,
+        a_claimed_thread_takes_only_its_owners_appends,
+        an_epoch_that_nobody_was_given_is_refused,
+        anyone_may_post_to_somebody,
+        a_stretch_can_be_read_from_both_ends,
+        the_chain_is_over_everything,
+        messages_are_found_by_invocation_and_correlation,
+        large_media_comes_back_identical,
+        a_summary_is_kept_beside_the_head,
+        threads_are_listed_by_page_order_and_filter,
+        a_tail_has_everything_once_and_in_order,
+        a_tail_is_live,
+        a_tail_goes_on_after_a_deletion,
+        the_outbox_is_kept_in_order_until_delivered,
+        a_replay_goes_on_from_a_snapshot,
+        a_replay_gives_the_same_bytes,
+        a_branch_shares_what_was_before_and_closes_what_was_open,
+        a_branch_is_a_thread_like_any_other,
+        a_fork_needs_a_place_and_a_free_name,
+        search_finds_words_phrases_and_beginnings,
+        what_is_deleted_is_gone,
+        what_is_old_expires_unless_a_branch_needs_it,
+        heads_from_before_prove_that_nothing_was_cut_off,
+        what_was_said_is_there_when_opened_again,
+        a_closed_ledger_says_so,
+    )
+}
+"""Every promise by the name of its check."""

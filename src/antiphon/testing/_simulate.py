@@ -1,0 +1,216 @@
+"""simulate: a whole system in virtual time, with everything that can go wrong, as a function of a seed.
+
+    simulate(7, host=spawn_my_actors, drive=talk_to_them)
+
+The system lives on a ledger that outlives it. It is killed several times, in the middle of anything, and begun anew;
+the client asks over a bus that loses, doubles, delays and reorders; appends are slow and fail. When the client is done
+and the faults are over, the world must come to rest: nothing open but what is parked. The same seed gives the same
+world, to the last byte of the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any, TypeAlias, TypeVar, cast
+
+from antiphon.errors import DeliveryError
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import current_port, use_port
+from antiphon.protocol import Notice, Reply, Request
+from antiphon.runtime import Settings, System
+from antiphon.testing._simulate_faults import Faults, FaultyBus, FaultyLedger
+from antiphon.testing._simulate_loop import Node, StuckError, VirtualLoop, VirtualPort
+
+__all__ = ["Drive", "Host", "Simulated", "World", "simulate"]
+
+Host: TypeAlias = Callable[[System], Awaitable[None] | None]
+"""Spawns the actors, or registers their kinds; called for each life of the system, before it recovers."""
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+
+_PATIENT = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What came of a simulated world."""
+
+    seed: int
+    hash: str
+    """Of all threads of the ledger: the same for the same seed."""
+    seconds: float
+    """How long it took, in virtual time."""
+    landed: Counter[str]
+    """Which faults happened, and how often."""
+    ledger: Ledger
+
+
+class World:
+    """What the client of a simulated system has."""
+
+    def __init__(self, seed: int, loop: VirtualLoop, faults: Faults) -> None:
+        self.seed = seed
+        self.landed: Counter[str] = Counter()
+        self.ledger = MemoryLedger()
+        """As it is on disk: no fault touches it."""
+        random = Random(seed)  # noqa: S311 (not for secrets)
+        self._random = random
+        self._loop = loop
+        self._faults = faults
+        self._slow = FaultyLedger(self.ledger, random, faults, self.landed)
+        self._bus = FaultyBus(loop, random, faults, self.landed)
+        self._client: System | None = None
+        self._failed: asyncio.Future[None] = loop.create_future()
+        """Set when the system itself could not live."""
+
+    # ------------------------------------------------------------ what the client does
+
+    async def ask(
+        self,
+        to: str,
+        request: Request[ReplyT],
+        *,
+        thread_id: str | None = None,
+        id: str | None = None,
+        sender: str = "client",
+    ) -> ReplyT:
+        """Ask, and do not give up: the same message again, until there is an answer or an error that stays.
+
+        Raises:
+            DeliveryError: the answer is an error.
+        """
+        own_id = current_port().new_id() if id is None else id
+        while True:
+            try:
+                return await self._system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
+            except DeliveryError as exc:
+                if not exc.retryable:
+                    raise
+
+    async def tell(self, to: str, notice: Notice, *, thread_id: str | None = None) -> None:
+        """Tell, until it has arrived.
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+        """
+        await self._system.tell(to, notice, thread_id=thread_id, id=current_port().new_id(), within=_PATIENT)
+
+    @property
+    def _system(self) -> System:
+        assert self._client is not None  # noqa: S101 (made before the client begins)
+        return self._client
+
+    # ------------------------------------------------------------ what happens to it
+
+    async def run(self, host: Host, drive: Drive, settings: Settings, limit: float) -> None:
+        """Live through it all."""
+        async with System(settings=settings) as client:
+            await client.join(self._bus, "@client")
+            self._client = client
+            chaos = asyncio.create_task(self._lives(host, settings))
+            driving = asyncio.create_task(self._drive(drive, chaos))
+            try:
+                await asyncio.wait((driving, self._failed), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+                if self._failed.done():
+                    self._failed.result()
+                if not driving.done():
+                    raise StuckError(f"after {limit:g} s it is not at rest: {await self._open()}")
+                await driving
+            finally:
+                for task in (chaos, driving):
+                    task.cancel()
+                await asyncio.gather(chaos, driving, return_exceptions=True)
+
+    async def _drive(self, drive: Drive, chaos: asyncio.Task[None]) -> None:
+        await drive(self)
+        await chaos
+        while await self._open():  # noqa: ASYNC110 (nobody tells when a ledger is at rest)
+            await asyncio.sleep(1.0)
+
+    async def _lives(self, host: Host, settings: Settings) -> None:
+        """Let the system live and die as often as it must, and then live."""
+        for number in range(self._faults.crashes):
+            node = self._begin(number, host, settings)
+            await asyncio.sleep(self._random.expovariate(1 / self._faults.uptime))
+            node.is_alive = False
+            self.landed["crash"] += 1
+            await asyncio.sleep(self._random.random() * self._faults.downtime)
+        self._bus.is_calm = self._slow.is_calm = True
+        self._begin(self._faults.crashes, host, settings)
+
+    def _begin(self, number: int, host: Host, settings: Settings) -> Node:
+        node = Node(f"life {number}")
+        self._loop.start_in(node, self._life(host, settings))
+        return node
+
+    async def _life(self, host: Host, settings: Settings) -> None:
+        """Live until killed."""
+        ledger = cast("Ledger", self._slow)
+        try:
+            async with System(ledger, settings=settings) as system:
+                hosted = host(system)
+                if inspect.isawaitable(hosted):
+                    await hosted
+                await system.recover()
+                await system.join(self._bus, "@system")
+                await asyncio.Event().wait()
+        except Exception as exc:  # noqa: BLE001 (it is raised where the world is run)
+            self._failed.set_exception(exc)
+
+    async def _open(self) -> list[str]:
+        """Return what is open and not parked."""
+        found: list[str] = []
+        for head in await self.ledger.heads():
+            rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
+            parked = {row.parent_id for row in rows if getattr(row.payload, "option_name", "") == "PARK"}
+            found += [f"{head.thread_id}: {row.invocation_id}" for row in rows if not _is_parked(row, parked)]
+        return found
+
+
+Drive: TypeAlias = Callable[[World], Awaitable[None]]
+"""What the client does; it ends when the client is content."""
+
+
+def _is_parked(row: Any, parked: set[str | None]) -> bool:
+    return row.invocation_id in parked or row.parent_id in parked
+
+
+def simulate(
+    seed: int,
+    *,
+    host: Host,
+    drive: Drive,
+    faults: Faults = Faults(),  # noqa: B008 (frozen)
+    settings: Settings = Settings(),  # noqa: B008 (frozen)
+    limit: float = 3600.0,
+) -> Simulated:
+    """Run a system with its faults, and return what came of it.
+
+    Raises:
+        AssertionError: the client found something wrong, or the world did not come to rest; the text has the seed.
+    """
+    loop = VirtualLoop(seed)  # type: ignore[abstract]
+    world = World(seed, loop, faults)
+    try:
+        with use_port(VirtualPort(loop, seed)):
+            loop.run_until_complete(world.run(host, drive, settings, limit))
+            digest = loop.run_until_complete(_digest(world.ledger))
+        return Simulated(seed, digest, loop.time(), world.landed, world.ledger)
+    except Exception as exc:
+        raise AssertionError(f"seed {seed}: {exc}") from exc
+    finally:
+        loop.close()
+
+
+async def _digest(ledger: Ledger) -> str:
+    digest = sha256()
+    for head in await ledger.heads():
+        digest.update(f"{head.thread_id} {head.seq} {head.hash}\n".encode())
+    return digest.hexdigest()

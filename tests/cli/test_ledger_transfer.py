@@ -1,0 +1,341 @@
+"""`antiphon export` and `antiphon import`: threads to files and back, in the house format, in dialects, as decisions."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.cli.ledgers import append, exchange, text, with_chat, with_ledger
+from tests.cli.running import CHAT, in_terminal, run, said, save, tool_call
+from tests.strategies import messages
+
+from antiphon import Conversation, MediaPart, TextPart, dumps, loads
+from antiphon.cli._histories import histories
+from antiphon.ledger import SYSTEM_PATTERN, Ledger
+from antiphon.messages import Tool
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of a fresh ledger with one thread, `chat`."""
+    return with_chat(tmp_path)
+
+
+def stored(url: str, thread_id: str) -> list[bytes]:
+    async def read(ledger: Ledger) -> list[bytes]:
+        return [record.body async for record in ledger.read(thread_id)]
+
+    return with_ledger(url, read)
+
+
+def taken_in(*arguments: str | Path, stdin: str | bytes = b"") -> list[tuple[str, int, int]]:
+    """Return what `antiphon import` says of each thread: its id, how many messages, how many of them new."""
+    result = run("import", *arguments, "--json", stdin=stdin)
+    assert result.exit_code == 0, result.stderr
+    return [(row["thread_id"], row["messages"], row["new"]) for row in json.loads(result.stdout)]
+
+
+# ---------------------------------------------------------------- the house format
+
+
+def test_a_thread_is_exported_byte_for_byte(url: str) -> None:
+    """As a conversation that `loads` reads, and every other command."""
+    exported = run("export", "chat", "--ledger", url).stdout_bytes
+
+    assert exported.splitlines()[1:] == stored(url, "chat")
+    assert dumps(loads(exported)) == exported
+    assert run("show", "-", stdin=exported).stdout == run("show", "chat", "--ledger", url).stdout
+
+
+def test_a_whole_ledger_goes_through_a_file(tmp_path: Path, url: str) -> None:
+    """The same threads, the same bytes, in the same order; a branch comes with what it shares."""
+    append(
+        url, "steps", *exchange(1, "Oslo"), *exchange(2, "Bergen"), text("Grüße \u2028 ✓", created_at="2026-01-31T12:00:00Z")
+    )
+    append(url, "picture", said(MediaPart(modality="image", url=f"data:image/png;base64,{'A' * 400_000}")))
+    run("fork", "steps", "--at", "2", "--into", "branch", "--ledger", url)
+    out, again = tmp_path / "all.jsonl", f"sqlite:///{tmp_path}/again.db"
+
+    assert run("export", "-o", out, "--ledger", url).exit_code == 0
+    assert taken_in(out, "--ledger", again) == [("chat", 5, 5), ("steps", 5, 5), ("picture", 1, 1), ("branch", 2, 2)]
+
+    assert run("export", "--ledger", again).stdout_bytes == out.read_bytes()
+    for name in ("chat", "steps", "picture"):
+        assert stored(again, name) == stored(url, name)
+    assert run("verify", "--ledger", again).exit_code == 0
+
+
+def test_an_import_twice_is_the_same_as_once(tmp_path: Path, url: str) -> None:
+    before = stored(url, "chat")
+
+    assert taken_in(tmp_path / "chat.json", "--ledger", url) == [("chat", 5, 0)]
+    assert stored(url, "chat") == before
+
+
+def test_a_history_that_has_grown_adds_what_is_new(tmp_path: Path, url: str) -> None:
+    longer = save(tmp_path / "longer.json", [*CHAT, {"role": "user", "content": "And now?", "message_id": "m-5"}])
+
+    assert taken_in(longer, "--thread", "chat", "--ledger", url) == [("chat", 6, 1)]
+
+
+def test_threads_of_the_system_are_exported_when_asked_for(url: str) -> None:
+    append(url, "supervisor/1", text("restarted"), pattern=SYSTEM_PATTERN)
+
+    assert b"restarted" not in run("export", "--ledger", url).stdout_bytes
+    assert b"restarted" in run("export", "--all", "--ledger", url).stdout_bytes
+    assert b"restarted" in run("export", "supervisor/1", "--ledger", url).stdout_bytes
+
+
+def test_a_thread_named_twice_is_exported_once(url: str) -> None:
+    assert run("export", "chat", "chat", "--ledger", url).stdout == run("export", "chat", "--ledger", url).stdout
+    assert run("export", "chat", "nobody", "--ledger", url).exit_code == 2
+
+
+def test_lines_of_several_threads_find_their_own(tmp_path: Path) -> None:
+    """Also without the lines that begin a conversation: as `antiphon tail --json` has them, say."""
+    url = f"sqlite:///{tmp_path}/new.db"
+    lines = [dumps(text(words, thread_id=name)) for words, name in (("a", "one"), ("b", "two"), ("c", "one"))]
+
+    assert taken_in("-", "--ledger", url, stdin=b"\xef\xbb\xbf" + b"\n\n".join(lines)) == [("one", 2, 2), ("two", 1, 1)]
+    assert stored(url, "one") == [lines[0], lines[2]]
+
+
+@given(st.lists(st.lists(messages, max_size=2).map(Conversation), max_size=3))
+@settings(max_examples=50)
+def test_conversations_one_after_the_other_are_read_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, several: list[Conversation]
+) -> None:
+    path = tmp_path_factory.mktemp("several") / "all.jsonl"
+    path.write_bytes(b"".join(map(dumps, several)) or dumps(Conversation()))
+
+    found = list(histories(path, None, each_line=False))
+
+    assert [each.conversation for each in found] == (several or [Conversation()])
+    assert found[-1].end == path.stat().st_size
+
+
+def test_a_line_that_is_wrong_is_named(tmp_path: Path, url: str) -> None:
+    lines = run("export", "chat", "--ledger", url).stdout.splitlines()
+    lines[3] = lines[3].replace('"option_call"', '"telegram"')
+    (tmp_path / "bad.jsonl").write_text("\n".join(lines))
+
+    result = run("import", tmp_path / "bad.jsonl", "--ledger", url)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{tmp_path}/bad.jsonl: line 4: payload")
+    assert result.stderr.count("\n") == 1
+
+
+# ---------------------------------------------------------------- other dialects
+
+
+def test_an_export_in_another_dialect_is_a_line_a_thread(url: str) -> None:
+    append(url, "other", said(TextPart(text="hi"), policy="user"))
+
+    result = run("export", "--to", "openai-chat", "--ledger", url)
+
+    bodies = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [len(body["messages"]) for body in bodies] == [4, 1]
+    assert bodies[1] == {"messages": [{"role": "user", "content": "hi"}]}
+    assert result.stderr == ""
+
+
+def test_what_one_thread_loses_is_listed(url: str) -> None:
+    result = run("export", "chat", "--to", "choir", "--ledger", url)
+
+    assert result.exit_code == 0
+    assert result.stdout.count("\n") == 1
+    assert "choir cannot say everything; lost on the way: " in result.stderr
+    assert "\nm-2      turn  a Choir message has no place for it\n" in result.stderr
+    assert "thread_id" not in result.stderr
+
+
+def test_of_several_threads_those_that_lose_something_are_named(url: str) -> None:
+    append(url, "other", text("hi"))
+
+    result = run("export", "--to", "choir", "--ledger", url)
+
+    assert result.stderr == "chat: choir cannot say everything; export it alone with --to to see what is lost\n"
+
+
+def test_a_strict_export_writes_everything_or_nothing(tmp_path: Path, url: str) -> None:
+    append(url, "other", text("hi"))
+    out = tmp_path / "out.jsonl"
+
+    refused = run("export", "other", "chat", "--to", "choir", "--strict", "-o", out, "--ledger", url)
+    assert (refused.exit_code, refused.stdout, out.exists()) == (1, "", False)
+    assert refused.stderr.endswith("nothing is written, because of --strict\n")
+
+    assert run("export", "other", "--to", "choir", "--strict", "-o", out, "--ledger", url).exit_code == 0
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_a_viewpoint_can_be_chosen(url: str) -> None:
+    append(url, "peers", text("a", policy="ada", role_hint_for_llm="assistant"), text("b", policy="bob"))
+
+    (line,) = run("export", "peers", "--to", "openai-chat", "--as-policy", "bob", "--ledger", url).stdout.splitlines()
+
+    assert [message["role"] for message in json.loads(line)["messages"]] == ["user", "assistant"]
+
+
+@pytest.mark.usefixtures("twin")
+def test_what_a_dialect_refuses_is_said_with_the_thread(url: str) -> None:
+    append(url, "secret", text("unspeakable"))
+
+    result = run("export", "secret", "--to", "twin", "--ledger", url)
+
+    assert (result.exit_code, result.stderr) == (1, "secret: message m-1: it cannot be said at all\n")
+
+
+def test_lines_that_are_conversations_become_threads(tmp_path: Path, url: str) -> None:
+    append(url, "other", text("hi"))
+    out, again = tmp_path / "all.jsonl", f"sqlite:///{tmp_path}/again.db"
+    run("export", "--to", "openai-chat", "-o", out, "--ledger", url)
+
+    assert taken_in(out, "--each-line", "--ledger", again) == [("all-1", 5, 5), ("all-2", 1, 1)]
+    assert run("export", "--to", "openai-chat", "--ledger", again).stdout_bytes == out.read_bytes()
+
+
+def test_a_line_that_is_no_conversation_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "all.jsonl"
+    path.write_text('{"messages":[]}\n{"messages":[{"role":"king"}]}\n')
+
+    result = run("import", path, "--each-line", "--from", "openai-chat", "--ledger", f"sqlite:///{tmp_path}/new.db")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{path}: line 2: messages[0]")
+
+
+def test_without_another_name_a_thread_is_called_like_its_file(tmp_path: Path, url: str) -> None:
+    path = save(tmp_path / "monday.json", CHAT)
+
+    assert taken_in(path, "--ledger", url) == [("monday", 5, 5)]
+    assert taken_in(path, "--thread", "tuesday", "--ledger", url) == [("tuesday", 5, 5)]
+    result = run("import", "-", "--ledger", url, stdin=json.dumps(CHAT))
+    assert (result.exit_code, result.stderr.splitlines()[1]) == (2, "stdin: no thread is named in it; name one with --thread")
+
+
+def test_what_a_ledger_does_not_keep_is_said(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/new.db"
+    request = {
+        "model": "some-model",
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}],
+    }
+    house = dumps(Conversation([said(TextPart(text="hi"))], tools=[Tool(name="look")], metadata={"app": {"x": 1}}))
+
+    given = run("import", save(tmp_path / "request.json", request), "--from", "openai-chat", "--ledger", url)
+    assert given.stderr == f"{tmp_path}/request.json: a ledger keeps messages; left out: the tools (1), model\n"
+    given = run("import", "-", "--thread", "t", "--ledger", url, stdin=house)
+    assert given.stderr == "stdin: line 1: a ledger keeps messages; left out: the tools (1), metadata of app\n"
+
+
+# ---------------------------------------------------------------- decisions to learn from
+
+
+def test_trajectories_are_the_transitions(url: str) -> None:
+    """OP-transitions: a line a decision, with all that was known before it."""
+    append(url, "steps", text("go"), *exchange(1, "Oslo"), *exchange(2, "Bergen"))
+
+    lines = run("export", "steps", "--trajectories", "--ledger", url).stdout_bytes.splitlines()
+
+    transitions = with_ledger(url, lambda ledger: ledger.transitions("steps"))
+    assert len(lines) == len(transitions) == 2
+    for line, each in zip(lines, transitions, strict=True):
+        row = json.loads(line)
+        assert (row["thread_id"], row["step_num"], row["is_complete"]) == ("steps", each.step_num, each.is_complete)
+        for name in ("observation", "actions", "results"):
+            assert [json.dumps(message) for message in row[name]] == [
+                json.dumps(json.loads(dumps(message))) for message in getattr(each, name)
+            ]
+
+
+def test_a_decision_that_is_not_over_says_so(url: str) -> None:
+    append(url, "open", exchange(1, "Oslo")[0])
+
+    (line,) = run("export", "open", "--trajectories", "--ledger", url).stdout.splitlines()
+
+    assert json.loads(line)["is_complete"] is False
+    assert json.loads(line)["results"] == []
+
+
+def test_trajectories_can_be_in_a_provider_s_words(url: str) -> None:
+    (line,) = run("export", "chat", "--trajectories", "--to", "openai-chat", "--ledger", url).stdout.splitlines()
+
+    row = json.loads(line)
+    assert [message["role"] for message in row["observation"]["messages"]] == ["user", "assistant"]
+    assert row["decision"]["messages"] == [
+        {"role": "assistant", "content": None, "tool_calls": [tool_call("c-1", "get_weather", city="Oslo")]},
+        {"role": "tool", "content": "cold", "tool_call_id": "c-1"},
+    ]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_a_history_that_does_not_fit_is_refused_as_a_whole(tmp_path: Path) -> None:
+    """With the code of the check that finds it, and the ways out."""
+    url = f"sqlite:///{tmp_path}/new.db"
+    path = save(tmp_path / "cut.json", [CHAT[0], CHAT[2], CHAT[3]])
+
+    result = run("import", path, "--from", "marsys", "--ledger", url)
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{path}: message 'm-3': ")
+    assert "(AP102); `antiphon repair` mends what it can, --allow-foreign takes it as it is" in result.stderr
+    assert stored(url, "cut") == []
+    assert taken_in(path, "--from", "marsys", "--allow-foreign", "--ledger", url) == [("cut", 3, 3)]
+
+
+def test_a_thread_with_an_owner_takes_nothing_in(tmp_path: Path, url: str) -> None:
+    """G8: only the owner appends."""
+    with_ledger(url, lambda ledger: ledger.claim("chat"))
+    path = save(tmp_path / "more.json", [{"role": "user", "content": "hi", "message_id": "m-9"}])
+
+    result = run("import", path, "--from", "marsys", "--thread", "chat", "--ledger", url)
+
+    assert result.exit_code == 1
+    assert result.stderr == "thread 'chat' has an owner, and nobody else may append to it; choose another with --thread\n"
+
+
+def test_one_name_is_for_one_conversation(tmp_path: Path, url: str) -> None:
+    append(url, "other", text("hi"))
+    exported = run("export", "--ledger", url).stdout_bytes
+
+    result = run("import", "-", "--thread", "both", "--ledger", url, stdin=exported)
+
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "stdin: line 7: --thread names one thread, and here another conversation begins\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["nothing.json", ".", "bad.json", "unknown.json"])
+def test_a_file_that_cannot_be_read_makes_no_ledger(tmp_path: Path, name: str) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "unknown.json").write_text('{"hello":"world"}')
+
+    result = run("import", tmp_path / name, "--ledger", f"sqlite:///{tmp_path}/new.db")
+
+    assert result.exit_code in (1, 2)
+    assert result.stderr.startswith(f"{tmp_path / name}: ")
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_nothing_to_take_in_is_said(tmp_path: Path) -> None:
+    result = run("import", "-", "--ledger", f"sqlite:///{tmp_path}/new.db", stdin=dumps(Conversation()))
+
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no messages\n")
+
+
+@pytest.mark.slow
+def test_long_work_shows_how_far_it_is_in_a_terminal(tmp_path: Path, url: str) -> None:
+    out = tmp_path / "all.jsonl"
+
+    assert "exporting" in in_terminal("export", "-o", out, "--ledger", url, columns=100)
+    assert "exporting" not in in_terminal("export", "--ledger", url, columns=100)
+    assert "importing" in in_terminal("import", out, "--ledger", f"sqlite:///{tmp_path}/new.db", columns=100)
+    assert "verifying" in in_terminal("verify", "--ledger", url, columns=100)
+    assert "searching" in in_terminal("search", "cold", "--ledger", url, columns=100)
+    assert "copying" in in_terminal("backup", tmp_path / "copy.db", "--ledger", url, columns=100)

@@ -1,0 +1,73 @@
+"""What is in a ledger's file after a fault: read without the ledger's threads, thousands of times."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.ledger.sqlite import _verify
+from antiphon.ledger.sqlite._connection import Connection, Place, connect
+from antiphon.ledger.sqlite._rows import page_of_thread
+from antiphon.testing import Event, Evidence, Row, WitnessReport, check_witness, content_of
+
+
+def restored(folder: Path, image: dict[str, bytes]) -> Path:
+    """Write what was on a disk into a folder."""
+    for old in folder.iterdir():
+        old.unlink()
+    for name, content in image.items():
+        if not name.endswith("-shm"):
+            (folder / name).write_bytes(content)
+    return folder / "ledger.db"
+
+
+def evidence_of(path: Path) -> Evidence:
+    """Read and verify everything; what is damaged raises."""
+    connection = connect(Place(str(path), 5), create=True)
+    try:
+        names, _ = _verify.names(connection)
+        for name in names:
+            _examine(connection, name)
+        assert _verify.damages_of_file(connection) == []
+        return Evidence([row for name in names for row in _rows(connection, name)])
+    finally:
+        connection.close()
+
+
+def _examine(connection: Connection, name: str) -> None:
+    subject = _verify.begin(connection, name)
+    assert isinstance(subject, _verify.Subject), subject
+    after: object = subject.thread.base_seq
+    while isinstance(after, int):
+        after = _verify.look(connection, subject, after, {})
+    assert after is None, after
+
+
+def _rows(connection: Connection, name: str) -> list[Row]:
+    rows: list[Row] = []
+    while page := page_of_thread(connection, name, len(rows) + 1, None):
+        for _, record in page:
+            message = record.message
+            rows.append(
+                Row(
+                    thread=name,
+                    seq=record.seq,
+                    id=message.id,
+                    content=content_of(message),
+                    kind=message.kind,
+                    lane=message.lane,
+                    invocation=message.invocation_id or "",
+                    recorded_at=round(record.recorded_at.timestamp() * 1_000_000),
+                    body=record.body,
+                    hash=record.hash,
+                )
+            )
+    return rows
+
+
+RULES = ("R1", "R2", "R3", "R4", "R5", "R8", "R12")
+"""Those that are about the ledger alone: the others need a runtime that goes on after the fault."""
+
+
+def judged(events: Sequence[Event], evidence: Evidence) -> WitnessReport:
+    """Check what was seen against what is there, by the rules that apply."""
+    report = check_witness(events, evidence, least_acknowledged=0)
+    return WitnessReport(report.counts, tuple(breach for breach in report.breaches if breach.rule in RULES))

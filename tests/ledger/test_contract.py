@@ -1,0 +1,118 @@
+"""Both stores keep every promise of the contract (G1-G5, G8, G10, G18), and the check finds a store that does not."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.ledger import Ledger, Record, open_ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import current_port
+from antiphon.testing import LEDGER_CHECKS, check_ledger
+
+
+@pytest.mark.parametrize("check", LEDGER_CHECKS)
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_store_keeps_a_promise(store: str, check: str, tmp_path: Path) -> None:
+    def make(name: str) -> AbstractAsyncContextManager[Ledger]:
+        return open_ledger("memory:" if store == "memory" else f"sqlite:///{tmp_path}/{name}.db")
+
+    asyncio.run(check_ledger(make, is_durable=store != "memory", only=check))
+
+
+# ---------------------------------------------------------------- the check finds what it is there to find
+
+
+class Forgetful(MemoryLedger):
+    """Takes the same message again and again."""
+
+    async def append(self, thread_id: str, messages: Any, **options: Any) -> Any:
+        fresh = [message.model_copy(update={"id": current_port().new_id()}) for message in messages]
+        return await super().append(thread_id, fresh, **options)
+
+
+class Unfenced(MemoryLedger):
+    """Takes the appends of whoever asks."""
+
+    async def append(self, thread_id: str, messages: Any, *, epoch: Any = None, **options: Any) -> Any:
+        current = (await self.head(thread_id)).epoch or None
+        return await super().append(thread_id, messages, epoch=current, **options)
+
+
+class Lenient(MemoryLedger):
+    """Has no door."""
+
+    async def append(self, thread_id: str, messages: Any, **options: Any) -> Any:
+        return await super().append(thread_id, messages, **{**options, "allow_foreign": True})
+
+
+class Piecemeal(MemoryLedger):
+    """Appends message by message."""
+
+    async def append(self, thread_id: str, messages: Any, **options: Any) -> Any:
+        records: list[Record] = []
+        for message in messages:
+            records += await super().append(thread_id, [message], **options)
+        return tuple(records)
+
+
+class Hasty(MemoryLedger):
+    """Gives out one message too few."""
+
+    async def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> Any:
+        found = [record async for record in super().read(thread_id, after, before, reverse)]
+        for record in found[:599]:
+            yield record
+
+
+class Stuttering(MemoryLedger):
+    """Gives out what was the cursor's own message again."""
+
+    async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> Any:
+        before = str(int(after) - 1) if after not in (None, "0") and after.isdigit() else after
+        async for tailed in super().tail(before, thread_id=thread_id):
+            yield tailed
+
+
+class Careless(MemoryLedger):
+    """Leaves calls open in a branch."""
+
+    async def branch(self, thread_id: str, at: int, pairing: Any, closing: Any) -> Any:
+        return await super().branch(thread_id, at, pairing, closing._replace(entries=()))
+
+
+class Blind(MemoryLedger):
+    """Does not look at heads from before."""
+
+    async def verify(self, thread_id: str | None = None, *, heads: Any = (), progress: Any = None) -> Any:
+        return await super().verify(thread_id, progress=progress)
+
+
+BROKEN = {
+    Forgetful: "the same message again is no news",
+    Unfenced: "a claimed thread takes only its owners appends",
+    Lenient: "a result without its call is refused",
+    Piecemeal: "an append is there as a whole or not at all",
+    Hasty: "a stretch can be read from both ends",
+    Stuttering: "a tail has everything once and in order",
+    Careless: "a branch shares what was before and closes what was open",
+    Blind: "heads from before prove that nothing was cut off",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_store_that_breaks_a_promise_is_found(broken: type[MemoryLedger]) -> None:
+    @asynccontextmanager
+    async def make(name: str) -> AsyncGenerator[Ledger, None]:
+        yield broken()
+
+    sentence = BROKEN[broken]
+    with pytest.raises(AssertionError, match=f"not so: {sentence}"):
+        asyncio.run(check_ledger(make, is_durable=False, only=sentence.replace(" ", "_")))
+
+
+def test_the_whole_check_passes_at_once() -> None:
+    asyncio.run(check_ledger(lambda name: open_ledger("memory:"), is_durable=False))

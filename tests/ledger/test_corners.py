@@ -1,0 +1,384 @@
+"""The rare paths: errors of SQLite as ours, batches that are full, waiters that have gone, rows that point to nothing."""
+
+import asyncio
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from tests.ledger.faults.disk import Disk
+from tests.ledger.faults.power import a_disk
+from tests.ledger.histories import at, called, everything, fill, said, with_ledger
+from tests.ledger.test_hostile_rows import plant
+
+from antiphon import MediaPart, Message, PartsPayload, dumps
+from antiphon.errors import (
+    AppendConflictError,
+    AppendRefusedError,
+    FencedError,
+    LedgerCorruptError,
+    LedgerError,
+    LedgerFormatError,
+    LedgerUnavailableError,
+    UnknownThreadError,
+)
+from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger._door import Pairing
+from antiphon.ledger._news import News
+from antiphon.ledger._request import make_request
+from antiphon.ledger.sqlite import _appends, _changes, _ledger, _rows, _verify, _writer
+from antiphon.ledger.sqlite._connection import Place, connect, translated
+from antiphon.ledger.sqlite._rows import key_of
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "words"),
+    [
+        (apsw.BusyError, LedgerUnavailableError, "locked by another process"),
+        (apsw.FullError, LedgerUnavailableError, "no space left"),
+        (apsw.NotADBError, LedgerFormatError, "not a SQLite file"),
+        (apsw.ReadOnlyError, LedgerUnavailableError, "cannot be written to"),
+        (apsw.CantOpenError, LedgerUnavailableError, "cannot be opened"),
+        (apsw.CorruptError, LedgerCorruptError, "is damaged"),
+        (apsw.IOError, LedgerUnavailableError, "cannot be used at present"),
+        (apsw.SQLError, LedgerCorruptError, "not as a ledger should be"),
+    ],
+)
+def test_errors_of_sqlite_say_what_to_do(theirs: type[apsw.Error], ours: type[LedgerError], words: str) -> None:
+    error = translated(theirs("why"), "ledger.db")
+
+    assert type(error) is ours
+    assert "'ledger.db'" in str(error)
+    assert words in str(error)
+
+
+def test_errors_survive_the_way_between_processes() -> None:
+    for error in (
+        LedgerError("why", "t"),
+        AppendRefusedError("why", "t", "AP102", "m"),
+        AppendConflictError("t", 1, 2, "00"),
+        FencedError("t", None, 3),
+        UnknownThreadError("why", "t"),
+        LedgerCorruptError("why", "t", 3),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def test_a_file_in_sqlites_own_memory_is_refused() -> None:
+    """It would be lost in silence."""
+
+    async def run() -> None:
+        async with open_ledger("sqlite:///:memory:"):
+            pass
+
+    with pytest.raises(LedgerUnavailableError, match="cannot keep a write-ahead log"):
+        asyncio.run(run())
+
+
+def test_a_record_is_equal_by_what_it_holds() -> None:
+    async def work(ledger: Ledger) -> None:
+        (one,) = await ledger.append("t", [said("hi")])
+        (again,) = await everything(ledger)
+        (other,) = await ledger.append("u", [said("hi")])
+        assert one == again
+        assert len({one, again, other}) == 2
+        assert one != "a record"
+        assert repr(one) == "<Record 1: parts of 'user'>"
+
+    with_ledger(None, work)
+
+
+def test_a_waiter_that_has_gone_is_not_woken() -> None:
+    async def run() -> None:
+        news = News()
+        waiting = asyncio.create_task(news.wait(0))
+        staying = asyncio.create_task(news.wait(0))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        news.ring()
+        await staying
+        await news.wait(0)
+        assert not news.is_awaited
+
+    asyncio.run(run())
+
+
+def test_nobody_looks_for_others_when_nobody_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ledger, "_LOOK_AGAIN", 0.001)
+
+    async def work(ledger: Any) -> None:
+        await ledger.append("t", [said()])
+        following = ledger.tail()
+        await anext(following)
+        waiting = asyncio.create_task(anext(following))
+        while ledger._watch is None:  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await ledger._watch
+
+    with_ledger(tmp_path / "ledger.db", work)
+
+
+def test_a_batch_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many and large appends are committed in several batches, all of them."""
+    monkeypatch.setattr(_writer, "_MOST_CHANGES", 3)
+
+    async def work(ledger: Ledger) -> int:
+        await asyncio.gather(*(ledger.append("t", [said()]) for _ in range(10)))
+        monkeypatch.setattr(_writer, "_MOST_BYTES", 10_000)
+        await asyncio.gather(*(ledger.append("t", [said("x" * 6000)]) for _ in range(10)))
+        return len(await everything(ledger))
+
+    assert with_ledger(tmp_path / "ledger.db", work) == 20
+
+
+def test_who_waited_for_room_and_went_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_writer, "_ROOM", 3000)
+
+    async def work(ledger: Ledger) -> int:
+        tasks = [asyncio.create_task(ledger.append("t", [said("x" * 2000, id=str(number))])) for number in range(6)]
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return len(await everything(ledger))
+
+    assert with_ledger(tmp_path / "ledger.db", work) == 5
+
+
+def test_who_waited_for_room_while_the_ledger_was_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_writer, "_ROOM", 3000)
+
+    async def run() -> list[Any]:
+        async with at(tmp_path / "ledger.db") as ledger:
+            tasks = [asyncio.create_task(ledger.append("t", [said("x" * 2000)])) for _ in range(4)]
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    outcomes = asyncio.run(run())
+    assert any(isinstance(each, tuple) for each in outcomes)
+    assert any(isinstance(each, LedgerUnavailableError) and "closed" in str(each) for each in outcomes)
+
+
+@pytest.fixture
+def disk() -> Any:
+    with a_disk() as disk:
+        yield disk
+
+
+def test_a_change_that_meets_a_failing_disk_fails_its_batch(disk: Disk) -> None:
+    async def run() -> None:
+        async with at(disk.path(), vfs=disk.name) as ledger:
+            await ledger.append("t", [said()])
+            with pytest.raises(LedgerUnavailableError):
+                await ledger._writer.do(failing)
+            await ledger.append("t", [said()])
+            assert len(await everything(ledger)) == 2
+
+    def failing(connection: Any) -> None:
+        raise apsw.IOError
+
+    asyncio.run(run())
+
+
+def test_a_log_that_cannot_be_copied_is_tried_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an error in the copying, the next append is made on a connection that begins with it."""
+    monkeypatch.setattr(_writer, "_LOG_PAGES", 10)
+
+    async def run() -> None:
+        async with at(disk.path(), vfs=disk.name) as ledger:
+            disk.fault = lambda kind, file: apsw.IOError("injected") if file == "ledger.db" and kind == "write" else None
+            for _ in range(12):
+                try:
+                    await ledger.append("t", [said("x" * 1000)])
+                except LedgerUnavailableError:
+                    break
+            disk.fault = lambda kind, file: None
+            count = len(await everything(ledger))
+            await ledger.append("t", [said("after")])
+            assert len(await everything(ledger)) == count + 1
+            assert (await ledger.verify()).is_whole
+
+    asyncio.run(run())
+
+
+def test_a_log_that_a_reader_holds_begins_anew_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_writer, "_LOG_PAGES", 10)
+    monkeypatch.setattr(_writer, "_PATIENCE", 1)
+    log = tmp_path / "ledger.db-wal"
+
+    async def work(ledger: Ledger) -> int:
+        await ledger.append("t", [said()])
+        reader = connect(Place(str(tmp_path / "ledger.db"), 5))
+        reader.run("BEGIN")
+        reader.run("SELECT * FROM messages")
+        for _ in range(60):
+            await ledger.append("t", [said("x" * 1000)])
+        held = log.stat().st_size
+        reader.run("COMMIT")
+        reader.close()
+        for _ in range(60):
+            await ledger.append("t", [said("x" * 1000)])
+        return log.stat().st_size - held
+
+    assert with_ledger(tmp_path / "ledger.db", work) < 200 * 2072
+
+
+def test_another_change_between_appends_sees_them(tmp_path: Path) -> None:
+    """In one batch: append, claim, append; each sees what is before it."""
+
+    async def work(ledger: Ledger) -> None:
+        first, epoch, late = await asyncio.gather(
+            ledger.append("t", [said()]),
+            ledger.claim("t"),
+            ledger.append("t", [said()]),
+            return_exceptions=True,
+        )
+        assert isinstance(first, tuple)
+        assert epoch == 1
+        assert isinstance(late, FencedError)
+
+    with_ledger(tmp_path / "ledger.db", work)
+
+
+def test_a_branch_of_what_was_deleted_meanwhile_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path / "ledger.db", threads=1)
+
+    async def work(ledger: Any) -> None:
+        closing = make_request("branch", [])
+        await ledger.delete("t0")
+        with pytest.raises(UnknownThreadError):
+            await ledger._writer.do(lambda connection: _changes.branch(connection, "t0", 3, Pairing(), closing))
+
+    with_ledger(tmp_path / "ledger.db", work)
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("UPDATE media SET hash = zeroblob(32)", "a medium in it is not what it was"),
+        ("DELETE FROM messages WHERE seq = 6", "what it shares with its origin is not there"),
+        ("UPDATE threads SET base = 999 WHERE base IS NOT NULL", "what it shares with its origin is not there"),
+    ],
+)
+def test_verify_names_what_is_wrong(sql: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+
+    async def make(ledger: Ledger) -> None:
+        picture = MediaPart(modality="image", url="data:image/png;base64," + "QUJD" * 10_000)
+        await ledger.append("t", [said() for _ in range(5)])
+        await ledger.append("t", [called(), Message(policy="u", payload=PartsPayload(parts=(picture,)))])
+        await ledger.fork("t", at=6, into="branch")
+
+    with_ledger(path, make)
+    connection = connect(Place(str(path), 5))
+    connection.run(sql)
+    connection.close()
+
+    async def verified(ledger: Ledger) -> str:
+        return " ".join(damage.what for damage in (await ledger.verify()).damages)
+
+    assert words in with_ledger(path, verified)
+
+
+def test_a_long_thread_is_verified_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_verify, "_STEP", 5)
+    fill(tmp_path / "ledger.db", threads=1, turns=5)
+
+    async def work(ledger: Ledger) -> int:
+        return (await ledger.verify()).messages
+
+    assert with_ledger(tmp_path / "ledger.db", work) == 15
+
+
+def test_an_index_of_words_that_knows_too_much_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+
+    async def work(ledger: Ledger) -> None:
+        await ledger.append("t", [said("fox")])
+        await ledger.search("fox")
+
+    with_ledger(path, work)
+    connection = connect(Place(str(path), 5))
+    connection.run("DELETE FROM messages")
+    connection.close()
+
+    async def search(ledger: Ledger) -> None:
+        with pytest.raises(LedgerCorruptError, match="is damaged"):
+            await ledger.search("fox")
+
+    with_ledger(path, search)
+
+
+def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
+    """Also if somebody has made a whole chain for it by hand."""
+    plant(tmp_path / "ledger.db", dumps(said(id="x", thread_id="other")))
+    connection = connect(Place(str(tmp_path / "ledger.db"), 5))
+    connection.run("UPDATE messages SET id_key = ?, invocation_key = NULL, correlation_key = NULL", (key_of("x"),))
+    connection.close()
+
+    async def verified(ledger: Ledger) -> list[str]:
+        return [damage.what for damage in (await ledger.verify()).damages]
+
+    assert with_ledger(tmp_path / "ledger.db", verified) == ["it is of thread 'other'"]
+
+
+def test_what_a_branch_shares_and_cannot_find_is_an_error_to_whoever_reads(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+
+    async def make(ledger: Ledger) -> None:
+        await ledger.append("t", [said(), said()])
+        await ledger.fork("t", into="branch")
+
+    async def read(ledger: Ledger) -> None:
+        with pytest.raises(LedgerCorruptError, match="this one is missing"):
+            await everything(ledger, "branch")
+
+    with_ledger(path, make)
+    connection = connect(Place(str(path), 5))
+    connection.run("UPDATE threads SET base = NULL WHERE base IS NOT NULL")
+    connection.close()
+    with_ledger(path, read, create=False)
+
+
+def test_a_thread_that_is_gone_is_not_examined(tmp_path: Path) -> None:
+    connection = connect(Place(str(tmp_path / "ledger.db"), 5), create=True)
+    assert _verify.begin(connection, "gone") is None
+    connection.close()
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "antiphon.ledger.sqlite", None)
+
+    async def run() -> None:
+        async with open_ledger("sqlite:///ledger.db"):
+            pass
+
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "antiphon\[sqlite\]"'):
+        asyncio.run(run())
+
+
+def test_numbers_that_meet_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ids with the same number in the index are two messages, and each is found again."""
+
+    def poor(name: str, salt: int = 0) -> int:
+        return (sum(name.encode()) + 31 * salt) % 3 + 3 * salt
+
+    for module in (_rows, _appends, _verify):
+        monkeypatch.setattr(module, "key_of", poor)
+
+    async def work(ledger: Ledger) -> None:
+        messages = [said(str(number), id=f"m{number}", correlation_id=f"c{number}") for number in range(12)]
+        for message in messages:
+            await ledger.append("t", [message])
+        for message in messages:
+            (record,) = await ledger.append("t", [message])
+            assert record.message.id == message.id
+            (found,) = await ledger.by_correlation(str(message.correlation_id))
+            assert found == record
+        assert len(await everything(ledger)) == 12
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(tmp_path / "ledger.db", work)

@@ -1,0 +1,96 @@
+"""No stored byte becomes code (S1): by reading the source, and by watching the interpreter while hostile data goes through."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "yaml", "copyreg", "runpy", "code"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
+LAZY = ("antiphon/__init__.py", "antiphon/dialects/_registry.py", "antiphon/dialects/_stream.py")
+"""Where a module is imported when used: its name is from a table in the source, never from data."""
+
+
+def imported(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def called(tree: ast.AST) -> set[str]:
+    names = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {each.id for each in names if isinstance(each, ast.Name)}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_the_source_has_no_way_from_data_to_code(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+
+    assert not imported(tree) & FORBIDDEN_MODULES
+    assert not called(tree) & FORBIDDEN_CALLS
+    if not str(path).endswith(LAZY):
+        by_name = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | called(tree)
+        assert "import_module" not in by_name, "a module may be imported by a name in the source only"
+
+
+WATCHED = """
+import asyncio, sys, tempfile
+from pathlib import Path
+from tests.ledger import test_hostile_rows as hostile
+from antiphon import loads
+from antiphon.errors import AntiphonError
+from antiphon.ledger import open_ledger
+
+def warm_up():
+    folder = Path(tempfile.mkdtemp())
+    hostile.plant(folder / "ledger.db", hostile.body(hostile.TEXT))
+    hostile.with_ledger(folder / "ledger.db", work)
+
+async def work(ledger):
+    await ledger.verify()
+    await ledger.search("hi there")
+    for doing in (ledger.replay("t"), ledger.transitions("t"), ledger.fork("t"), ledger.by_invocation("x")):
+        try:
+            await doing
+        except AntiphonError:
+            pass
+
+warm_up()
+seen = []
+WATCH = ("pickle.find_class", "exec", "compile", "import", "os.system", "os.exec", "os.posix_spawn", "subprocess", "marshal")
+
+def hook(event, arguments):
+    if event.startswith(WATCH):
+        seen.append((event, arguments[:1]))
+
+sys.addaudithook(hook)
+for name, content in hostile.HOSTILE.items():
+    folder = Path(tempfile.mkdtemp())
+    hostile.plant(folder / "ledger.db", content)
+    hostile.with_ledger(folder / "ledger.db", work)
+    try:
+        loads(content)
+    except AntiphonError:
+        pass
+assert not seen, seen
+eval("1")
+assert seen, "the hook sees nothing"
+print("watched", len(hostile.HOSTILE))
+"""
+
+
+@pytest.mark.slow
+def test_no_hostile_row_makes_the_interpreter_load_or_run_anything() -> None:
+    """An audit hook sees every import, compilation, execution and process; and it is shown that it does."""
+    done = subprocess.run([sys.executable, "-c", WATCHED], capture_output=True, text=True, check=False, cwd=ROOT)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("watched")

@@ -1,0 +1,538 @@
+"""Every failure is seen: it gives one row and one decision, and the rest goes on (G14, F18, F19, F20, CH-127)."""
+
+import asyncio
+import time
+
+import pytest
+from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, rows, virtually
+
+from antiphon.errors import ActorFailedError, ActorStoppedError, EscalatedError, ParkedError, RefusedError
+from antiphon.protocol import (
+    ErrorNotification,
+    Restart,
+    Stop,
+    Supervise,
+)
+from antiphon.runtime import (
+    ROOT,
+    Actor,
+    Backoff,
+    Context,
+    Down,
+    Settings,
+    Supervision,
+    System,
+    handles,
+    system_thread,
+)
+
+FAILURE = ["ERROR_NOTIFICATION", "RESTART", "=RESTART", "=ERROR_NOTIFICATION"]
+RAISED = [Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt, RecursionError, MemoryError, GeneratorExit]
+
+
+@pytest.mark.parametrize("raised", RAISED)
+@pytest.mark.parametrize("suspends", [False, True])
+def test_whatever_a_handler_raises_gives_one_row_and_one_decision(raised: type[BaseException], suspends: bool) -> None:
+    """F19."""
+
+    class Fragile(Actor):
+        @handles
+        async def do(self, request: Do, context: Context) -> Done:
+            if suspends:
+                await asyncio.sleep(1)
+            raise raised("broken")
+
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            return Pong(text=ping.text)
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("fragile/1", Fragile)
+            with pytest.raises(ActorFailedError, match=f"fragile/1: {raised.__name__}: broken"):
+                await system.ask("fragile/1", Do(what="fail"))
+
+            assert await system.ask("fragile/1", Ping(text="again")) == Pong(text="again")
+            await asyncio.sleep(1)
+            assert await rows(system.ledger, system_thread("fragile/1")) == FAILURE
+
+    virtually(main())
+
+
+def test_a_restart_makes_a_new_actor_and_keeps_the_mailbox() -> None:
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe)
+            await system.ask("probe/1", Ping(text="before"))
+            failing = asyncio.create_task(system.ask("probe/1", Do(what="fail")))
+            notes = [asyncio.create_task(system.tell("probe/1", Note(text=text))) for text in "abc"]
+            with pytest.raises(ActorFailedError):
+                await failing
+            await asyncio.gather(*notes)
+
+            assert await system.ask("probe/1", Do(what="list")) == Done(said=("a", "b", "c"))
+
+    virtually(main())
+
+
+def test_an_actor_that_cannot_be_begun_loses_no_message() -> None:
+    """A factory that fails twice: the message waits, uncounted, until the third actor is there."""
+
+    class Late(Probe):
+        tries = 0
+
+        def __init__(self) -> None:
+            type(self).tries += 1
+            if type(self).tries < 3:
+                raise OSError("not ready")
+            super().__init__()
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("late/1", Late)
+
+            assert await system.ask("late/1", Ping(text="patient")) == Pong(text="patient!")
+            await asyncio.sleep(1)
+            assert await rows(system.ledger, system_thread("late/1")) == FAILURE * 2
+
+    virtually(main())
+
+
+# ---------------------------------------------------------------- too often
+
+
+def test_an_actor_in_a_crash_loop_is_stopped_and_the_others_go_on() -> None:
+    """F20: under the system's own supervisor, too often means stop."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.register("probe", Probe)
+            for _ in range(4):
+                with pytest.raises(ActorFailedError):
+                    await system.ask("probe/bad", Do(what="fail"))
+            await asyncio.sleep(1)
+            with pytest.raises(ActorStoppedError, match="probe/bad: it takes no more messages"):
+                await system.ask("probe/bad", Ping(text="?"))
+
+            assert await system.ask("probe/good", Ping(text="fine")) == Pong(text="fine!")
+            assert (await rows(system.ledger, system_thread("probe/bad")))[-4:] == [
+                "ERROR_NOTIFICATION",
+                "STOP",
+                "=STOP",
+                "=ERROR_NOTIFICATION",
+            ]
+
+    virtually(main())
+
+
+def test_a_supervisor_that_gives_up_is_restarted_with_its_children_by_the_one_above() -> None:
+    """Escalation: the failure of the child is the failure of its supervisor."""
+
+    async def main() -> None:
+        async with System() as system:
+            team = system.supervise("team/1", Supervision(intensity=1))
+            for key in ("a", "b"):
+                system.spawn(f"probe/{key}", Probe, supervisor=team)
+                await system.ask(f"probe/{key}", Ping(text="early"))
+            for _ in range(2):
+                with pytest.raises(ActorFailedError):
+                    await system.ask("probe/a", Do(what="fail"))
+            await asyncio.sleep(5)
+
+            assert await system.ask("probe/a", Do(what="list")) == Done()
+            assert await system.ask("probe/b", Do(what="list")) == Done()
+            assert await rows(system.ledger, system_thread(team)) == FAILURE
+            assert (await rows(system.ledger, system_thread("probe/a")))[-2:] == ["ERROR_NOTIFICATION", "=ERROR_NOTIFICATION"]
+
+    virtually(main())
+
+
+def test_when_the_first_supervisor_gives_up_the_system_ends_with_an_error() -> None:
+    async def main() -> None:
+        async with System(supervision=Supervision(intensity=0)) as system:
+            system.spawn("probe/1", Probe)
+            with pytest.raises(ActorFailedError):
+                await system.ask("probe/1", Do(what="fail"))
+            await asyncio.sleep(1000)
+
+    with pytest.raises(EscalatedError, match="system/root: .*probe/1 fails too often: ValueError: as told"):
+        virtually(main())
+
+
+def test_a_message_of_a_thread_that_crashes_its_actor_is_parked_and_the_mailbox_goes_on() -> None:
+    """G14: poison. It is delivered three times; then a person must look at it."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe)
+            poison = asyncio.create_task(system.ask("probe/1", Do(what="fail"), thread_id="t"))
+            after = asyncio.create_task(system.ask("probe/1", Ping(text="after"), thread_id="u"))
+            with pytest.raises(ParkedError, match="it was delivered 3 times"):
+                await poison
+
+            assert await after == Pong(text="after!")
+            assert await rows(system.ledger, "t") == ["TEST_DO", "AGAIN", "AGAIN", "PARK"]
+            assert await rows(system.ledger, "u") == ["TEST_PING", "=TEST_PING"]
+            await asyncio.sleep(1)
+            assert await rows(system.ledger, system_thread("probe/1")) == FAILURE * 3
+
+    virtually(main())
+
+
+# ---------------------------------------------------------------- strategies
+
+
+@pytest.mark.parametrize(("strategy", "kept"), [("one_for_one", ["a", "c"]), ("one_for_all", []), ("rest_for_one", ["a"])])
+def test_who_begins_anew_when_one_fails(strategy: str, kept: list[str]) -> None:
+    async def main() -> None:
+        async with System() as system:
+            system.supervise("team/1", Supervision(strategy=strategy))  # type: ignore[arg-type]
+            for key in "abc":
+                system.spawn(f"probe/{key}", Probe, supervisor="team/1")
+                await system.ask(f"probe/{key}", Ping(text=key))
+            with pytest.raises(ActorFailedError):
+                await system.ask("probe/b", Do(what="fail"))
+            await asyncio.sleep(1)
+
+            found = [key for key in "abc" if (await system.ask(f"probe/{key}", Do(what="list"))).said]
+            assert found == kept
+
+    virtually(main())
+
+
+def test_ignoring_a_failure_keeps_the_actor_as_it_is() -> None:
+    async def main() -> None:
+        async with System(supervision=Supervision(on_failure="ignore")) as system:
+            system.spawn("probe/1", Probe)
+            await system.ask("probe/1", Ping(text="before"))
+            with pytest.raises(ActorFailedError):
+                await system.ask("probe/1", Do(what="fail"))
+
+            assert await system.ask("probe/1", Do(what="list")) == Done(said=("before",))
+            await asyncio.sleep(1)
+            assert await rows(system.ledger, system_thread("probe/1")) == ["ERROR_NOTIFICATION", "=ERROR_NOTIFICATION"]
+
+    virtually(main())
+
+
+def test_replacing_an_actor_empties_its_mailbox() -> None:
+    async def main() -> None:
+        async with System(supervision=Supervision(on_failure="replace")) as system:
+            system.spawn("probe/1", Probe)
+            failing = asyncio.create_task(system.ask("probe/1", Do(what="fail")))
+            waiting = asyncio.create_task(system.ask("probe/1", Ping(text="waiting")))
+            with pytest.raises(ActorFailedError):
+                await failing
+            with pytest.raises(ActorStoppedError):
+                await waiting
+
+            assert await system.ask("probe/1", Ping(text="new")) == Pong(text="new!")
+
+    virtually(main())
+
+
+def test_restarts_wait_longer_each_time() -> None:
+    async def main() -> None:
+        times: list[float] = []
+        backoff = Backoff(first=1.0, factor=3.0, jitter=0.0)
+        async with System(supervision=Supervision(period=1000.0, backoff=backoff)) as system:
+            system.spawn("probe/1", Probe)
+            for _ in range(3):
+                with pytest.raises(ActorFailedError):
+                    await system.ask("probe/1", Do(what="fail"))
+                began = asyncio.get_running_loop().time()
+                await system.ask("probe/1", Ping(text="?"))
+                times.append(asyncio.get_running_loop().time() - began)
+
+        assert times == [1.0, 3.0, 9.0]
+
+    virtually(main())
+
+
+# ---------------------------------------------------------------- the system's messages
+
+
+def test_an_actor_can_be_told_to_begin_anew() -> None:
+    """CH-087, CH-088, C23."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe)
+            await system.ask("probe/1", Ping(text="old"))
+            done = await system.ask("probe/1", Restart(reason="new version"))
+            again = await system.ask(ROOT, Restart(actor_id="probe/1", reason="by its supervisor"))
+
+            assert (done.actor_id, done.status, again.actor_id) == ("probe/1", "restarted", "probe/1")
+            assert await system.ask("probe/1", Do(what="list")) == Done()
+            assert await rows(system.ledger, system_thread("probe/1")) == ["RESTART", "=RESTART"]
+            assert await rows(system.ledger, system_thread(ROOT)) == ["RESTART", "=RESTART"]
+            with pytest.raises(RefusedError, match="it neither is 'probe/2' nor supervises it"):
+                await system.ask("probe/1", Restart(actor_id="probe/2", reason="not its own"))
+
+    virtually(main())
+
+
+def test_an_actor_that_was_stopped_takes_no_more_messages_and_loses_none() -> None:
+    """CH-089, CH-090, G18: what waited is answered or with the dead letters."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe)
+            running = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=1)))
+            await asyncio.sleep(0.1)
+            waiting = asyncio.create_task(system.ask("probe/1", Ping(text="waits")))
+            await system.tell("probe/1", Note(text="told"))
+            done = await system.ask("probe/1", Stop(reason="enough"))
+
+            assert (done.actor_id, done.status) == ("probe/1", "stopped")
+            assert await running == Done()
+            with pytest.raises(ActorStoppedError, match="it has stopped: enough"):
+                await waiting
+            with pytest.raises(ActorStoppedError, match="takes no more"):
+                await system.tell("probe/1", Note(text="late"))
+            assert [letter.message.kind for letter in system.dead_letters] == ["parts", "parts"]
+            system.spawn("probe/1", Probe)
+            assert await system.ask("probe/1", Do(what="list")) == Done()
+
+    virtually(main())
+
+
+def test_a_handler_that_takes_longer_than_its_grace_is_interrupted() -> None:
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe, grace=2.0)
+            running = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=60), within=100))
+            kept = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=30), within=100, thread_id="t"))
+            await asyncio.sleep(0.1)
+            began = asyncio.get_running_loop().time()
+            await system.ask("probe/1", Restart(reason="stuck"))
+
+            assert asyncio.get_running_loop().time() - began == 2.0
+            with pytest.raises(ActorFailedError, match="it was restarted meanwhile: stuck"):
+                await running
+            assert await kept == Done()
+
+    virtually(main())
+
+
+def test_a_message_of_a_thread_that_is_interrupted_is_delivered_to_the_next_actor() -> None:
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe, grace=0.5)
+            running = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5), thread_id="t"))
+            await asyncio.sleep(1)
+            await system.ask("probe/1", Restart(reason="stuck"))
+
+            assert await running == Done()
+            assert await rows(system.ledger, "t") == ["TEST_DO", "AGAIN", "=TEST_DO", "=AGAIN"]
+
+    virtually(main())
+
+
+def test_supervision_can_be_asked_for() -> None:
+    """CH-085, CH-086, C22."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.supervise("team/1", Supervision(on_failure="stop"))
+            system.spawn("probe/1", Probe)
+            started = await system.ask("team/1", Supervise(actor_id="probe/1"))
+            with pytest.raises(ActorFailedError):
+                await system.ask("probe/1", Do(what="fail"))
+            await asyncio.sleep(1)
+
+            assert (started.actor_id, started.status) == ("probe/1", "supervised")
+            with pytest.raises(ActorStoppedError):
+                await system.ask("probe/1", Ping(text="?"))
+            assert await rows(system.ledger, system_thread("team/1")) == ["SUPERVISE", "=SUPERVISE"]
+
+    virtually(main())
+
+
+def test_a_supervisor_acknowledges_an_error_after_it_was_dealt_with() -> None:
+    """CH-092, CH-093, C24, C25."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe)
+            await system.ask("probe/1", Ping(text="old"))
+            notification = ErrorNotification(actor_id="probe/1", error_message="rate limit", details=None)
+            done = await system.ask(ROOT, notification, thread_id="t")
+
+            assert (done.actor_id, done.action_taken, done.error_logged) == ("probe/1", "restart", True)
+            assert await rows(system.ledger, "t") == FAILURE
+            assert await system.ask("probe/1", Do(what="list")) == Done()
+
+    virtually(main())
+
+
+# ---------------------------------------------------------------- who is told
+
+
+def test_a_monitor_is_told_once_when_an_actor_ends() -> None:
+    class Watcher(Probe):
+        @handles
+        async def watch(self, note: Note, context: Context) -> None:
+            context.monitor(note.text)
+
+        @handles
+        async def down(self, down: Down, context: Context) -> None:
+            self.heard.append(f"{down.actor_id} {down.reason} {down.error_message}")
+
+    async def main() -> None:
+        async with System() as system:
+            system.register("probe", Probe)
+            system.spawn("watcher/1", Watcher)
+            for key in ("a", "b"):
+                await system.tell("watcher/1", Note(text=f"probe/{key}"))
+            await system.ask("watcher/1", Do(what="list"))
+            for _ in range(2):
+                with pytest.raises(ActorFailedError):
+                    await system.ask("probe/a", Do(what="fail"))
+            await system.ask("probe/b", Stop(reason="enough"))
+            await asyncio.sleep(1)
+
+            assert await system.ask("watcher/1", Do(what="list")) == Done(
+                said=("probe/a failed ValueError: as told", "probe/b stopped None")
+            )
+
+    virtually(main())
+
+
+def test_what_is_linked_fails_together() -> None:
+    class Linked(Probe):
+        @handles
+        async def bind(self, note: Note, context: Context) -> None:
+            context.link(note.text)
+
+    async def main() -> None:
+        async with System() as system:
+            system.register("linked", Linked)
+            await system.tell("linked/a", Note(text="linked/b"))
+            await system.ask("linked/b", Ping(text="old"))
+            with pytest.raises(ActorFailedError):
+                await system.ask("linked/a", Do(what="fail"))
+            await asyncio.sleep(1)
+
+            assert await system.ask("linked/b", Do(what="list")) == Done()
+            assert await rows(system.ledger, system_thread("linked/b")) == FAILURE
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("restart", ["permanent", "transient", "temporary"])
+def test_an_actor_that_wants_to_end_does_unless_it_must_always_be_there(restart: str) -> None:
+    class Brief(Probe):
+        @handles
+        async def leave(self, note: Note, context: Context) -> None:
+            context.stop()
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("brief/1", Brief, restart=restart)  # type: ignore[arg-type]
+            await system.ask("brief/1", Ping(text="old"))
+            await system.tell("brief/1", Note(text="go"))
+            await asyncio.sleep(1)
+            if restart == "permanent":
+                assert await system.ask("brief/1", Do(what="list")) == Done()
+            else:
+                with pytest.raises(ActorStoppedError):
+                    await system.ask("brief/1", Do(what="list"))
+
+    virtually(main())
+
+
+# ---------------------------------------------------------------- heartbeats
+
+
+def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
+    """CH-127: its handler hangs; nobody else notices."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.supervise("team/1", Supervision(heartbeat=1.0, misses=3))
+            for key in ("a", "b"):
+                system.spawn(f"probe/{key}", Probe, supervisor="team/1", grace=0.5)
+            await system.ask("team/1", Supervise(actor_id="probe/a"))
+            await system.ask("probe/b", Ping(text="well"))
+            hanging = asyncio.create_task(system.ask("probe/a", Do(what="wait", seconds=1000), within=2000))
+            with pytest.raises(ActorFailedError, match="it was restarted meanwhile"):
+                await hanging
+
+            assert asyncio.get_running_loop().time() < 10
+            assert await system.ask("probe/a", Ping(text="back")) == Pong(text="back!")
+            assert await system.ask("probe/b", Do(what="list")) == Done(said=("well",))
+            await asyncio.sleep(1)
+            assert await rows(system.ledger, system_thread("probe/a")) == FAILURE
+
+    virtually(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on_block", "restarts"), [("ignore", 0), ("restart", 1)])
+def test_an_event_loop_that_is_blocked_is_noticed_and_nothing_runs_twice(on_block: str, restarts: int) -> None:
+    """F18: user code computes and lets nobody have a turn. In real time: another thread must notice."""
+
+    class Blocking(Actor):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            runs.append(ping.text)
+            await asyncio.sleep(0)
+            time.sleep(0.5)  # noqa: ASYNC251 (that is the fault)
+            return Pong(text=ping.text)
+
+    async def main() -> None:
+        supervision = Supervision(on_block=on_block)  # type: ignore[arg-type]
+        async with System(supervision=supervision, settings=Settings(block_limit=0.1)) as system:
+            system.spawn("blocking/1", Blocking)
+            assert await system.ask("blocking/1", Ping(text="a"), thread_id="t") == Pong(text="a")
+            async with asyncio.timeout(5):
+                while (found := await rows(system.ledger, system_thread("blocking/1")))[-1:] != ["=ERROR_NOTIFICATION"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+            assert found.count("ERROR_NOTIFICATION") == 1
+            assert found.count("=RESTART") == restarts
+            first, *_ = [record.message async for record in system.ledger.read(system_thread("blocking/1"))]
+            assert first.payload.arguments["error_code"] == "LOOP_BLOCKED"
+            assert await rows(system.ledger, "t") == ["TEST_PING", "=TEST_PING"]
+
+    runs: list[str] = []
+    asyncio.run(main())
+    assert runs == ["a"]
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_at_the_end_no_task_is_left_and_those_begun_last_end_first() -> None:
+    class Ending(Probe):
+        @handles
+        async def name(self, note: Note, context: Context) -> None:
+            self.name_ = note.text
+
+        async def stopped(self, reason: str) -> None:
+            ended.append(self.name_)
+
+    async def main() -> None:
+        async with System() as system:
+            for key in "abc":
+                system.spawn(f"ending/{key}", Ending, grace=0.1)
+                await system.tell(f"ending/{key}", Note(text=key))
+            waiting = asyncio.create_task(system.ask("ending/b", Do(what="wait", seconds=50)))
+            await asyncio.sleep(1)
+        with pytest.raises(ActorStoppedError, match="the system ends"):
+            await waiting
+
+    ended: list[str] = []
+    virtually(main())
+    assert ended == ["c", "b", "a"]
+
+
+def test_settings_say_how_often_a_message_is_delivered() -> None:
+    async def main() -> None:
+        async with System(settings=Settings(attempts=1)) as system:
+            system.spawn("probe/1", Probe)
+            with pytest.raises(ParkedError, match="it was delivered 1 times"):
+                await system.ask("probe/1", Do(what="fail"), thread_id="t")
+
+    virtually(main())

@@ -1,0 +1,93 @@
+"""Ten times more than an actor can take: bounded, every refusal typed, nothing lost, full speed after (G18)."""
+
+import asyncio
+from collections import Counter
+
+from tests.runtime.actors import Ping, Pong, virtually
+
+from antiphon.errors import MailboxFullError, ReplyTimeoutError
+from antiphon.runtime import Actor, Context, System, handles
+
+CAPACITY = 20
+RATE = 100
+SECONDS = 10
+
+
+class Slow(Actor):
+    """Takes a tenth of a second for each message."""
+
+    capacity = CAPACITY
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        loads.append(context.load)
+        await asyncio.sleep(0.1)
+        handled.append(ping.text)
+        return Pong(text=ping.text)
+
+
+loads: list[float] = []
+handled: list[str] = []
+
+
+def test_overload_is_refused_with_a_typed_error_and_passes() -> None:
+    async def send(system: System, text: str) -> None:
+        try:
+            await system.ask("slow/1", Ping(text=text), within=1.5)
+            outcomes["answered"] += 1
+        except MailboxFullError:
+            outcomes["full"] += 1
+        except ReplyTimeoutError:
+            outcomes["late"] += 1
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("slow/1", Slow)
+            async with asyncio.TaskGroup() as group:
+                for number in range(RATE * SECONDS):
+                    group.create_task(send(system, str(number)))
+                    await asyncio.sleep(1 / RATE)
+            after = asyncio.get_running_loop().time()
+            for number in range(10):
+                await system.ask("slow/1", Ping(text=f"after {number}"))
+            assert asyncio.get_running_loop().time() - after < 1.2
+
+    loads.clear()
+    handled.clear()
+    outcomes: Counter[str] = Counter()
+    virtually(main())
+    assert outcomes.total() == RATE * SECONDS
+    assert outcomes["full"] + outcomes["late"] > RATE * SECONDS / 2
+    done = len([text for text in handled if not text.startswith("after")])
+    assert 0 <= done - outcomes["answered"] < SECONDS  # some are done in the moment of their deadline
+    assert len(handled) == len(set(handled)) >= SECONDS * 8  # it goes on at its own speed all the while
+    assert max(loads) <= 1.0
+
+
+def test_ten_thousand_threads_wait_for_a_model_at_once() -> None:
+    """In one process, with one actor: what waits costs no more than a task."""
+
+    class Model(Actor):
+        concurrency = 10_000
+        capacity = 10_000
+
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            waiting.append(ping.text)
+            most.append(len(waiting))
+            await asyncio.sleep(60)
+            waiting.remove(ping.text)
+            return Pong(text=ping.text)
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("model/1", Model)
+            asks = (system.ask("model/1", Ping(text=str(n)), sender=f"thread/{n}", within=600) for n in range(10_000))
+            answers = await asyncio.gather(*asks)
+            assert len(answers) == 10_000
+            assert asyncio.get_running_loop().time() < 61
+
+    waiting: list[str] = []
+    most: list[int] = []
+    virtually(main())
+    assert max(most) == 10_000
