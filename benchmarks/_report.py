@@ -24,6 +24,11 @@ PACKAGES = (
     "langchain-core",
     "autogen-core",
     "litellm",
+    "apsw",
+    "dbos",
+    "eventsourcing",
+    "langgraph-checkpoint-sqlite",
+    "openai-agents",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -44,8 +44,8 @@ MORE = 30
 """Messages that are appended to a long thread in a sample."""
 SNAPSHOTS = 300
 """Messages in the thread whose size is measured for LangGraph: its file grows with the square, to 600 MB at 1,000."""
-SETTLING = 1_000
-"""Messages that are written ten times over before anything is measured: 11 MB, and the log begins anew after 4."""
+SETTLING = 500
+"""Messages that are written ten times over before anything is measured: 6 MB, and a log begins anew after 4."""
 MILLION = 1_000_000
 
 StoreT = TypeVar("StoreT", bound=Store)
@@ -72,9 +72,12 @@ class Stores(ExitStack):
     """The stores of a table, each in a folder of its own; closed and removed after it."""
 
     def open(self, kind: Callable[[Path, Sequence[Said]], StoreT], messages: int) -> StoreT:
-        """Open a store whose write-ahead log has its full size: while it grows, a wait for the disk is several times as long."""
-        store = self.enter_context(closing(kind(self.folder(), talk(max(messages, SETTLING)))))
-        for number in range(SETTLING // 100) if kind is not DbosStore else ():  # which has no such log
+        return self.enter_context(closing(kind(self.folder(), talk(messages))))
+
+    def settled(self, kind: Callable[[Path, Sequence[Said]], StoreT], messages: int) -> StoreT:
+        """Open a store whose write-ahead log has its full size: while it grows, every wait for the disk is much longer."""
+        store = self.open(kind, max(messages, SETTLING))
+        for number in range(10) if kind is not DbosStore else ():  # which has no such log
             store.fill(f"settling-{number}", SETTLING)
         return store
 
@@ -134,7 +137,7 @@ def _one_writer(name: str, stores: Stores) -> Table:
         scale=1e6,
         baseline=RAW,
         candidates={
-            each: _one_by_one(stores.open(kind, SHORT), 1 if each == DBOS else SEVERAL) for each, kind in kinds.items()
+            each: _one_by_one(stores.settled(kind, SHORT), 1 if each == DBOS else SEVERAL) for each, kind in kinds.items()
         },
         goals=(Goal(ANTIPHON, 1.4, RAW), Goal(ANTIPHON, 1 / 5, DBOS)),
         notes=(
@@ -155,7 +158,7 @@ def _one_by_one(store: Store, threads: int = SEVERAL) -> Sample:
 
 def _many_writers(name: str, stores: Stores) -> Table:
     ledger, raw, agents, langgraph = (
-        stores.open(kind, SHORT) for kind in (AntiphonStore, RawStore, OpenAIAgentsStore, LangGraphStore)
+        stores.settled(kind, SHORT) for kind in (AntiphonStore, RawStore, OpenAIAgentsStore, LangGraphStore)
     )
 
     def together(append: Callable[[Sequence[str], int], None], store: Store) -> Sample:
@@ -194,7 +197,7 @@ def _many_writers(name: str, stores: Stores) -> Table:
 def _long_thread(name: str, stores: Stores) -> Table:
     first = LONG * 9 // 10
     ledger, raw, agents, langgraph = (
-        stores.open(kind, LONG) for kind in (AntiphonStore, RawStore, OpenAIAgentsStore, LangGraphStore)
+        stores.settled(kind, LONG) for kind in (AntiphonStore, RawStore, OpenAIAgentsStore, LangGraphStore)
     )
 
     def at_the_end(store: Store, more: int = MORE) -> Sample:
@@ -239,7 +242,7 @@ def _longer_thread(name: str, stores: Stores) -> Table:
     }
     candidates: dict[str, Sample] = {}
     for each, kind in kinds.items():
-        store = stores.open(kind, LONGER)
+        store = stores.settled(kind, LONGER)
         store.fill("long", LONGER * 9 // 10)
         candidates[f"{each}, the first tenth"] = _at_the_beginning(store)
         candidates[f"{each}, the last tenth"] = _going_on(store, LONGER * 9 // 10)

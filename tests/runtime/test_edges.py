@@ -118,6 +118,19 @@ def test_actors_act_on_the_message_as_it_was_written_down() -> None:
             reply = await system.ask("probe/1", Ping(text="it is s3cret-value"), thread_id="t")
             assert "s3cret-value" not in reply.text
 
+            class Agent(Actor):
+                @handles
+                async def ping(self, ping: Ping, context: Context) -> Pong:
+                    pong = await context.ask("probe/1", Ping(text=f"{ping.text} s3cret-value"))
+                    if context.attempt == 1:
+                        raise ValueError("again, please")
+                    return pong
+
+            system.spawn("agent/1", Agent)
+            again = await system.ask("agent/1", Ping(text="a"), thread_id="t", id="m")
+            assert again == await system.ask("agent/1", Ping(text="a"), thread_id="t", id="m")
+            assert "s3cret-value" not in again.text
+
     virtually(main())
 
 

@@ -29,6 +29,7 @@ from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.runtime._again import Again, Standing, endings
 from antiphon.runtime._results import error_result, result_of
 from antiphon.runtime._rows import DELIVER, begun, ended
+from antiphon.runtime._same import says_the_same
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -265,7 +266,8 @@ def _check_same(recorded: Message, envelope: Envelope) -> None:
     Raises:
         HistoryMismatchError: it is something else.
     """
-    if recorded.payload != envelope.message.payload or recorded.to != envelope.message.to:
+    said = envelope.message
+    if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
         reason = f"{envelope.id!r} says {envelope.type} here, and something else in thread {envelope.thread_id!r}"
         raise HistoryMismatchError(reason, envelope.to)
 

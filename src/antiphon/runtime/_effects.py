@@ -22,6 +22,7 @@ from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchErr
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.runtime._results import error_of
 from antiphon.runtime._rows import begun, ended
+from antiphon.runtime._same import says_the_same
 
 if TYPE_CHECKING:
     from antiphon.runtime._envelope import Envelope
@@ -83,8 +84,7 @@ class Effect:
             self._id = f"{base}~{count}"
 
     def _check_same(self, intent: Message) -> None:
-        recorded, own = intent.payload, self._intent().payload
-        if recorded != own:
+        if not says_the_same(intent.payload, self._intent().payload):
             reason = f"the handler does {self._option!r} otherwise than thread {self._thread_id!r} says, in {self._id!r}"
             raise HistoryMismatchError(reason, self._envelope.to)
 
