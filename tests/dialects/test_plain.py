@@ -1,8 +1,10 @@
 """The short way for plain histories gives what the long way gives, and is taken where it should be."""
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -19,6 +21,7 @@ from antiphon.dialects._registry import get
 from antiphon.messages import Tool
 
 NAMES = ("openai-chat", "anthropic-messages", "gemini")
+PROVIDERS = (*NAMES, "openai-responses", "pydantic-ai")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -241,3 +244,62 @@ def test_a_projection_goes_on_after_the_short_way(name: str) -> None:
 
 def _units(value: Any) -> list[Any]:
     return value["contents"] if "contents" in value else value["messages"]
+
+
+# ---------------------------------------------------------------- length
+
+
+def _turns(count: int, names: str) -> Conversation:
+    """A history of so many turns, five messages each."""
+    return Conversation(
+        message
+        for turn in range(count)
+        for message in (
+            _words(5 * turn, "user", "How warm is it?"),
+            _call(5 * turn + 1, f"{names}{turn} a", turn_id=f"turn {turn}"),
+            _call(5 * turn + 2, f"{names}{turn} b", turn_id=f"turn {turn}"),
+            _result(5 * turn + 3, f"{names}{turn} a", result={"heat": 18}),
+            _result(5 * turn + 4, f"{names}{turn} b", result="warm"),
+        )
+    )
+
+
+def _calls_made(work: Callable[[], object]) -> int:
+    made = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return made
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("kind", ["plain", "with ids that are refused", "from the format itself"])
+def test_eight_times_the_length_is_eight_times_the_work(name: str, kind: str) -> None:
+    """Counted in calls, of which a machine with other things to do makes no more."""
+    histories = [_turns(count, "ü" * 65 if kind == "with ids that are refused" else "c") for count in (10, 80)]
+    if kind == "from the format itself":
+        histories = [decode(encode(history, name).value, name) for history in histories]
+    encode(histories[0], name)  # builds what is built once
+
+    short, long = (_calls_made(partial(encode, history, name)) for history in histories)
+
+    assert long <= 8.2 * short
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_projection_takes_the_same_work_for_a_turn_however_long_the_history_is(name: str) -> None:
+    made: list[int] = []
+    for count in (10, 80):
+        history, projection = _turns(count, "c"), Projection(name)
+        projection.encode(history[:-5])
+        made.append(_calls_made(partial(projection.encode, history)))
+
+    assert made[0] == made[1]

@@ -13,7 +13,7 @@ In a namespace a dialect keeps what it likes; these are looked for, and no harm 
 - `slot`: true, for what stands in the format's own place for instructions;
 - `needs`: the ids of other messages that must be sent with this one;
 - `blocks`: true, where one text came in a list of blocks, and is written so;
-- `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: as which item of OpenAI Responses it is written.
+- `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: as what item of OpenAI Responses it is written.
 """
 
 from __future__ import annotations

@@ -41,7 +41,11 @@ class Aliases:
     def begin(self, said: Sequence[Message], reused: Mapping[int, int]) -> None:
         """Take note of what is said: names that came from the format itself are kept, unless they were aliases there."""
         self._reused = reused
-        self._said.are(said)
+        self._said.begin(said)
+
+    def add(self, more: Sequence[Message]) -> None:
+        """Take note of more that is said."""
+        self._said.add(more)
 
     def accept(self, invocations: Sequence[str]) -> bool:
         """Whether all these ids may be written as they are."""
@@ -70,23 +74,27 @@ class _Said:
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
-        self.are(())
+        self.begin(())
 
-    def are(self, messages: Sequence[Message]) -> None:
-        """Take note of all messages that are said."""
+    def begin(self, messages: Sequence[Message]) -> None:
         self._messages = messages
-        self._found: tuple[frozenset[str], frozenset[str]] | None = None
+        self._found: tuple[set[str], set[str]] | None = None
 
-    def names(self) -> tuple[frozenset[str], frozenset[str]]:
+    def add(self, more: Sequence[Message]) -> None:
+        self._messages = [*self._messages, *more]
+        if self._found is not None:
+            kept, names = self._found
+            self._found = kept | self.kept_of(more), names | set(_names(more))
+
+    def names(self) -> tuple[set[str], set[str]]:
         """Return the names that are kept as they are, and all names."""
         if self._found is None:
-            talk = [message for message in self._messages if message.lane == "talk"]
-            self._found = self.kept_of(talk), frozenset(_names(talk))
+            self._found = self.kept_of(self._messages), set(_names(self._messages))
         return self._found
 
-    def kept_of(self, messages: Iterable[Message]) -> frozenset[str]:
+    def kept_of(self, messages: Iterable[Message]) -> set[str]:
         """Return the names of those messages that came from the format itself, with no alias in them."""
-        return frozenset(_names(filter(self._has_own_names, messages)))
+        return set(_names(filter(self._has_own_names, messages)))
 
     def _has_own_names(self, message: Message) -> bool:
         notes = None if message.__dict__["metadata"] is EMPTY else plain_of(message, "metadata").get(self._dialect)

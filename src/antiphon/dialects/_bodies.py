@@ -358,8 +358,9 @@ class BodyDialect:
         messages = list(conversation)
         more = messages[len(memory.messages) :]
         if memory.header is conversation.header and self._adds(memory, messages, more):
-            memory.writing.aliases.begin(messages, {})
-            self._write_groups(self._groups(_talk(more), memory.writing), memory.writing, None, memory.body)
+            said = _talk(more)
+            memory.writing.aliases.add(said)
+            self._write_groups(self._groups(said, memory.writing), memory.writing, None, memory.body)
         else:
             memory.body, memory.writing = self._written(conversation, as_policy, self._checked(options))
             memory.ids = set()

@@ -88,17 +88,10 @@ def lose_shown(message: Message, outcome: OptionResultPayload, writing: Writing,
 def lose_option(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str:
     """Return the option that a reader will think a result is of: the one that was called; report it if that is another."""
     call = writing.call_of(message)
-    called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else None
-    if called in (None, outcome.option_name) or _was_called(outcome, writing):
+    if call is None or call.payload.kind != "option_call" or outcome.option_name in writing.options_of(outcome.invocation_id):
         return outcome.option_name
     writing.lose(message, "option", f"a result in {format_name} is of the option that was called")
-    return str(called)
-
-
-def _was_called(outcome: OptionResultPayload, writing: Writing) -> bool:
-    """Whether any call of the invocation was of the result's option: an id used again leaves open which."""
-    calls = [call.payload for call in writing.conversation.calls() if call.invocation_id == outcome.invocation_id]
-    return any(isinstance(call, OptionCallPayload) and call.option_name == outcome.option_name for call in calls)
+    return call.payload.option_name
 
 
 def result_text(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str | None:

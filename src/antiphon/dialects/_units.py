@@ -57,10 +57,10 @@ _MOST_GROWTH = 8
 _MOST_AROUND = 1024
 """Bytes of a message that do not come from a unit, at most: its keys, and names where the unit has none."""
 _FACTS = (
-    *("turn_id", "thread_id", "to", "lane", "correlation_id"),
-    *("in_reply_to", "parent_id", "created_at", "usage", "metadata"),
+    *("id", "role_hint_for_llm", "step_num", "turn_id", "thread_id", "to", "lane"),
+    *("correlation_id", "in_reply_to", "parent_id", "created_at", "usage", "metadata"),
 )
-"""What a message has, from the turn on, in the order in which `trusted.message` takes it."""
+"""What a message has besides its policy and payload, in the order in which `trusted.message` takes it."""
 
 
 def sample_units(data: Any) -> list[dict[str, Any]]:
@@ -350,23 +350,18 @@ class Unit:
         if self.reading.mark:
             metadata, once = self._marked(metadata), self.reading.once.pop("usage", None)
             usage = usage or once
-        to, turn, correlation = self.to if to is None else to, turn_id or self.turn_id, self.correlation_id
-        facts = (turn, thread_id, to, lane, correlation, in_reply_to, None, created_at or self.created_at, usage, metadata)
+        to, turn, time = self.to if to is None else to, turn_id or self.turn_id, created_at or self.created_at
+        hint, correlation = role_hint_for_llm, self.correlation_id
+        facts = (own_id, hint, None, turn, thread_id, to, lane, correlation, in_reply_to, None, time, usage, metadata)
         # Without the checks that the parser and the look at the unit have made, unless something is in doubt.
         if (
             self.is_small
             and names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to)
             and (known := trusted_payload(payload, names)) is not None
         ):
-            message = trusted.message(policy, known, own_id, role_hint_for_llm, None, *facts)
+            message = trusted.message(policy, known, *facts)
         else:
-            fields = {
-                "id": own_id,
-                "policy": policy,
-                "role_hint_for_llm": role_hint_for_llm,
-                **dict(zip(_FACTS, facts, strict=True)),
-            }
-            message = self._carefully(payload, fields)
+            message = self._carefully(policy, payload, dict(zip(_FACTS, facts, strict=True)))
         made.append(message)
         return message
 
@@ -381,8 +376,8 @@ class Unit:
         """Return a message of this unit with more noted on it by the dialect."""
         known = plain_of(message, "metadata")
         metadata = {**known, self.reading.dialect: {**known.get(self.reading.dialect, {}), **notes}}
-        size, limits = len(write(metadata)), self.reading.limits
-        if self.is_small and size <= limits.message_bytes // 4 and size <= limits.nodes:
+        limits = self.reading.limits
+        if self.is_small and len(write(metadata)) <= min(limits.message_bytes // 4, limits.nodes):
             fields: dict[str, Any] = {**message.__dict__, "metadata": metadata}
             return trusted.message(**fields)
         try:
@@ -390,12 +385,13 @@ class Unit:
         except ValidationError as exc:
             self.refuse(exc)
 
-    def _carefully(self, payload: Payload | dict[str, Any], fields: dict[str, Any]) -> Message:
-        """Make a message with every check; so are its parts, which were made without."""
+    def _carefully(self, policy: str, payload: Payload | dict[str, Any], facts: dict[str, Any]) -> Message:
+        """Make a message with every check, and so its parts: they may have been made without."""
+        facts["metadata"] = dict(facts["metadata"])
         try:
             if isinstance(payload, dict) and "parts" in payload:
                 payload = {**payload, "parts": [part.model_copy() for part in payload["parts"]]}
-            return Message.model_validate({**fields, "payload": payload, "metadata": dict(fields["metadata"])})
+            return Message.model_validate({"policy": policy, "payload": payload, **facts})
         except ValidationError as exc:
             self.refuse(exc)
 
@@ -454,6 +450,7 @@ class Writing:
     _turns: dict[str, list[Message]] | None = None
     _calls: dict[int, Message] | None = None
     """The call of each result, by the identity of the result."""
+    _options: dict[str, set[str]] | None = None
 
     def turn_of(self, message: Message) -> list[Message]:
         """Return all messages of a message's turn."""
@@ -508,9 +505,32 @@ class Writing:
     def call_of(self, result: Message) -> Message | None:
         """Return the call that a result answers."""
         if self._calls is None:
-            messages = list(self.conversation)
-            self._calls = {id(messages[result]): messages[call] for call, result in self.conversation.pairs()}
+            self._calls = self._paired()
         return self._calls.get(id(result))
+
+    def _paired(self) -> dict[int, Message]:
+        """Return the call of each result; only the conversation knows which is meant where an invocation is called twice."""
+        calls: dict[str, Message] = {}
+        paired: dict[int, Message] = {}
+        for message in self.conversation:
+            payload = message.payload
+            if payload.kind == "option_call":
+                if payload.invocation_id in calls:
+                    messages = list(self.conversation)
+                    return {id(messages[result]): messages[call] for call, result in self.conversation.pairs()}
+                calls[payload.invocation_id] = message
+            elif payload.kind == "option_result" and payload.invocation_id in calls:
+                paired[id(message)] = calls[payload.invocation_id]
+        return paired
+
+    def options_of(self, invocation: str) -> set[str]:
+        """Return the options that an invocation called: an id used again may be of several."""
+        if self._options is None:
+            self._options = {}
+            for message in self.conversation:
+                if message.payload.kind == "option_call":
+                    self._options.setdefault(message.payload.invocation_id, set()).add(message.payload.option_name)
+        return self._options.get(invocation, set())
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,9 @@ def _is_alike(recorded: Any, own: Any) -> bool:
         return len(left) == len(right) and all(_is_alike(*pair) for pair in zip(left, right, strict=True))
     if isinstance(recorded, str) and _REDACTED in recorded:
         return True
-    return _kind(recorded) is _kind(own) and bool(recorded == own)
+    return _is_equal(cast("Any", recorded), own)
 
 
-def _kind(value: object) -> type:
-    return type(value)
+def _is_equal(recorded: Any, own: Any) -> bool:
+    """Whether two scalars are the same: 1, 1.0 and true are not."""
+    return type(recorded) is type(own) and recorded == own
