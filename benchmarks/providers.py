@@ -145,5 +145,5 @@ def _length(target: str) -> Table:
         candidates={name: clocked(work, units) for name, (work, units) in works.items()},
         against=(f"{LOOP}, {SHORT}",),
         goals=(Goal(LONG, 1.2, SHORT),),
-        notes=("results are small: else it is memory that is measured; what is left of that shows in the loop",),
+        notes=("results are small, so that less memory is touched; the loop shows how a loop without any look grows",),
     )

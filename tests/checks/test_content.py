@@ -11,7 +11,6 @@ from antiphon import (
     ForeignPart,
     MediaPart,
     Message,
-    ReasoningPart,
     TextPart,
     check,
     decode,
@@ -266,31 +265,37 @@ def test_somebody_must_say_something(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "part", "is_said"),
+    ("target", "who", "part", "is_said"),
     [
-        (CLAUDE, TextPart(text="  "), False),
-        (CLAUDE, DataPart(data="\n"), False),
-        (CLAUDE, DataPart(data=None), True),
-        (CLAUDE, ReasoningPart(text="hm", metadata={CLAUDE: {}}), False),
-        (CLAUDE, ReasoningPart(text="hm", signature="EqQB", metadata={CLAUDE: {}}), False),
-        (CLAUDE, ForeignPart(dialect=CLAUDE, value={"type": "container_upload", "file_id": "f"}), True),
-        (CLAUDE, ForeignPart(dialect=CLAUDE, value="no block"), False),
-        (GEMINI, TextPart(text=""), False),
-        (GEMINI, TextPart(text="  "), True),
-        (GEMINI, TextPart(text="", metadata={GEMINI: {"thoughtSignature": "AAEC"}}), True),
-        (GEMINI, DataPart(data=""), False),
-        (GEMINI, ForeignPart(dialect=GEMINI, value={"executableCode": {"code": "1"}}), True),
-        (GEMINI, ForeignPart(dialect=GEMINI, value=["no part"]), False),
-        (RESPONSES, TextPart(text=""), True),
-        (RESPONSES, ReasoningPart(text="hm", metadata={RESPONSES: {"id": "rs_1"}}), False),
-        (RESPONSES, ForeignPart(dialect=RESPONSES, value={"type": "input_file", "file_id": "f"}), True),
-        (RESPONSES, ForeignPart(dialect=GEMINI, value={}), False),
-        (CHAT, TextPart(text=""), True),
+        (CLAUDE, "user", TextPart(text="  "), False),
+        (CLAUDE, "user", DataPart(data="\n"), False),
+        (CLAUDE, "user", DataPart(data=None), True),
+        (CLAUDE, "user", thinks(metadata={CLAUDE: {}}), False),
+        (CLAUDE, "assistant", thinks(metadata={CLAUDE: {}}), True),
+        (CLAUDE, "assistant", thinks(signature=None, metadata={CLAUDE: {}}), False),
+        (CLAUDE, "user", ForeignPart(dialect=CLAUDE, value={"type": "container_upload", "file_id": "f"}), True),
+        (CLAUDE, "user", ForeignPart(dialect=CLAUDE, value="no block"), False),
+        (GEMINI, "user", TextPart(text=""), False),
+        (GEMINI, "user", TextPart(text="  "), True),
+        (GEMINI, "user", TextPart(text="", metadata={GEMINI: {"thoughtSignature": "AAEC"}}), True),
+        (GEMINI, "user", DataPart(data=""), False),
+        (GEMINI, "assistant", thinks(signature=None, metadata={GEMINI: {}}), True),
+        (GEMINI, "user", ForeignPart(dialect=GEMINI, value={"executableCode": {"code": "1"}}), True),
+        (GEMINI, "user", ForeignPart(dialect=GEMINI, value=["no part"]), False),
+        (RESPONSES, "user", TextPart(text=""), True),
+        (RESPONSES, "user", thinks(metadata={RESPONSES: {"id": "rs_1"}}), False),
+        (RESPONSES, "assistant", thinks(metadata={RESPONSES: {"id": "rs_1"}}), True),
+        (RESPONSES, "assistant", thinks(metadata={RESPONSES: {"id": None}}), False),
+        (RESPONSES, "user", ForeignPart(dialect=RESPONSES, value={"type": "input_file", "file_id": "f"}), True),
+        (RESPONSES, "assistant", ForeignPart(dialect=RESPONSES, value={"type": "input_file", "file_id": "f"}), False),
+        (RESPONSES, "user", ForeignPart(dialect=GEMINI, value={}), False),
+        (CHAT, "user", TextPart(text=""), True),
+        (CHAT, "user", ForeignPart(dialect=CHAT, value={"type": "text", "text": "a"}), True),
     ],
 )
-def test_what_the_dialect_leaves_out_is_not_said(target: str, part: Part, is_said: bool) -> None:
+def test_what_the_dialect_leaves_out_is_not_said(target: str, who: str, part: Part, is_said: bool) -> None:
     """AP305: where nothing would be written, somebody says something; and only there."""
-    alone = of(says("user", part))
+    alone = of(says(who, part))
     units = "input" if target == RESPONSES else "contents" if target == GEMINI else "messages"
 
     assert bool(encode(alone, target).value[units]) == is_said

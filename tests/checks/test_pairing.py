@@ -7,6 +7,7 @@ from antiphon import (
     RUNTIME_POLICY,
     Conversation,
     ForeignPart,
+    MediaPart,
     OptionResultPayload,
     ReasoningPart,
     check,
@@ -264,6 +265,24 @@ def test_what_was_one_unit_is_one_under_its_new_id() -> None:
         assert [len(unit["content"]) for unit in written[-2:]] == [1, 2]
 
 
+def test_an_answer_that_is_there_twice_has_one_id_on_the_wire() -> None:
+    """AP108: the later one is written without the id that both came with; all else of it is as it was."""
+    answer = {
+        "kind": "response",
+        "parts": [{"part_kind": "text", "content": "Yes."}],
+        "model_name": "m",
+        "provider_response_id": "msg_1",
+    }
+    ask = {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Is it?"}]}
+    broken = decode([ask, answer, ask, answer, ask], "pydantic-ai")
+
+    assert "AP108" in codes(broken, "pydantic-ai")
+    written = encode(mended(broken, "pydantic-ai"), "pydantic-ai").value
+    assert codes(decode(written, "pydantic-ai"), "pydantic-ai") == []
+    assert [unit.get("provider_response_id") for unit in written][1:4:2] == ["msg_1", None]
+    assert written[3]["model_name"] == "m"
+
+
 def test_a_reply_goes_with_the_call_that_it_is_to() -> None:
     """AP108: what the result of a renamed call replies to is that call."""
     first, second = calls("c1", id="call"), calls("c2", id="call")
@@ -300,13 +319,18 @@ def item(status: str, id: str = "ws_1") -> ForeignPart:
     return ForeignPart(dialect="openai-responses", value=value, metadata={"openai-responses": {"item": True}})
 
 
+def image(id: str) -> MediaPart:
+    return MediaPart(modality="image", url="data:image/png;base64,AAAA", metadata={"openai-responses": {"id": id}})
+
+
 def thought(id: str, text: str) -> ReasoningPart:
     return ReasoningPart(text=text, encrypted_content="gAAA", metadata={"openai-responses": {"id": id, "in": "summary"}})
 
 
 def test_an_item_whose_id_is_part_of_it_is_left_out() -> None:
     """AP108: the service takes it once by that id, and it cannot be given another. Elsewhere it is kept."""
-    for parts in ((item("completed"), item("failed")), (thought("rs_1", "hm"), thought("rs_1", "so"))):
+    thoughts = (thought("rs_1", "hm"), thought("rs_1", "so"))
+    for parts in ((item("completed"), item("failed")), thoughts, (image("ig_1"), image("ig_1"))):
         first, other = (says("assistant", part, id="a", native="openai-responses") for part in parts)
         answer = says("assistant", "Hello!", native="openai-responses")
         broken = of(ASK, first, answer, other, answer.model_copy(update={"id": "b"}), says("user", "Well?"))

@@ -71,7 +71,6 @@ def _check_thread(seed: int, messages: list[Message]) -> None:
 
 def _check_effects(seed: int) -> None:
     """A model whose answer is recorded does not run again; what may run again runs under the same key."""
-    assert set(Counter(choir.AgentManager.bills)) == set(Counter(choir.AgentManager.bills)), seed
     assert len(set(choir.AgentManager.bills)) == 18, seed
     assert len(set(choir.AgentManager.models)) == 18, seed
 

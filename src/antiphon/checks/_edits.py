@@ -146,8 +146,9 @@ class Edits:
         self.update(position, metadata=loosened(self.message(position).metadata, self._dialect, notes))
 
     def forget_id(self, position: int) -> None:
-        """Have a unit written without the id that it came with; what an assistant says has another form without one."""
-        if self.message(position).kind == "parts" and self._view.sides[position] == "assistant":
+        """Have a unit written without the id that it came with; an item of the assistant's words has another form without."""
+        is_words = self.message(position).kind == "parts" and self._view.sides[position] == "assistant"
+        if is_words and self._view.accepted.item_ids:
             self.release(position)
         else:
             self.unsay(position, is_unit_id)

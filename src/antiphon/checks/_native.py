@@ -54,6 +54,9 @@ Holder: TypeAlias = Message | Part | Tool | Conversation
 _UNIT = 2
 """Steps to a key of a unit; a path that goes further is about something in it."""
 
+_IDS = (("id",), ("provider_response_id",))
+"""Under which keys a unit has its id; the second is Pydantic AI's."""
+
 ABSENT = object()
 """What is returned for something that is not there: null is there."""
 DROPPED = object()
@@ -107,7 +110,7 @@ def said_on_wire(holder: Holder, dialect: str) -> Iterator[Fact]:
 
 def is_unit_id(path: Path, value: Any) -> bool:
     """Whether this is the id that a unit came with."""
-    return path[-1:] == ("id",) and len(path) <= _UNIT and isinstance(value, str)
+    return path[-1:] in _IDS and len(path) <= _UNIT and isinstance(value, str)
 
 
 def unit_id(holder: Holder, dialect: str) -> str | None:

@@ -509,7 +509,11 @@ class Writing:
         return self._calls.get(id(result))
 
     def _paired(self) -> dict[int, Message]:
-        """Return the call of each result; only the conversation knows which is meant where an invocation is called twice."""
+        """Return the call of each result.
+
+        Where an invocation is called twice only the conversation knows which call is meant; elsewhere its index, which
+        takes longer to build, would say the same. (The journal, whose calls are apart, is not written.)
+        """
         calls: dict[str, Message] = {}
         paired: dict[int, Message] = {}
         for message in self.conversation:
