@@ -29,9 +29,10 @@ class OpenAIAgentsStore:
         return self._sessions[thread]
 
     def begin(self, threads: Sequence[str]) -> None:
-        """Make the sessions: making one opens the file and looks at its tables."""
-        for thread in threads:
-            self._session(thread)
+        """Make the sessions, which opens the file and looks at its tables; close others, which keep a connection a thread."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions = {thread: SQLiteSession(thread, self._path) for thread in threads}
 
     def append(self, thread: str, first: int, last: int) -> None:
         self._runner.run(self._append(thread, first, last))

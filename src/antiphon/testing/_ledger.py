@@ -86,7 +86,7 @@ async def _some(
 ) -> list[tuple[Record, str]]:
     found: list[tuple[Record, str]] = []
     if count:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for tailed in ledger.tail(after, thread_id=thread_id):
                 found.append((tailed.record, tailed.cursor))
                 if len(found) == count:
