@@ -149,11 +149,14 @@ def _one_writer(name: str, stores: Stores) -> Table:
     )
 
 
-def _one_by_one(store: Store, messages: int = SHORT) -> Sample:
-    """Return a sample of a new conversation in a store."""
-    return waited(
-        lambda number: store.append(f"new-{number}", 0, messages), messages, lambda number: store.begin([f"new-{number}"])
-    )
+def _one_by_one(store: Store, conversations: int = 1) -> Sample:
+    """Return a sample of new conversations in a store, one after the other."""
+
+    def append(number: int) -> None:
+        for name in _names(number, conversations):
+            store.append(name, 0, SHORT)
+
+    return waited(append, conversations * SHORT, lambda number: store.begin(_names(number, conversations)))
 
 
 def _many_writers(name: str, stores: Stores) -> Table:
@@ -176,7 +179,7 @@ def _many_writers(name: str, stores: Stores) -> Table:
         candidates={
             ANTIPHON: together(ledger.append_together, ledger),
             "antiphon, messages made too": together(ledger.make_together, ledger),
-            RAW: _one_by_one(raw),
+            RAW: _one_by_one(raw, 10),
             f"{RAW}, {WRITERS} to a commit": together(raw.append_together, raw),
             AGENTS: together(agents.append_together, agents),
             LANGGRAPH: together(langgraph.append_together, langgraph),

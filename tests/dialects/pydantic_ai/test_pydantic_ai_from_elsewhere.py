@@ -1,5 +1,6 @@
 """Conversations from elsewhere as Pydantic AI takes them: it loads what is written, dumps it the same, and runs on it."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_an_agent_goes_on_from_what_is_written() -> None:
         said("and then?"),
     )
     history = pai.ModelMessagesTypeAdapter.validate_python(units)
-    result = Agent(FunctionModel(answer)).run_sync("Go on.", message_history=history)
+    result = asyncio.run(Agent(FunctionModel(answer)).run("Go on.", message_history=history))
 
     assert result.output == "done"
     assert [[part.part_kind for part in message.parts] for message in heard] == [
