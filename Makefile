@@ -20,7 +20,7 @@ run: .venv/.ready ## set up and do the main job, offline
 	@$(BIN)/python examples/first_conversation.py
 
 test: .venv/.ready ## set up and run every test; make test ARGS="-k window"
-	@$(BIN)/python -m pytest -n auto --inline-snapshot=disable --cov --cov-report=term $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal --inline-snapshot=disable --cov --cov-report=term $(ARGS)
 	@[ -n "$(ARGS)" ] || $(BIN)/coverage report --include='src/antiphon/messages/*' --fail-under=100 > /dev/null \
 		|| { echo "the core is no longer covered branch by branch; see the table above"; exit 1; }
 
@@ -42,8 +42,8 @@ bench: benchmarks/.venv/.ready ## side by side with the peers
 	@benchmarks/.venv/bin/python -m benchmarks $(ARGS)
 
 chaos: .venv/.ready ## the long runs: many more generated cases
-	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
-	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto tests/ledger tests/runtime $(ARGS)
+	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto --dist worksteal tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
+	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto --dist worksteal tests/ledger tests/runtime $(ARGS)
 
 docs: .venv/.ready ## build the docs into site/
 	@$(BIN)/zensical build --clean

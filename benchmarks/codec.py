@@ -31,7 +31,7 @@ GOALS: dict[tuple[str, str], tuple[Goal, ...]] = {
     ("construct", "conversation"): (Goal("antiphon", 1.15, RAW), Goal(TRUSTED, 0.50, RAW)),
     ("load", "short text"): (Goal("antiphon", 1.15, RAW),),
     ("load", "conversation"): (Goal("antiphon", 1.0, RAW),),
-    ("dump", "conversation"): (Goal("antiphon, looked at", 0.20, RAW), Goal("antiphon, looked at", 1.5, "msgspec")),
+    ("dump", "conversation"): (Goal("antiphon", 0.20, RAW), Goal("antiphon", 1.5, "msgspec")),
 }
 
 NOTES = {
