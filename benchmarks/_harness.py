@@ -6,7 +6,8 @@ things that have produced wrong numbers are kept out:
 
 - the garbage collector is off while a sample runs *and* while its length is chosen, and collects between the samples;
 - a sample lasts at least `SAMPLE_SECONDS` and `LEAST_CALLS` calls, and begins with calls that are not timed;
-- time is the CPU time of this thread: what other processes do on the machine does not count;
+- time is the CPU time of this thread (of all threads, where peers have some): what other processes do does not count. Only
+  what waits for a disk is measured by the clock on the wall;
 - freed memory is kept. Else the C library gives a large block back at once, and whether the next call pays for fetching it
   again (up to twice the time of writing 250 KB) depends on what ran before;
 - the baseline runs a second time, under another name (A/A). If the two differ, the table says nothing, and fails.
@@ -21,12 +22,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from statistics import median
-from time import thread_time
+from time import perf_counter, process_time, thread_time
 from typing import TypeVar
 
-__all__ = ["Goal", "Outcome", "Sample", "Table", "clocked", "clocked_on", "keep_freed_memory", "run"]
+__all__ = [
+    "Goal",
+    "Outcome",
+    "Sample",
+    "Table",
+    "clocked",
+    "clocked_on",
+    "keep_freed_memory",
+    "run",
+    "waited",
+    "worked",
+]
 
 ROUNDS = 9
 SAMPLE_SECONDS = 0.02
@@ -136,7 +148,7 @@ def _above(seconds: dict[str, list[float]], floor: str) -> dict[str, list[float]
     return {name: [each - ground for each in found] for name, found in seconds.items() if name != floor}
 
 
-# ---------------------------------------------------------------- samples of a function
+# ---------------------------------------------------------------- samples
 
 
 def clocked(function: Callable[[], object], units: int = 1) -> Sample:
@@ -160,6 +172,37 @@ def clocked_on(prepare: Callable[[], Made], function: Callable[[Made], object]) 
                 function(prepare())
             return sum(_seconds(partial(function, prepare()), 1) for _ in repeat(None, PREPARED_CALLS)) / PREPARED_CALLS
 
+    return sample
+
+
+def worked(work: Callable[[], object], units: int) -> Sample:
+    """Return a sample of work that is long enough by itself: the CPU time of the whole process, all its threads together."""
+
+    def sample() -> float:
+        with _no_garbage_collection():
+            start = process_time()
+            work()
+            return (process_time() - start) / units
+
+    sample()  # cold
+    return sample
+
+
+_NUMBERS = count()
+
+
+def waited(work: Callable[[int], object], units: int, before: Callable[[int], object] = lambda _: None) -> Sample:
+    """Return a sample of work that waits. It is told a number that no other sample has; so is `before`."""
+
+    def sample() -> float:
+        number = next(_NUMBERS)
+        before(number)
+        with _no_garbage_collection():
+            start = perf_counter()
+            work(number)
+            return (perf_counter() - start) / units
+
+    sample()  # cold: tables, caches and threads are made
     return sample
 
 

@@ -29,6 +29,8 @@ PACKAGES = (
     "eventsourcing",
     "langgraph-checkpoint-sqlite",
     "openai-agents",
+    "pykka",
+    "thespian",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import TypeVar
 
 from antiphon import Message, MessageBuilder
 from antiphon.ledger import Ledger, open_ledger
-from benchmarks._harness import Goal, Sample, Table
+from benchmarks._harness import Goal, Sample, Table, waited
 from benchmarks._messages import Said, cases
 from benchmarks.peers import raw_pydantic
 from benchmarks.stores._store import Store, bytes_in, talk
@@ -86,36 +85,6 @@ class Stores(ExitStack):
 
     def folder(self) -> Path:
         return Path(self.enter_context(TemporaryDirectory(prefix="antiphon-bench-")))
-
-
-# ---------------------------------------------------------------- samples
-
-_NUMBERS = count()
-
-
-def waited(work: Callable[[int], object], units: int, before: Callable[[int], object] = lambda _: None) -> Sample:
-    """Return a sample of work that waits. It is told a number that no other sample has; so is `before`."""
-
-    def sample() -> float:
-        number = next(_NUMBERS)
-        before(number)
-        with _no_garbage_collection():
-            start = perf_counter()
-            work(number)
-            return (perf_counter() - start) / units
-
-    sample()  # cold: tables, caches and threads are made
-    return sample
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _names(number: int, names: int) -> list[str]:
@@ -190,7 +159,7 @@ def _many_writers(name: str, stores: Stores) -> Table:
             f"conversations of {SHORT} messages; in each, a message is on the disk before the next is given",
             "raw SQLite: one writer, one commit a message",
         ),
-        rounds=7,
+        rounds=ROUNDS // 2,
     )
 
 
@@ -226,7 +195,7 @@ def _long_thread(name: str, stores: Stores) -> Table:
             f"{LANGGRAPH}, the last tenth": at_the_end(langgraph),
         },
         goals=(Goal("antiphon, the last tenth", 1.3, _NEW),),
-        rounds=ROUNDS // 2,
+        rounds=ROUNDS,
     )
 
 

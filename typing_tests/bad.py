@@ -4,6 +4,8 @@ An ignore that ignores nothing is itself an error, so a line that stops being wr
 """
 
 from antiphon import Conversation, Message, MessageBuilder, OptionCallPayload, PartsPayload, TextPart, loads
+from antiphon.protocol import CreateThread, Heartbeat, HeartbeatResponse
+from antiphon.runtime import System
 
 text = TextPart(text=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 message = Message(policy="user")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -14,3 +16,12 @@ PartsPayload(parts=(text,)).parts[0] = text  # type: ignore[index]  # pyright: i
 MessageBuilder.next_step("first")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 Conversation([message])[0] = message  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
 loads(b"", str)  # type: ignore[type-var]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def main(system: System) -> HeartbeatResponse:
+    create = CreateThread(user_id="u", initial_input="hi")
+    answer: HeartbeatResponse = await system.ask("thread/1", create)  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]
+    alive = await system.ask("thread/1", Heartbeat())
+    alive.thread_id = "t"  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    await system.ask("thread/1", "hello")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return answer

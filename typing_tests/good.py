@@ -17,6 +17,8 @@ from antiphon import (
     loads,
 )
 from antiphon.messages import Json, Kind, Limits, thaw
+from antiphon.protocol import CreateThread, Reply, Request, ThreadCreated
+from antiphon.runtime import Actor, Context, System, handles, run
 
 message = Message(policy="user", payload=PartsPayload(parts=(TextPart(text="hi"), DataPart(data={"a": [1, None]}))))
 assert_type(message.kind, Kind)
@@ -45,3 +47,32 @@ assert_type(conversation[0], Message)
 assert_type(conversation[:1], Conversation)
 assert_type(conversation.window(3), Conversation)
 assert_type(conversation.transitions(), tuple[Transition, ...])
+
+
+class Sum(Reply, frozen=True, type="SUM"):
+    value: int
+
+
+class Add(Request[Sum], frozen=True, type="ADD"):
+    numbers: tuple[int, ...]
+
+
+class Adder(Actor):
+    @handles
+    async def add(self, add: Add, context: Context) -> Sum:
+        assert_type(await context.ask("adder/2", add), Sum)
+        assert_type(await context.ask("adder/2", context.message, within=1.0), Message)
+        return Sum(value=sum(add.numbers))
+
+
+async def main(system: System) -> int:
+    adder = system.spawn("adder/1", Adder)
+    total = await system.ask(adder, Add(numbers=(1, 2)), thread_id="sums")
+    assert_type(total, Sum)
+    assert_type(total.value, int)
+    assert_type(await system.ask("thread/1", CreateThread(user_id="u", initial_input="hi")), ThreadCreated)
+    assert_type(await system.ask(adder, call), Message)
+    return total.value
+
+
+assert_type(run(main(System())), int)

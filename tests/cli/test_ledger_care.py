@@ -260,7 +260,8 @@ def test_without_a_ledger_it_is_asked_for(command: tuple[str, ...]) -> None:
     [
         ("ledger.db", "; for a file, sqlite:///ledger.db"),
         ("postgres://localhost/x", "a ledger's URL is memory: or sqlite:///path"),
-        ("sqlite://ledger.db", "a ledger's URL is memory: or sqlite:///path"),
+        ("sqlite://ledger.db", "; for a file, sqlite:///ledger.db"),
+        ("/var/ledger.db", "; for a file, sqlite:////var/ledger.db"),
         ("sqlite:///", "a ledger's URL is memory: or sqlite:///path"),
         ("memory:", "give the URL of a file, sqlite:///ledger.db"),
     ],
@@ -289,6 +290,11 @@ def test_a_path_through_a_file_is_no_path(tmp_path: Path) -> None:
     path = save(tmp_path / "chat.json", CHAT)
 
     assert "look at the path" in refusal("import", str(path), "--from", "marsys", "--ledger", f"sqlite:///{path}/ledger.db")
+
+
+@each_command
+def test_a_folder_is_no_ledger(tmp_path: Path, command: tuple[str, ...]) -> None:
+    assert "is a folder, and a ledger is a file in one" in refusal(*command, "--ledger", f"sqlite:///{tmp_path}")
 
 
 @each_command
@@ -383,6 +389,20 @@ def test_an_export_to_a_full_disk_says_so(url: str) -> None:
     )
 
 
+def test_an_export_to_a_place_that_is_none_says_so(tmp_path: Path, url: str) -> None:
+    assert refusal("export", "-o", f"{tmp_path}/none/x", "--ledger", url) == f"{tmp_path}/none/x: No such file or directory\n"
+
+
+def test_an_export_that_stops_says_that_its_file_is_not_whole(tmp_path: Path, url: str) -> None:
+    alter(url, "UPDATE messages SET body = zeroblob(9) WHERE seq = 3")
+
+    result = run("export", "-o", tmp_path / "out.jsonl", "--ledger", url)
+
+    first, second = result.stderr.splitlines()
+    assert (result.exit_code, first) == (1, f"{tmp_path}/out.jsonl: what was written to it is not whole")
+    assert second.startswith("thread 'chat' at seq 3: it is not what was written")
+
+
 @pytest.mark.slow
 def test_a_disk_that_fails_in_the_middle_is_said_to(tmp_path: Path, url: str) -> None:
     """A process that may write no larger file: everything is there as a whole, or nothing of it."""
@@ -409,6 +429,7 @@ def test_a_damaged_file_is_said_to_be_one(tmp_path: Path, url: str) -> None:
         result = run(*command, "--ledger", url)
         assert result.exit_code in (1, 2), command
         assert result.stderr.count("\n") == 1, result.stderr
+        assert result.stderr.count("verify") <= 1, "it is not told to verify what cannot be opened"
 
 
 @pytest.mark.slow

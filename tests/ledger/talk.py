@@ -1,6 +1,7 @@
-"""A long conversation with tools, the same on every run: short questions, calls, and results of about two kilobytes."""
+"""Long conversations with tools, the same on every run: one with results of about two kilobytes, one of all sizes."""
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder
@@ -54,12 +55,32 @@ _WORDS = [
 ]
 
 
+def _prose(random: Random, words: int) -> str:
+    return " ".join(random.choices(_WORDS, k=words))
+
+
+def errands(turns: int) -> Iterator[Message]:
+    """Yield five messages a turn, of 4 to 400 words: a question, a thought and a call, a result, an answer."""
+    random = Random(7)
+    for step in range(1, turns + 1):
+        yield MessageBuilder(step_num=step).add_text(_prose(random, random.choice([4, 8, 15, 40]))).to_message()
+        asked = MessageBuilder(policy="assistant", step_num=step)
+        asked.add_text(_prose(random, random.choice([5, 10, 30])))
+        asked.add_option_call("search", {"query": _prose(random, 4), "limit": 10})
+        yield from asked.to_messages()
+        found = [{"title": _prose(random, 4), "text": _prose(random, 36)} for _ in range(random.choice([0, 1, 2, 5, 10]))]
+        yield OptionResultBuilder.response_to(asked.last_option_call).success({"hits": found})
+        yield (
+            MessageBuilder(policy="assistant", step_num=step)
+            .add_text(_prose(random, random.choice([20, 60, 120])))
+            .to_message()
+        )
+
+
 def conversation(turns: int) -> Iterator[Message]:
     """Yield five messages a turn: a question, two calls, two results."""
     random = Random(7)
-
-    def prose(words: int) -> str:
-        return " ".join(random.choices(_WORDS, k=words))
+    prose = partial(_prose, random)
 
     for step in range(1, turns + 1):
         yield MessageBuilder(step_num=step).add_text(f"How busy was the ferry on day {step}? {prose(8)}").to_message()

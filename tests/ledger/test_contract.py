@@ -80,8 +80,8 @@ class Stuttering(MemoryLedger):
 class Careless(MemoryLedger):
     """Leaves calls open in a branch."""
 
-    async def branch(self, thread_id: str, at: int, pairing: Any, closing: Any) -> Any:
-        return await super().branch(thread_id, at, pairing, closing._replace(entries=()))
+    async def branch(self, head: Any, at: int, pairing: Any, closing: Any) -> Any:
+        return await super().branch(head, at, pairing, closing._replace(entries=()))
 
 
 class Blind(MemoryLedger):

@@ -243,16 +243,43 @@ def test_another_change_between_appends_sees_them(tmp_path: Path) -> None:
     with_ledger(tmp_path / "ledger.db", work)
 
 
-def test_a_branch_of_what_was_deleted_meanwhile_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_branch_of_what_was_deleted_meanwhile_is_refused(again: bool, tmp_path: Path) -> None:
+    """Also if another thread has got its name, whose calls may be open elsewhere."""
     fill(tmp_path / "ledger.db", threads=1)
 
     async def work(ledger: Any) -> None:
-        closing = make_request("branch", [])
+        head, closing = await ledger.head("t0"), make_request("branch", [])
         await ledger.delete("t0")
-        with pytest.raises(UnknownThreadError):
-            await ledger._writer.do(lambda connection: _changes.branch(connection, "t0", 3, Pairing(), closing))
+        if again:
+            await ledger.append("t0", [called() for _ in range(20)])
+        with pytest.raises(UnknownThreadError, match="it was deleted while it was forked"):
+            await ledger._writer.do(lambda connection: _changes.branch(connection, head, 3, Pairing(), closing))
+        assert await ledger.thread("branch") is None
 
     with_ledger(tmp_path / "ledger.db", work)
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("UPDATE threads SET hash = zeroblob(32)", "the hash of the thread is not that of its last message"),
+        ("DELETE FROM messages WHERE seq = 3", "thread 't0' at seq 3: it is missing"),
+    ],
+)
+def test_what_is_damaged_is_not_forked(sql: str, words: str, tmp_path: Path) -> None:
+    """G20: nothing goes on from what is not as it was written."""
+    path = tmp_path / "ledger.db"
+    fill(path, threads=1)
+    connection = connect(Place(str(path), 5))
+    connection.run(sql)
+    connection.close()
+
+    async def work(ledger: Ledger) -> None:
+        with pytest.raises(LedgerCorruptError, match=words):
+            await ledger.fork("t0", at=3)
+
+    with_ledger(path, work)
 
 
 @pytest.mark.parametrize(

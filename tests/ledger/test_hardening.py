@@ -11,8 +11,8 @@ import pytest
 from tests.ledger.histories import answered, at, called, everything, said, with_ledger
 
 from antiphon import Message, OptionCallPayload, Usage
-from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError
-from antiphon.ledger import STANDARD_REDACTION, Fold, Ledger, Record, Snapshot, ThreadSummary
+from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
+from antiphon.ledger import STANDARD_REDACTION, Fold, Ledger, Record, Snapshot, ThreadSummary, Verification
 from antiphon.ledger.sqlite import SqliteLedger, _verify
 from antiphon.ledger.sqlite._connection import Place, connect
 
@@ -150,15 +150,73 @@ def test_a_limit_is_not_negative(store: str, tmp_path: Path) -> None:
     with_ledger(path_of(store, tmp_path), work)
 
 
-def test_a_long_line_of_branches_is_a_thread_like_any_other() -> None:
-    async def work(ledger: Ledger) -> list[Record]:
-        await ledger.append("t0", [said("first")])
-        for number in range(1100):
-            await ledger.fork(f"t{number}", into=f"t{number + 1}")
-        await ledger.append("t1100", [said("last")])
-        return await everything(ledger, "t1100")
+@pytest.mark.parametrize(("store", "branches"), [("memory", 1100), ("sqlite", 300)])
+def test_a_long_line_of_branches_is_a_thread_like_any_other(store: str, branches: int, tmp_path: Path) -> None:
+    """Without a word of their own at first, then with one each; and the whole line is read in a few pages, both ways."""
+    half = branches // 2
 
-    assert [record.message.text for record in with_ledger(None, work)] == ["first", "last"]
+    async def work(ledger: Ledger) -> tuple[list[Record], list[Record]]:
+        await ledger.append("t0", [said("0")])
+        for number in range(1, branches + 1):
+            await ledger.fork(f"t{number - 1}", into=f"t{number}")
+            if number > half:
+                await ledger.append(f"t{number}", [said(str(number))])
+        return await everything(ledger, f"t{branches}"), [each async for each in ledger.read(f"t{branches}", reverse=True)]
+
+    forward, backward = with_ledger(path_of(store, tmp_path), work)
+    assert [record.message.text for record in forward] == ["0", *map(str, range(half + 1, branches + 1))]
+    assert forward == backward[::-1]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_deleted_while_it_is_read_is_not_taken_for_whole(again: bool, tmp_path: Path) -> None:
+    """Not even if another thread has got its name meanwhile: nobody gets the beginning of one and the end of another."""
+
+    async def work(ledger: Ledger) -> list[str]:
+        await ledger.append("t", [said("old") for _ in range(300)])
+        found: list[str] = []
+
+        async def read() -> None:
+            async for record in ledger.read("t"):
+                found.append(record.message.text)
+                if record.seq == 1:
+                    await ledger.delete("t")
+                    await ledger.append("t" if again else "other", [said("new") for _ in range(300)])
+
+        with pytest.raises(UnknownThreadError, match="thread 't': it was deleted while it was read"):
+            await read()
+        return found
+
+    assert set(with_ledger(tmp_path / "ledger.db", work)) == {"old"}
+
+
+WORDS = ("Straße", "STRASSE", "Fußball", "Grüße an alle", "Ångström", "naïve café", "Maße", "Masse")
+ASKED = (
+    "straße",
+    "Strasse",
+    "strass*",
+    "fuss*",
+    "FUẞBALL",
+    "grusse",
+    '"grüsse an"',
+    "angstrom",
+    "cafe naive",
+    "masse",
+    "mas*",
+)
+
+
+def test_both_stores_find_the_same_words(tmp_path: Path) -> None:
+    """Without case and accents; ß is ss."""
+
+    async def work(ledger: Ledger) -> list[set[str]]:
+        await ledger.append("t", [said(word) for word in WORDS])
+        return [{hit.record.message.text for hit in await ledger.search(asked)} for asked in ASKED]
+
+    in_memory, in_file = with_ledger(None, work), with_ledger(tmp_path / "ledger.db", work)
+    assert in_memory == in_file
+    assert in_file[:3] == [{"Straße", "STRASSE"}] * 3
+    assert all(in_file)
 
 
 @STORES
@@ -213,7 +271,7 @@ DOINGS: list[Callable[[Any], Any]] = [
     lambda ledger: ledger.thread("a"),
     lambda ledger: ledger.threads(),
     lambda ledger: ledger.heads(),
-    lambda ledger: asyncio.wait_for(_follow(ledger), 0.3),
+    lambda ledger: asyncio.wait_for(_follow(ledger), 0.1),
     lambda ledger: ledger.by_correlation("k"),
     lambda ledger: ledger.open_calls("a"),
     lambda ledger: ledger.search("hello"),
@@ -234,6 +292,28 @@ COLUMNS = {
     "media": ("hash", "text"),
     "media_uses": ("place", "media"),
 }
+
+
+@pytest.mark.parametrize("base", ["key", "key + 1"])
+def test_a_branch_that_rests_on_itself_leads_nobody_in_circles(base: str, tmp_path: Path) -> None:
+    """G20, G21: an origin is older than its branch, whatever a file says."""
+    path = tmp_path / "ledger.db"
+    _filled(path)
+    connection = connect(Place(str(path), 5.0))
+    connection.run("UPDATE threads SET base = key + 1 WHERE thread_id = 'a'")
+    connection.run(f"UPDATE threads SET base = {base} WHERE thread_id = 'branch'")
+    connection.close()
+
+    async def work(ledger: Ledger) -> Verification:
+        with pytest.raises(LedgerCorruptError, match="thread 'branch' at seq 1: .* this one is missing"):
+            await everything(ledger, "branch")
+        for doing in DOINGS[:-1]:
+            with contextlib.suppress(LedgerError, TimeoutError):
+                await doing(ledger)
+        return await ledger.verify()
+
+    damaged = {damage.thread_id for damage in with_ledger(path, work).damages}
+    assert {"a", "branch"} <= damaged
 
 
 @pytest.mark.parametrize("table", COLUMNS)

@@ -166,6 +166,23 @@ def test_tools_between_question_and_answer_are_tool_execution() -> None:
     assert flow.check([messages[0], messages[-1]], tool="tools").state == "violated"
 
 
+def test_a_chat_in_which_nobody_is_addressed_is_judged_by_who_speaks() -> None:
+    """An imported history of roles: the user asks, the assistant calls two tools at once, and answers."""
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat = [
+        {"role": "user", "content": "how many?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "c1", **call}, {"id": "c2", **call}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+        {"role": "tool", "tool_call_id": "c2", "content": "2"},
+        {"role": "assistant", "content": "three"},
+    ]
+    messages = decode(chat, "openai-chat")
+
+    assert find_flow("tool-execution").check(messages).state == "complete"
+    verdict = find_flow("request-response").check(messages)
+    assert (verdict.state, verdict.position, verdict.expected) == ("violated", len(messages) - 1, ("user -> agent: said",))
+
+
 def test_what_one_worker_hands_to_another_is_collaboration() -> None:
     flow = find_flow("collaboration")
     messages = _atlas(

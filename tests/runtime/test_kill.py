@@ -1,16 +1,20 @@
-"""Processes that are killed, on a ledger in a file: at each named step, and at any time (F13, F16, G1, G6-G9)."""
+"""Processes that are killed, on a ledger in a file: at each named step, at any time, told to end, or out of memory.
+
+F13, F16, F17; what must hold is G1, G6-G9, G13.
+"""
 
 import asyncio
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.runtime.counts import count
+from tests.runtime.processes import Processes
 from tests.runtime.worker import THREADS, Bank, Shop
 
 from antiphon.ledger import open_ledger
@@ -19,27 +23,25 @@ from antiphon.runtime import Parked, System
 
 pytest.importorskip("apsw")
 
-WORKER = Path(__file__).parent / "worker.py"
 PLACES = [
     f"{when} {name}"
     for name in ("WORKER_ORDER", "WORKER_PAY", "pay", "=pay", "=WORKER_PAY", "=WORKER_ORDER")
     for when in ("before", "after")
 ]
-KILLS = {"long": 100, "quick": 2}.get(os.environ.get("HYPOTHESIS_PROFILE", ""), 6)
+KILLED, TOLD = -signal.SIGKILL, 128 + signal.SIGTERM
 
 
-def _start(folder: Path, place: str = "") -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(WORKER), str(folder / "ledger.db"), str(folder / "witness"), place]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes() as processes:
+        yield processes
 
 
-def _run(folder: Path, place: str = "") -> int:
-    process = _start(folder, place)
-    _, errors = process.communicate(timeout=60)
-    if process.returncode not in (0, -signal.SIGKILL):
-        raise AssertionError(errors.decode())
-    return process.returncode
+def _folders(tmp_path: Path, number: int) -> Iterator[Path]:
+    for each in range(number):
+        folder = tmp_path / str(each)
+        folder.mkdir()
+        yield folder
 
 
 def _witnessed(folder: Path) -> Counter[str]:
@@ -75,9 +77,12 @@ def _check(folder: Path) -> tuple[Parked, ...]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
-def test_a_process_killed_at_a_step_leaves_threads_that_the_next_one_finishes(place: str, tmp_path: Path) -> None:
-    assert _run(tmp_path, place) == -signal.SIGKILL
-    assert _run(tmp_path) == 0
+def test_a_process_killed_at_a_step_leaves_threads_that_the_next_one_finishes(
+    place: str, processes: Processes, tmp_path: Path
+) -> None:
+    """F13."""
+    assert processes.run(tmp_path, place) == KILLED
+    assert processes.run(tmp_path) == 0
 
     parked = _check(tmp_path)
     unknown = [line for line in _witnessed(tmp_path) if line.startswith("fx ")]
@@ -87,9 +92,9 @@ def test_a_process_killed_at_a_step_leaves_threads_that_the_next_one_finishes(pl
 
 
 @pytest.mark.slow
-def test_an_effect_that_was_cut_off_is_parked_with_the_evidence_and_settled(tmp_path: Path) -> None:
-    assert _run(tmp_path, "in pay") == -signal.SIGKILL
-    assert _run(tmp_path) == 0
+def test_an_effect_that_was_cut_off_is_parked_with_the_evidence_and_settled(processes: Processes, tmp_path: Path) -> None:
+    assert processes.run(tmp_path, "in pay") == KILLED
+    assert processes.run(tmp_path) == 0
     parked = _check(tmp_path)
 
     async def settle() -> None:
@@ -109,30 +114,90 @@ def test_an_effect_that_was_cut_off_is_parked_with_the_evidence_and_settled(tmp_
 
 
 @pytest.mark.slow
-def test_a_process_killed_at_any_time_loses_nothing(tmp_path: Path) -> None:
-    """F13: the seed is printed when it fails."""
+def test_a_process_killed_at_any_time_loses_nothing(processes: Processes, tmp_path: Path) -> None:
+    """F13: three lives are cut off while they work, each at a moment that is drawn; the fourth finishes."""
     chance = random.Random(13)
     killed = 0
-    for number in range(KILLS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        for _ in range(2):
-            process = _start(folder)
-            time.sleep(0.25 + chance.random() * 0.5)
-            process.kill()
-            process.communicate()
-            killed += process.returncode == -signal.SIGKILL
-        assert _run(folder) == 0
+    for folder in _folders(tmp_path, count("F13")):
+        for _ in range(3):
+            pid = processes.start(folder)
+            processes.wait_for("busy")
+            time.sleep(chance.random() * 0.04)  # the moment is the fault
+            processes.signal(pid, signal.SIGKILL)
+            killed += processes.end() == KILLED
+        assert processes.run(folder) == 0
         _check(folder)
-    assert killed > 0
+    assert killed >= count("F13")  # R0: it was not over before
+
+
+# ---------------------------------------------------------------- told to end
 
 
 @pytest.mark.slow
-def test_a_process_that_is_asked_to_end_leaves_nothing_half_done(tmp_path: Path) -> None:
-    """F16: SIGINT ends the block, which ends the actors in good order."""
-    process = _start(tmp_path)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert _run(tmp_path) == 0
-    _check(tmp_path)
+def test_a_process_that_is_told_to_end_finishes_what_is_in_hand_and_leaves_the_rest(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """F16: SIGTERM while an effect runs. It ends within its grace, so nothing is parked; and nothing was held against it."""
+    for folder in _folders(tmp_path, count("F16")):
+        pid = processes.start(folder, "slow 0.05")
+        processes.wait_for("busy")
+        processes.signal(pid, signal.SIGTERM)
+        assert processes.end() == TOLD
+        witnessed = _witnessed(folder)
+        assert sum(line.startswith("fx ") for line in witnessed) == sum(line.startswith("fxend ") for line in witnessed)
+        assert processes.run(folder) == 0
+        assert _check(folder) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("second", "code"), [(signal.SIGTERM, TOLD), (signal.SIGINT, TOLD), (signal.SIGKILL, KILLED)])
+def test_a_process_that_is_hurried_while_it_ends_loses_nothing(
+    second: signal.Signals, code: int, processes: Processes, tmp_path: Path
+) -> None:
+    """F16: a second signal, or SIGKILL, in the middle of the end. What was being done is parked, as after a crash."""
+    for folder in _folders(tmp_path, count("F16")):
+        pid = processes.start(folder, "slow 60")
+        processes.wait_for("busy")
+        processes.signal(pid, signal.SIGTERM)
+        processes.wait_for("ending")
+        processes.signal(pid, second)
+        assert processes.end() == code
+        assert processes.run(folder) == 0
+        (parked,) = _check(folder)
+        assert parked.evidence["option"] == "pay"
+
+
+# ---------------------------------------------------------------- out of memory
+
+
+@contextmanager
+def _cgroup(name: str, limit: int) -> Iterator[Path]:
+    """A cgroup whose processes are killed when they take more memory; of either version."""
+    for root, files in (("memory", ("memory.limit_in_bytes",)), ("", ("memory.max", "memory.swap.max"))):
+        path = Path("/sys/fs/cgroup", root, name)
+        try:
+            path.mkdir()
+        except OSError:
+            continue
+        try:
+            (path / files[0]).write_text(str(limit))
+            for file in files[1:]:
+                (path / file).write_text("0")
+            yield path
+        except OSError as exc:
+            pytest.skip(f"this machine lets nobody limit memory: {exc}")
+        finally:
+            path.rmdir()
+        return
+    pytest.skip("this machine lets nobody make a cgroup: run it as root, or in a container")
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_for_its_memory_loses_nothing(processes: Processes, tmp_path: Path) -> None:
+    """F17: an effect takes all there is, and the kernel kills the process in the middle of it."""
+    for folder in _folders(tmp_path, count("F17")):
+        with _cgroup(f"antiphon-{folder.parent.name[-20:]}-{folder.name}", 64 * 2**20) as cgroup:
+            assert processes.run(folder, f"greedy {cgroup}") == KILLED
+        assert processes.run(folder) == 0
+        (parked,) = _check(folder)
+        assert parked.evidence["option"] == "pay"

@@ -3,7 +3,9 @@
 import asyncio
 from collections import Counter
 
+import pytest
 from tests.runtime.actors import Ping, Pong, virtually
+from tests.runtime.counts import count
 
 from antiphon.errors import MailboxFullError, ReplyTimeoutError
 from antiphon.runtime import Actor, Context, System, handles
@@ -62,6 +64,63 @@ def test_overload_is_refused_with_a_typed_error_and_passes() -> None:
     assert 0 <= done - outcomes["answered"] < SECONDS  # some are done in the moment of their deadline
     assert len(handled) == len(set(handled)) >= SECONDS * 8  # it goes on at its own speed all the while
     assert max(loads) <= 1.0
+
+
+class Steady(Actor):
+    """Takes five milliseconds for each message."""
+
+    capacity = CAPACITY
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        await asyncio.sleep(0.005)
+        handled.append(ping.text)
+        return Pong(text=ping.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("thread_id", [None, "t"])
+def test_overload_in_real_time_takes_no_more_memory_the_longer_it_lasts(thread_id: str | None) -> None:
+    """G18: ten times what it can take, in a thread or not; everybody is answered, and then it is as quick as before."""
+
+    async def send(system: System, number: int) -> None:
+        try:
+            await system.ask("steady/1", Ping(text=str(number)), within=0.2, thread_id=thread_id)
+            outcomes["answered"] += 1
+        except (MailboxFullError, ReplyTimeoutError) as exc:
+            outcomes[exc.code] += 1
+
+    async def seconds_for_twenty(system: System) -> float:
+        began = asyncio.get_running_loop().time()
+        for number in range(20):
+            await system.ask("steady/1", Ping(text=f"alone {number}"))
+        return asyncio.get_running_loop().time() - began
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("steady/1", Steady)
+            before = await seconds_for_twenty(system)
+            async with asyncio.TaskGroup() as group:
+                for tick in range(50 * count("overload")):
+                    for number in range(40):
+                        group.create_task(send(system, 40 * tick + number))
+                    sent.append(40)
+                    most.append(len(asyncio.all_tasks()))
+                    await asyncio.sleep(0.02)
+            assert await seconds_for_twenty(system) < 2 * before + 0.1
+            assert not [call for call in await system.ledger.open_calls("t") if thread_id]
+
+    handled.clear()
+    outcomes: Counter[str] = Counter()
+    sent: list[int] = []
+    most: list[int] = []
+    asyncio.run(main())
+    assert outcomes.total() == sum(sent)
+    assert outcomes["answered"] < sum(sent) / 2, outcomes
+    own = [text for text in handled if not text.startswith("alone")]
+    assert len(own) == len(set(own)) >= outcomes["answered"] > 38 * count("overload")  # it goes on at its own speed
+    half = len(most) // 2
+    assert max(most[half:]) < 1.5 * max(most[:half])  # what waits at once does not grow
 
 
 def test_ten_thousand_threads_wait_for_a_model_at_once() -> None:

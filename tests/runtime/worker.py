@@ -1,22 +1,29 @@
-"""A process that runs threads on a ledger in a file, and can be told where to be killed.
+"""Processes that run threads on a ledger in a file, and can be told where to be killed.
 
-    python worker.py LEDGER WITNESS [PLACE]
+    python worker.py
+
+For each line of stdin, `LEDGER<tab>WITNESS<tab>PLACE`, a process is forked: so a test can have many, each a real one, and what
+takes long is imported once. Stdout says `pid N`, `busy` when an effect has begun, `ending` when the process was told to end,
+and `ended N` with its exit code. What a process does to the world it writes to the witness itself.
 
 A place is `before NAME` or `after NAME`: the process kills itself right before or after the append of the first row with that
-option that it writes; or `in pay`, in the middle of the effect. What it does to the world it writes to the witness itself.
+option that it writes; `in pay`, in the middle of the effect; `slow N`, the effect takes so many seconds; or `greedy PATH`, the
+effect takes all the memory that the cgroup at that path lets it have.
 """
 
 import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol import Reply, Request
-from antiphon.runtime import Actor, Context, Settings, System, handles
+from antiphon.runtime import Actor, Context, Settings, System, handles, run
 
 THREADS = 4
 
@@ -84,15 +91,24 @@ class Bank(Actor):
 
     @handles
     async def pay(self, pay: Pay, context: Context) -> Paid:
-        async def run(key: str) -> str:
+        async def at_the_bank(key: str) -> str:
             note(self.witness, f"fx {key}")
-            if self.place == "in pay":
-                kill()
-            await asyncio.sleep(0.01)
+            say("busy")
+            await _take_time(self.place)
             note(self.witness, f"fxend {key}")
             return f"receipt {pay.to}"
 
-        return Paid(receipt=await context.effect("pay", {"to": pay.to}, run))
+        return Paid(receipt=await context.effect("pay", {"to": pay.to}, at_the_bank))
+
+
+async def _take_time(place: str) -> None:
+    how, _, rest = place.partition(" ")
+    if place == "in pay":
+        kill()
+    hoard: list[bytes] = []
+    while how == "greedy":
+        hoard.append(b"x" * 2**20)
+    await asyncio.sleep(float(rest) if how == "slow" else 0.01)
 
 
 def note(path: str, line: str) -> None:
@@ -111,7 +127,12 @@ async def main(path: str, witness: str, place: str = "") -> None:
         system.register("shop", Shop)
         system.register("bank", Bank)
         await system.recover()
-        await asyncio.gather(*(_order(system, witness, number) for number in range(THREADS)), return_exceptions=True)
+        orders = asyncio.gather(*(_order(system, witness, number) for number in range(THREADS)), return_exceptions=True)
+        try:
+            await orders
+        except asyncio.CancelledError:
+            say("ending")
+            raise
 
 
 async def _order(system: System, witness: str, number: int) -> None:
@@ -119,5 +140,35 @@ async def _order(system: System, witness: str, number: int) -> None:
     note(witness, f"ok m{number} {ordered.receipt}")
 
 
+def say(words: str) -> None:
+    os.write(1, f"{words}\n".encode())
+
+
+def serve() -> None:
+    """Fork a process for each line, and wait for it."""
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            live(*line.rstrip("\n").split("\t"))
+        say(f"pid {child}")
+        _, status = os.waitpid(child, 0)
+        say(f"ended {os.waitstatus_to_exitcode(status)}")
+
+
+def live(path: str, witness: str, place: str) -> None:
+    """Be the process, until the end."""
+    code: Any = 0
+    try:
+        if place.startswith("greedy "):
+            Path(place.partition(" ")[2], "cgroup.procs").write_text(str(os.getpid()))
+        run(main(path, witness, place))
+    except SystemExit as exc:
+        code = exc.code
+    except BaseException:  # noqa: BLE001 (the test prints it)
+        traceback.print_exc()
+        code = 1
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    serve()

@@ -14,6 +14,7 @@ from typing import Any
 
 from antiphon.checks._marks import ADDED, LEFT_OUT, MENDED, marked, with_parts
 from antiphon.checks._native import Path, is_unit_id, loosened, released, without_facts
+from antiphon.checks._speech import PLACEHOLDER
 from antiphon.checks._view import View
 from antiphon.messages import (
     RUNTIME_POLICY,
@@ -27,9 +28,6 @@ from antiphon.messages import (
 )
 
 __all__ = ["Edits"]
-
-_PLACEHOLDER = "."
-"""The least that can be said: providers that refuse nothing accept this, and no model makes much of it."""
 
 
 class Edits:
@@ -100,7 +98,7 @@ class Edits:
         message = Message(
             id=self.fresh_id("user", *(each.id for each in near)),
             policy=RUNTIME_POLICY,
-            payload=PartsPayload(parts=(TextPart(text=_PLACEHOLDER),)),
+            payload=PartsPayload(parts=(TextPart(text=PLACEHOLDER),)),
             role_hint_for_llm="user",
             thread_id=near[0].thread_id if near else None,
         )

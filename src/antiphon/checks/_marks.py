@@ -20,7 +20,7 @@ from antiphon.messages import (
     ReasoningPart,
     TextPart,
 )
-from antiphon.messages._model import EMPTY
+from antiphon.messages._model import EMPTY, plain_of
 
 __all__ = ["ADDED", "LEFT_OUT", "MENDED", "NAMESPACE", "is_left_out", "is_marked", "marked", "projected", "with_parts"]
 
@@ -33,7 +33,7 @@ SaidT = TypeVar("SaidT", bound=Message | TextPart | MediaPart | ReasoningPart | 
 def is_left_out(said: Message | Part) -> bool:
     """Whether a message, or a part of one, is kept out of what dialects write."""
     # What has no metadata is told without looking at it: every message is asked, and most parts.
-    return said.__dict__["metadata"] is not EMPTY and LEFT_OUT in said.metadata.get(NAMESPACE, ())
+    return said.__dict__["metadata"] is not EMPTY and LEFT_OUT in plain_of(said, "metadata").get(NAMESPACE, ())
 
 
 def is_marked(message: Message) -> bool:

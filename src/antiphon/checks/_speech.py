@@ -6,9 +6,12 @@ from typing import Literal, TypeAlias
 
 from antiphon.messages import Message, OptionCallPayload
 
-__all__ = ["Role", "same_breath", "usual_role"]
+__all__ = ["PLACEHOLDER", "Role", "same_breath", "usual_role"]
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
+
+PLACEHOLDER = "."
+"""The least that a user can say, where one must: providers that refuse nothing accept it, and no model makes much of it."""
 
 _TALKING: dict[str | None, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 

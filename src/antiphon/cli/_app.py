@@ -9,17 +9,24 @@ from typing import Annotated
 import typer
 
 from antiphon import __version__
+from antiphon.cli._approvals import approvals
+from antiphon.cli._approve import approve
 from antiphon.cli._backup import backup
 from antiphon.cli._check import check
 from antiphon.cli._convert import convert
 from antiphon.cli._delete import delete
+from antiphon.cli._deny import deny
 from antiphon.cli._dialects import dialects
 from antiphon.cli._diff import diff
 from antiphon.cli._export import export
 from antiphon.cli._fork import fork
 from antiphon.cli._import import import_
+from antiphon.cli._knowledge import knowledge
+from antiphon.cli._local import local
+from antiphon.cli._parked import parked
 from antiphon.cli._repair import repair
 from antiphon.cli._search import search
+from antiphon.cli._settle import settle
 from antiphon.cli._show import show
 from antiphon.cli._tail import tail
 from antiphon.cli._threads import threads
@@ -54,17 +61,24 @@ def every_command(
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows a number, not a traceback
 
 
+app.command()(approvals)
+app.command()(approve)
 app.command()(backup)
 app.command()(check)
 app.command()(convert)
 app.command()(delete)
+app.command()(deny)
 app.command()(dialects)
 app.command()(diff)
 app.command()(export)
 app.command()(fork)
 app.command("import")(import_)
+app.add_typer(knowledge, name="knowledge")
+app.add_typer(local, name="local")
+app.command()(parked)
 app.command()(repair)
 app.command()(search)
+app.command()(settle)
 app.command()(show)
 app.command()(tail)
 app.command()(threads)

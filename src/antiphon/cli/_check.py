@@ -13,9 +13,11 @@ from rich.text import Text
 
 from antiphon.checks import Finding
 from antiphon.checks import check as findings_of
+from antiphon.cli._flow import FlowOption, check_flow
 from antiphon.cli._input import FileArgument, ForOption, FromOption, dialect_of, read_conversation, read_file, target_of
+from antiphon.cli._ledger import LedgerOption
 from antiphon.cli._output import deliver
-from antiphon.cli._screen import open_console, visible
+from antiphon.cli._screen import fail, open_console, visible
 from antiphon.messages._json import write
 
 __all__ = ["check"]
@@ -37,8 +39,15 @@ def check(
     target: ForOption = None,
     source: FromOption = None,
     form: Annotated[Format, typer.Option("--format", help="How findings are written.")] = Format.text,
+    flow: FlowOption = None,
+    ledger: LedgerOption = None,
 ) -> None:
     """Say what is wrong with a conversation, and what a provider would answer; exit 1 if anything is refused."""
+    if flow is not None:
+        check_flow(str(file), flow, source, ledger, for_programs=form == Format.json)
+        return
+    if ledger is not None:
+        fail("--ledger goes with --flow; to check a thread by the rules, `antiphon export` it", code=2)
     given = read_file(file)
     dialect = dialect_of(given, source)
     findings = findings_of(read_conversation(given, dialect), target_of(dialect, target))

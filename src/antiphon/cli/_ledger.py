@@ -70,7 +70,7 @@ def complaints() -> Generator[None]:
     except FencedError as exc:
         fail(f"thread {exc.thread_id!r} has an owner, and nobody else may append to it; choose another with --thread")
     except LedgerCorruptError as exc:
-        fail(f"{exc}; `antiphon verify` names every thread that is damaged")
+        fail(str(exc) if exc.thread_id is None else f"{exc}; `antiphon verify` names every thread that is damaged")
     except (LedgerUnavailableError, LedgerFormatError) as exc:
         fail(str(exc), code=2)
     except AntiphonError as exc:

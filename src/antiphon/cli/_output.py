@@ -50,10 +50,17 @@ def delivery(output: Path | None) -> Generator[Callable[[bytes], object]]:
         yield partial(deliver, output=None)
         return
     try:
-        with output.open("wb") as file:
+        file = output.open("wb")
+    except OSError as exc:
+        fail(f"{output}: {exc.strerror or exc}", code=2)
+    try:
+        with file:
             yield file.write
     except OSError as exc:
         fail(f"{output}: {exc.strerror or exc}; what was written to it is not whole", code=2)
+    except BaseException:
+        note(f"{output}: what was written to it is not whole")
+        raise
 
 
 def report_losses(losses: Sequence[Loss], dialect: str) -> None:

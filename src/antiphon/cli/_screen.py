@@ -73,6 +73,8 @@ def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequen
     table = Table()
     for heading in headings:
         table.add_column(heading, overflow="fold")
+    names = [cell_len(row[0]) for row in cells]
+    table.columns[0].no_wrap = max(names, default=0) <= console.width // 2  # to be copied from there in one piece
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.messages import Conversation, Message, OptionCallPayload
+from antiphon.checks._speech import same_breath
+from antiphon.messages import Conversation, Message
 
-__all__ = ["Arranged", "arrange", "is_regular", "same_breath"]
+__all__ = ["Arranged", "arrange", "is_regular"]
 
 
 @dataclass(slots=True)
@@ -25,17 +26,6 @@ class Arranged:
     moved: list[Message] = field(default_factory=list[Message])
     reused: dict[int, int] = field(default_factory=dict[int, int])
     """Which use of its invocation id it is, for a call or result (by identity) of a second or later one."""
-
-
-def same_breath(one: Message, other: Message) -> bool:
-    """Whether two messages that follow each other were said in one breath: in one turn, or calls with nothing between."""
-    fields, others = one.__dict__, other.__dict__
-    turn = fields["turn_id"]
-    return (
-        turn == others["turn_id"]
-        and fields["policy"] == others["policy"]
-        and (turn is not None or type(fields["payload"]) is type(others["payload"]) is OptionCallPayload)
-    )
 
 
 def arrange(messages: Sequence[Message], is_native: Callable[[Message], bool]) -> Arranged:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from antiphon.messages import MediaPart, Modality
 
 __all__ = ["as_data_url", "described", "file_id", "file_urn", "mime_of", "modality_of", "split_data_url"]
 
 _DATA = re.compile(r"data:([^;,]*)((?:;[^;,]*)*?);base64,", re.IGNORECASE)
+_PATH = re.compile(r"[^:/?#]+:(?://[^/?#]*)?([^?#]*)")
+"""The path of a URL, as RFC 3986 (appendix B) finds it in whatever stands there; `urlsplit` refuses some."""
 
 _MIMES = {
     "gif": "image/gif",
@@ -57,7 +59,8 @@ def mime_of(part: MediaPart) -> str:
         return part.mime
     if (split := split_data_url(part.url)) is not None and split[0]:
         return split[0]
-    ending = urlsplit(part.url).path.rpartition(".")[2].lower() if part.url[:5].lower() != "data:" else ""
+    path = None if part.url[:5].lower() == "data:" else _PATH.match(part.url)
+    ending = "" if path is None else path[1].rpartition(".")[2].lower()
     return _MIMES.get(ending, _ANY_OF[part.modality])
 
 

@@ -8,15 +8,13 @@ long way, unit by unit. That makes the same of a plain history, but goes over th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from antiphon.checks import is_left_out
-from antiphon.dialects._arrange import same_breath
+from antiphon.checks._speech import same_breath
+from antiphon.dialects._writing import BodyWriting
 from antiphon.messages import Message, OptionResultPayload, Part, PartsPayload, TextPart
 from antiphon.messages._model import EMPTY
-
-if TYPE_CHECKING:
-    from antiphon.dialects._bodies import BodyWriting
 
 __all__ = ["Content", "NotPlainError", "follows_words", "is_whole", "last_group", "only_text", "plain_contents", "words"]
 
@@ -34,6 +32,22 @@ def plain_contents(messages: Sequence[Message], writing: BodyWriting) -> list[Co
     Raises:
         NotPlainError: it is not so.
     """
+    try:
+        contents, called = _in_order(messages, writing)
+    except KeyError:
+        raise NotPlainError from None
+    if len(set(called)) != len(called) or not writing.aliases.accept(called):
+        raise NotPlainError
+    return contents
+
+
+def _in_order(messages: Sequence[Message], writing: BodyWriting) -> tuple[list[Content], list[str]]:
+    """Return the contents, and the ids that were called.
+
+    Raises:
+        KeyError: a result answers no call that waits for it.
+        NotPlainError: the history is not plain for another reason.
+    """
     contents: list[Content] = []
     called: list[str] = []
     waiting: set[str] = set()
@@ -45,9 +59,9 @@ def plain_contents(messages: Sequence[Message], writing: BodyWriting) -> list[Co
         content = fields["payload"].__dict__
         kind = content["kind"]
         if kind == "option_result":
-            if content["invocation_id"] not in waiting or content["parts"]:
-                raise NotPlainError
             waiting.remove(content["invocation_id"])
+            if content["parts"]:
+                raise NotPlainError
         elif kind == "option_call":
             if not waiting:
                 turn, policy = fields["turn_id"], fields["policy"]
@@ -59,9 +73,9 @@ def plain_contents(messages: Sequence[Message], writing: BodyWriting) -> list[Co
             raise NotPlainError
         contents.append(content)
         last = kind
-    if waiting or len(set(called)) != len(called) or not writing.aliases.accept(called):
+    if waiting:
         raise NotPlainError
-    return contents
+    return contents, called
 
 
 def only_text(content: Content) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from antiphon.dialects._content import arguments_text, fresh, json_text
@@ -11,6 +12,7 @@ from antiphon.messages._json import JsonError, parse, write
 from antiphon.messages._model import json_text_of
 
 __all__ = [
+    "INSTRUCTION",
     "arguments_object",
     "arguments_text",
     "count_of",
@@ -20,18 +22,31 @@ __all__ = [
     "outcome_text",
     "read_arguments",
     "text_of",
+    "unix_time",
 ]
+
+INSTRUCTION = "[System instruction]: "
+"""How an instruction begins that had to become a user's: the format has a place for it only at some points."""
 
 _RAW = "_raw"
 """The one key of an object that stands for arguments which are not an object."""
 _ERROR = "Error"
 _MOST = 2**53
+"""The largest count that the core takes."""
+_LATEST = 253_402_300_799
+"""The last second of the year 9999."""
 _TYPED = re.compile(r"([A-Za-z_][\w.-]{0,63}): (.*)", re.DOTALL)
 
 
 def count_of(value: Any) -> int | None:
     """Return a number that counts something, if it is one that every JSON reader has exactly."""
     return value if type(value) is int and 0 <= value <= _MOST else None
+
+
+def unix_time(value: Any) -> datetime | None:
+    """Return the time that is so many seconds after 1970 began, if it is one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return datetime.fromtimestamp(value, UTC) if is_number and 0 <= value <= _LATEST else None
 
 
 def text_of(part: TextPart | DataPart) -> str:

@@ -132,6 +132,7 @@ class Ledger(Protocol):
 
         Raises:
             LedgerCorruptError: a message is not as it was written; those before it were given out.
+            UnknownThreadError: it was deleted while it was read, and what is left cannot be given out.
         """
         ...
 

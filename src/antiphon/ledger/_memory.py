@@ -188,13 +188,13 @@ class MemoryLedger(Verbs):
         thread.state = thread.state._replace(epoch=thread.state.epoch + 1)
         return thread.state.epoch
 
-    async def branch(self, thread_id: str, at: int, pairing: Pairing, closing: Request) -> ThreadSummary:
-        """Make a branch of a thread, as `fork` has found it should be."""
+    async def branch(self, head: Head, at: int, pairing: Pairing, closing: Request) -> ThreadSummary:
+        """Make a branch of a thread, as `fork` has found it should be: just now, because nothing here waits."""
         if closing.thread_id in self._threads:
             raise ValueError(f"there is a thread called {closing.thread_id!r} already")
-        base = self._known(thread_id)
+        base = self._known(head.thread_id)
         state = new_state(closing.thread_id, closing.micros)
-        state = state._replace(seq=at, run=at, hash=_link_at(base, at), forked_from=thread_id, forked_at=at)
+        state = state._replace(seq=at, run=at, hash=_link_at(base, at), forked_from=head.thread_id, forked_at=at)
         state = state._replace(open_from=pairing.open_from)
         branch = self._new_thread(state, base, at)
         self._threads[closing.thread_id] = branch

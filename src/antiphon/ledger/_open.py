@@ -36,7 +36,8 @@ async def open_ledger(
         return
     path = url.removeprefix(_SQLITE)
     if path in ("", url):
-        hint = f"; for a file, {_SQLITE}{url}" if ":" not in url and url else ""
+        name = url.removeprefix("sqlite:").removeprefix("//")
+        hint = f"; for a file, {_SQLITE}{name}" if name.strip("/") and ":" not in name else ""
         raise ValueError(f"a ledger's URL is memory: or {_SQLITE}path, not {url!r}{hint}")
     try:
         from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (an extra)

@@ -35,7 +35,7 @@ class _Store(Protocol):
     async def thread(self, thread_id: str) -> ThreadSummary | None: ...
     async def open_from(self, thread_id: str, seq: int) -> int | None: ...
     async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None: ...
-    async def branch(self, thread_id: str, at: int, pairing: Pairing, closing: Request) -> ThreadSummary: ...
+    async def branch(self, head: Head, at: int, pairing: Pairing, closing: Request) -> ThreadSummary: ...
 
 
 class Verbs:
@@ -81,7 +81,7 @@ class Verbs:
         check_name(branch_id, "a thread's id")
         pairing, calls = await _open_at(self, thread_id, place)
         results = [_closed(call, branch_id, thread_id) for call in calls]
-        return await self.branch(thread_id, place, pairing, make_request(branch_id, results, allow_foreign=True))
+        return await self.branch(head, place, pairing, make_request(branch_id, results, allow_foreign=True))
 
 
 async def _place(store: _Store, head: Head, at: int | None, at_step: int | None) -> int:

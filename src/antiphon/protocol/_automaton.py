@@ -3,18 +3,19 @@
 A flow is a pattern over messages, written with `Step`, `sequence`, `choice`, `repeat` and `maybe`. Its *roles* are
 names for those who take part. A role that is bound is played by an actor of that name or kind; one that is not is
 played by whoever speaks first in its place, and by nobody else from then on (inside a `repeat`, from one time to the
-next, it may be another).
+next, it may be another). What is said to nobody in particular, as in a chat, is said to whoever should hear it.
 
 Messages are projected onto the flow: those of a type that the flow does not know, and the journal, are not looked at.
 What is left must be a path of the automaton. It is run over sets of states, as for any regular expression, so judging
-is linear.
+is linear. A flow builds its automaton once, for all threads that it judges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias
 
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol._table import response_type_of
@@ -117,7 +118,7 @@ class Verdict:
         return self.state != "violated"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the automaton is kept beside the fields
 class Flow:
     """A protocol between several who take part."""
 
@@ -136,9 +137,13 @@ class Flow:
         """Judge messages that are there."""
         watch = self.watch(**roles)
         for message in messages:
-            if not watch.see(message).conforms:
+            if not watch.takes(message):
                 break
         return watch.verdict
+
+    @cached_property
+    def _automaton(self) -> _Automaton:
+        return _Builder().automaton(self.pattern)
 
 
 # ---------------------------------------------------------------- the automaton
@@ -147,76 +152,95 @@ _Bindings: TypeAlias = tuple[tuple[str, str], ...]
 _State: TypeAlias = tuple[int, _Bindings]
 
 
-@dataclass(slots=True)
-class _Automaton:
-    """Numbered states, with steps between them, and ways that need no message."""
+class _Automaton(NamedTuple):
+    """Numbered states, with steps between them."""
 
-    steps: list[tuple[Step, int] | None] = field(default_factory=list["tuple[Step, int] | None"])
+    steps: tuple[tuple[Step, int] | None, ...]
     """By state, the step out of it and where that leads."""
-    ways: list[list[tuple[int, frozenset[str]]]] = field(default_factory=list["list[tuple[int, frozenset[str]]]"])
-    """By state, where one gets without a message, and which roles are free from then on."""
+    reach: tuple[tuple[tuple[int, frozenset[str]], ...], ...]
+    """By state, where one is without a further message: states with a step, and the end; and which roles are free there."""
+    end: int
+    types: frozenset[str]
+    """What the steps say."""
+    kinds: frozenset[str]
+    """The kinds of messages of which any type is looked at."""
 
-    def new(self) -> int:
-        self.steps.append(None)
-        self.ways.append([])
-        return len(self.steps) - 1
 
-    def way(self, start: int, end: int, freed: frozenset[str] = frozenset()) -> None:
-        self.ways[start].append((end, freed))
+class _Builder:
+    """Makes the automaton of a pattern."""
 
-    def build(self, pattern: Pattern, start: int, outside: frozenset[str]) -> int:
+    def __init__(self) -> None:
+        self._steps: list[tuple[Step, int] | None] = []
+        self._ways: list[list[tuple[int, frozenset[str]]]] = []
+        """By state, where one gets without a message, and which roles are free from then on."""
+
+    def automaton(self, pattern: Pattern) -> _Automaton:
+        end = self._build(pattern, self._new(), _outside(pattern))
+        reach = tuple(tuple(self._reached(state, end)) for state in range(len(self._steps)))
+        types = frozenset(step.says for step in steps_of(pattern))
+        return _Automaton(tuple(self._steps), reach, end, types, frozenset(ANYTHING[word] for word in types & ANYTHING.keys()))
+
+    def _new(self) -> int:
+        self._steps.append(None)
+        self._ways.append([])
+        return len(self._steps) - 1
+
+    def _way(self, start: int, end: int, freed: frozenset[str] = frozenset()) -> None:
+        self._ways[start].append((end, freed))
+
+    def _build(self, pattern: Pattern, start: int, outside: frozenset[str]) -> int:
         """Add a pattern that begins in a state, and return the state it ends in. `outside` are the roles of the rest."""
         match pattern:
             case Step():
-                end = self.new()
-                self.steps[start] = (pattern, end)
+                end = self._new()
+                self._steps[start] = (pattern, end)
                 return end
             case Sequence(parts):
                 return self._sequence(parts, start, outside)
             case Choice(parts):
-                end = self.new()
+                end = self._new()
                 for part in parts:
-                    entry = self.new()
-                    self.way(start, entry)
-                    self.way(self.build(part, entry, outside), end)
+                    entry = self._new()
+                    self._way(start, entry)
+                    self._way(self._build(part, entry, outside), end)
                 return end
             case Repeat(part, least):
                 return self._repeat(part, least, start, outside)
 
     def _sequence(self, parts: tuple[Pattern, ...], start: int, outside: frozenset[str]) -> int:
         for part in parts:
-            entry = self.new()
-            self.way(start, entry)
-            start = self.build(part, entry, outside)
+            entry = self._new()
+            self._way(start, entry)
+            start = self._build(part, entry, outside)
         return start
 
     def _repeat(self, part: Pattern, least: int, start: int, outside: frozenset[str]) -> int:
         freed = roles_of(part) - outside
         for _ in range(least):
-            entry = self.new()
-            self.way(start, entry, freed)
-            start = self.build(part, entry, outside)
-        entry, end = self.new(), self.new()
-        self.way(start, entry, freed)
-        self.way(start, end)
-        last = self.build(part, entry, outside)
-        self.way(last, entry, freed)
-        self.way(last, end)
+            entry = self._new()
+            self._way(start, entry, freed)
+            start = self._build(part, entry, outside)
+        entry, end = self._new(), self._new()
+        self._way(start, entry, freed)
+        self._way(start, end)
+        last = self._build(part, entry, outside)
+        self._way(last, entry, freed)
+        self._way(last, end)
         return end
 
-    def closure(self, states: Iterable[_State]) -> dict[_State, None]:
-        """Return the states that one is in without a further message."""
-        found: dict[_State, None] = dict.fromkeys(states)
+    def _reached(self, start: int, end: int) -> Iterator[tuple[int, frozenset[str]]]:
+        """Yield the states that count among those that one is in without a further message."""
+        found = {(start, frozenset[str]())}
         todo = list(found)
         while todo:
-            number, bindings = todo.pop()
-            for following, freed in self.ways[number]:
-                kept = tuple(pair for pair in bindings if pair[0] not in freed) if freed else bindings
-                state = (following, kept)
-                if state not in found:
-                    found[state] = None
-                    todo.append(state)
-        return found
+            state, freed = todo.pop()
+            if state == end or self._steps[state] is not None:
+                yield state, freed
+            for following, more in self._ways[state]:
+                reached = (following, freed | more)
+                if reached not in found:
+                    found.add(reached)
+                    todo.append(reached)
 
 
 def roles_of(pattern: Pattern) -> frozenset[str]:
@@ -325,11 +349,10 @@ class FlowWatch:
         self.flow = flow
         self._roles = roles
         self._reader = _Reader()
-        self._automaton = _Automaton()
-        start = self._automaton.new()
-        self._end = self._automaton.build(flow.pattern, start, _outside(flow.pattern))
-        self._alphabet = frozenset(step.says for step in steps_of(flow.pattern))
-        self._states = self._automaton.closure([(start, ())])
+        self._automaton = flow._automaton  # pyright: ignore[reportPrivateUsage] (they are two halves)
+        self._states = self._from([(0, ())])
+        self.concerned = 0
+        """How many messages were of types that the flow knows."""
         self._position = -1
         self._violation: Verdict | None = None
 
@@ -338,24 +361,38 @@ class FlowWatch:
         """What is to be said so far. A violation stays one."""
         if self._violation is not None:
             return self._violation
-        is_complete = any(number == self._end for number, _ in self._states)
+        is_complete = any(number == self._automaton.end for number, _ in self._states)
         return Verdict("complete" if is_complete else "open", expected=self._expected())
 
     def see(self, message: Message) -> Verdict:
         """Take the next message into account, and say what is to be said so far."""
-        self._position += 1
-        event = self._reader.read(message)
-        if event is None or self._violation is not None or not self._concerns(event):
-            return self.verdict
-        following = [state for number, bound in self._states if (state := self._follow(number, bound, event)) is not None]
-        if not following:
-            self._violation = Verdict("violated", self._position, message, self._expected())
-        else:
-            self._states = self._automaton.closure(following)
+        self.takes(message)
         return self.verdict
 
+    def takes(self, message: Message) -> bool:
+        """Take the next message into account, and say whether all were what should come: quicker than a verdict each time."""
+        self._position += 1
+        event = self._reader.read(message)
+        if event is not None and self._violation is None and self._concerns(event):
+            self.concerned += 1
+            following = [state for number, bound in self._states if (state := self._follow(number, bound, event)) is not None]
+            if following:
+                self._states = self._from(following)
+            else:
+                self._violation = Verdict("violated", self._position, message, self._expected())
+        return self._violation is None
+
+    def _from(self, states: Iterable[_State]) -> dict[_State, None]:
+        """Return the states that one is in without a further message."""
+        found: dict[_State, None] = {}
+        for number, bound in states:
+            for reached, freed in self._automaton.reach[number]:
+                kept = tuple([pair for pair in bound if pair[0] not in freed]) if freed else bound
+                found[reached, kept] = None
+        return found
+
     def _concerns(self, event: Event) -> bool:
-        return event.type in self._alphabet or any(_KINDS.get(word) == event.kind for word in self._alphabet)
+        return event.type in self._automaton.types or event.kind in self._automaton.kinds
 
     def _follow(self, number: int, bound: _Bindings, event: Event) -> _State | None:
         """Return the state that a message leads to from another, if it leads on."""
@@ -363,17 +400,19 @@ class FlowWatch:
         if way is None:
             return None
         step, end = way
-        if event.type != step.says and _KINDS.get(step.says) != event.kind:
+        if event.type != step.says and ANYTHING.get(step.says) != event.kind:
             return None
-        if any(event.data.get(name) != value for name, value in step.where):
+        if step.where and any(event.data.get(name) != value for name, value in step.where):
             return None
-        bindings: _Bindings | None = bound
-        for role, player in ((step.sender, event.sender), (step.receiver, event.receiver)):
-            bindings = None if bindings is None else self._play(role, player, bindings)
+        bindings = self._play(step.sender, event.sender, bound)
+        if bindings is not None:
+            bindings = self._play(step.receiver, event.receiver, bindings)
         return None if bindings is None else (end, bindings)
 
     def _play(self, role: str, player: str, bindings: _Bindings) -> _Bindings | None:
         """Return the bindings with a role played by somebody; None if it is another's."""
+        if not player:
+            return bindings
         if role in self._roles:
             name = self._roles[role]
             return bindings if name in (player, player.partition("/")[0]) else None
@@ -385,6 +424,3 @@ class FlowWatch:
     def _expected(self) -> tuple[str, ...]:
         ways = (self._automaton.steps[number] for number, _ in self._states)
         return tuple(dict.fromkeys(str(way[0]) for way in ways if way is not None))
-
-
-_KINDS = ANYTHING

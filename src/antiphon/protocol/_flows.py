@@ -18,6 +18,10 @@ def _phase(phase: str) -> tuple[Step, Step]:
     )
 
 
+def _question() -> tuple[Step, Step]:
+    return Step("user", "agent", "said"), Step("agent", "user", "said")
+
+
 THREAD_EXECUTION = Flow(
     "thread-execution",
     "A client has a thread made and run, which goes through its phases in order and tells the client what came of it.",
@@ -67,7 +71,7 @@ ERROR_HANDLING = Flow(
 REQUEST_RESPONSE = Flow(
     "request-response",
     "A user asks an agent, and the agent answers.",
-    repeat(Step("user", "agent", "said"), Step("agent", "user", "said"), least=1),
+    sequence(*_question(), repeat(*_question())),  # in a repetition alone, it could be others each time
 )
 
 TASK_DELEGATION = Flow(

@@ -9,6 +9,7 @@ given, and data from outside must have it. Any other default means that the fiel
 """
 
 # No postponed annotations: Pydantic before 2.13 looks up those of `__pydantic_extra__` in the module of each subclass.
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field
@@ -115,6 +116,7 @@ def _content(model: Open) -> bytes:
     return canonical(model.model_dump(mode="json"))
 
 
+@lru_cache(maxsize=1024)  # asked for every message that comes in
 def required_fields(model: type[Open]) -> tuple[str, ...]:
     """Return the keys that data of this model must have when it comes from outside."""
     constants = model._constants  # pyright: ignore[reportPrivateUsage]

@@ -14,6 +14,7 @@ from antiphon.protocol._automaton import (
     repeat,
     sequence,
 )
+from antiphon.protocol._flow_file import flow_data, read_flow
 from antiphon.protocol._flows import FLOWS, find_flow
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "Verdict",
     "choice",
     "find_flow",
+    "flow_data",
     "maybe",
+    "read_flow",
     "repeat",
     "sequence",
 ]

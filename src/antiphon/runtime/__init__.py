@@ -2,15 +2,20 @@
 
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
+from antiphon.runtime._again import Standing
 from antiphon.runtime._bonds import Down
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
 from antiphon.runtime._context import Context
 from antiphon.runtime._dead import DeadLetter
-from antiphon.runtime._effects import Effects, Run
-from antiphon.runtime._journal import Budget
+from antiphon.runtime._effects import Course, Effect, Effects, FailedError, Park, Run, UnknownOutcomeError
+from antiphon.runtime._journal import Budget, Journal
+from antiphon.runtime._observer import Activity, Delivery, EffectRun, Observer, Place, describe
+from antiphon.runtime._operations import AgentOperation, ModelOperation, Operation, ToolOperation
 from antiphon.runtime._port import RuntimePort
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._ref import Ref
+from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id
+from antiphon.runtime._run import run
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._state import ActorState
 from antiphon.runtime._supervision import Backoff, Decision, Supervision, concerned, decide
@@ -18,32 +23,56 @@ from antiphon.runtime._supervisor import Supervisor
 from antiphon.runtime._system import ROOT, System
 
 __all__ = [
+    "AGAIN",
+    "PARK",
     "ROOT",
+    "Activity",
     "Actor",
     "ActorState",
     "Address",
+    "AgentOperation",
     "Backoff",
     "Budget",
     "Bus",
     "Context",
+    "Course",
     "DeadLetter",
     "Decision",
+    "Delivery",
     "Down",
+    "Effect",
+    "EffectRun",
     "Effects",
+    "FailedError",
+    "Journal",
     "LocalBus",
+    "ModelOperation",
+    "Observer",
+    "Operation",
     "Parcel",
+    "Park",
     "Parked",
+    "Place",
     "Recovered",
     "Ref",
     "Run",
     "RuntimePort",
     "Settings",
+    "Standing",
     "Supervision",
     "Supervisor",
     "System",
     "Take",
+    "ToolOperation",
+    "UnknownOutcomeError",
+    "again_id",
+    "begun",
     "concerned",
     "decide",
+    "describe",
+    "ended",
     "handles",
+    "park_id",
+    "run",
     "system_thread",
 ]

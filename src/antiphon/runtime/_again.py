@@ -7,14 +7,14 @@ the evidence beside it, until a person settles it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from antiphon.errors import FencedError, LedgerError, ParkedError, WithdrawnError
+from antiphon.errors import FencedError, LedgerError, ParkedError
 from antiphon.messages import Json, Message, OptionCallPayload
-from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id
+from antiphon.runtime._logs import LOG, about, words
+from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, park_id
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._envelope import Envelope
     from antiphon.runtime._kernel import Kernel
 
-__all__ = ["Again", "Cause", "Standing", "endings"]
-
-_log = logging.getLogger("antiphon.runtime")
+__all__ = ["Again", "Cause", "Standing"]
 
 Cause: TypeAlias = Literal["failed", "recovered"]
 
@@ -61,27 +59,6 @@ def _option(message: Message) -> str | None:
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
 
 
-def endings(envelope: Envelope) -> list[Message]:
-    """Return the rows that end what was open only for the sake of a message."""
-    thread_id, parent_id = envelope.thread_id or "", envelope.invocation_id
-    rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in envelope.standing.again]
-    return rows + [_abandoned(intent, envelope) for intent in envelope.open_effects]
-
-
-def _abandoned(intent: Message, envelope: Envelope) -> Message:
-    """Return what becomes of an effect whose handler has ended before it: if it must not be done twice, a person looks."""
-    payload, thread_id = intent.payload, envelope.thread_id or ""
-    assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
-    effect, option = payload.invocation_id, payload.option_name
-    if payload.arguments.get("effects") == "once":
-        reason = f"nobody knows whether {option!r} was done: its handler was stopped meanwhile"
-        evidence: dict[str, Json] = {"reason": reason, "to": str(envelope.to), "effect": effect, "option": option}
-        return begun(PARK, park_id(effect), thread_id=thread_id, parent_id=effect, arguments=evidence)
-    reason = "its handler was stopped meanwhile"
-    error: dict[str, Any] = {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
-    return ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, **error)
-
-
 class Again:
     """What delivers messages another time, or parks them."""
 
@@ -98,7 +75,8 @@ class Again:
         except FencedError as exc:
             self._durable.let_go(envelope, exc)
         except LedgerError as exc:
-            _log.warning("%s: that %s is delivered again cannot be journaled: %s", envelope.to, envelope.type, exc)
+            text = "%s: that %s is delivered again cannot be journaled: %s"
+            LOG.warning(text, envelope.to, envelope.type, words(exc), extra=about(envelope, error=exc))
             self.put_back(cell, envelope)
 
     def put_back(self, cell: Cell, envelope: Envelope) -> None:
@@ -123,6 +101,8 @@ class Again:
         await self._note(AGAIN, row, envelope, {"attempt": attempt, "cause": cause, "reason": reason})
         envelope.begin_again(cell, envelope.standing.plus(row, cause))
         self._durable.take_over(envelope)
+        if self._kernel.hooks is not None:
+            self._kernel.hooks.accepted(envelope)
         if cause == "failed":
             cell.box.put_first(envelope)
         else:
@@ -143,6 +123,8 @@ class Again:
         """
         row = park_id(envelope.invocation_id)
         await self._note(PARK, row, envelope, {"reason": reason, "to": str(envelope.to), **evidence})
+        if self._kernel.hooks is not None:
+            self._kernel.hooks.parked(envelope)
         self._durable.let_go(envelope, ParkedError(reason, envelope.to))
 
     async def _note(self, option: str, row: str, envelope: Envelope, arguments: dict[str, Json]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from antiphon.errors import ActorFailedError, DeliveryError, EscalatedError, LedgerError
@@ -12,6 +11,7 @@ from antiphon.runtime._codes import BLOCKED
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._failure import Failure
 from antiphon.runtime._lifecycle import halt, restart, stop
+from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._results import reply_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Care"]
 
-_log = logging.getLogger("antiphon.runtime")
+_NOBODY = "%s: nobody decides what becomes of it: %s"
 
 _LONG = 24 * 3600.0
 """How long a decision may take, waiting before a restart included."""
@@ -34,7 +34,8 @@ class Care:
 
     def report(self, cell: Cell, failure: Failure) -> None:
         """Tell everybody concerned that an actor has failed. Its cell is suspended until its supervisor has decided."""
-        _log.error("%s failed: %s at %s", cell.address, failure.error_type, failure.where)
+        fields = about(cell.address, error=failure.error_type)
+        LOG.error("%s failed: %s at %s", cell.address, failure.error_type, failure.where, extra=fields)
         self._kernel.bonds.down(cell.address, failure)
         self._kernel.start(self._see_to(cell, failure))
 
@@ -53,7 +54,7 @@ class Care:
         try:
             await self.notify(supervisor, notification, cell.address)
         except DeliveryError as exc:
-            _log.error("%s: nobody decides what becomes of it: %s", cell.address, exc)
+            LOG.error(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
             await stop(cell, f"nobody decides what becomes of it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
@@ -70,7 +71,7 @@ class Care:
                 reply_of(notification, await self._kernel.post.ask(envelope, _LONG), supervisor)
                 return
             except LedgerError as exc:
-                _log.error("%s: its failure cannot be journaled: %s", sender, exc)
+                LOG.error("%s: its failure cannot be journaled: %s", sender, words(exc), extra=about(sender, error=exc))
 
     def blocked(self, address: str, seconds: float, where: str) -> None:
         """Tell the supervisor of an actor that it has blocked the event loop. What it was doing is not done again."""
@@ -89,7 +90,7 @@ class Care:
         try:
             await self.notify(cell.props.supervisor, notification, cell.address)
         except DeliveryError as exc:
-            _log.warning("%s: nobody decides what becomes of it: %s", cell.address, exc)
+            LOG.warning(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
 
     async def leave(self, cell: Cell, reason: str) -> None:
         """End an actor that wants to, or begin it anew if it must always be there."""
@@ -99,12 +100,12 @@ class Care:
             await stop(cell, reason)
         self._kernel.bonds.down(cell.address, None)
 
-    async def inform(self, watcher: str, notice: Notice, about: str) -> None:
+    async def inform(self, watcher: str, notice: Notice, whom: str) -> None:
         """Tell an actor something that it wanted to know; if it is not there any more, nothing is lost."""
         try:
-            await self._kernel.post.tell(Envelope(notice, about, watcher), None)
+            await self._kernel.post.tell(Envelope(notice, whom, watcher), None)
         except DeliveryError as exc:
-            _log.info("%s cannot be told about %s: %s", watcher, about, exc.code)
+            LOG.info("%s cannot be told about %s: %s", watcher, whom, exc.code, extra=about(watcher, error=exc))
 
     async def break_down(self, address: str, reason: str) -> None:
         """Have an actor fail for a reason outside of it."""

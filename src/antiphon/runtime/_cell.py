@@ -25,6 +25,7 @@ from antiphon.protocol import ErrorCode
 from antiphon.runtime._context import Context
 from antiphon.runtime._failure import Failure
 from antiphon.runtime._lifecycle import resume
+from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._mailbox import Mailbox
 from antiphon.runtime._results import result_of
 
@@ -143,6 +144,8 @@ class Cell:
                     await asyncio.sleep(0)
         finally:
             del drains[task]
+            if not drains and self.drains is drains:
+                self.drains = None  # an idle actor keeps next to nothing
 
     async def _handle(self, envelope: Envelope, task: asyncio.Task[None]) -> None:
         began = self.kernel.loop.time()
@@ -151,7 +154,8 @@ class Cell:
             return
         envelope.task = task
         try:
-            outcome = await self.run(envelope, Context(self, envelope))
+            hooks, running = self.kernel.hooks, self.run(envelope, Context(self, envelope))
+            outcome = await (running if hooks is None else hooks.run(self, envelope, running))
             if not envelope.is_settled:
                 if envelope.thread_id is None:
                     envelope.settle(outcome)
@@ -223,7 +227,7 @@ class Cell:
 
     def _wait_for_ledger(self, envelope: Envelope, error: LedgerUnavailableError) -> None:
         """Begin anew in a while: nobody is to blame, and nothing can be written down at present."""
-        self.kernel.log.warning("%s waits for the ledger: %s", self.address, error)
+        LOG.warning("%s waits for the ledger: %s", self.address, words(error), extra=about(envelope, error=error))
         self.state, self.actor = "suspended", None
         if envelope.thread_id is None or envelope.is_settled:
             envelope.fail(error)

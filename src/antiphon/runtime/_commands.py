@@ -35,7 +35,9 @@ class Commands:
 
     async def _obey(self, cell: Cell, envelope: Envelope) -> None:
         try:
-            await self._kernel.post.answer(envelope, await self._do(cell, envelope))
+            hooks, doing = self._kernel.hooks, self._do(cell, envelope)
+            outcome = await (doing if hooks is None else hooks.run(cell, envelope, doing))
+            await self._kernel.post.answer(envelope, outcome)
         except DeliveryError as exc:
             await self._kernel.post.put_away(envelope, exc)
         except LedgerError as exc:

@@ -5,13 +5,14 @@ Thread, exchange, deadline and the number of hops travel by themselves; a deadli
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from antiphon.errors import DeliveryError
 from antiphon.messages import Json, Message
 from antiphon.protocol import Notice, Reply, Request, Retry
-from antiphon.runtime._effects import Effect, Effects, Run
+from antiphon.runtime._effects import Course, Effect, Effects, Run
 from antiphon.runtime._entry import inside, outside
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._results import answer_to
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._actor import Actor
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._kernel import Kernel
+    from antiphon.runtime._operations import Operation
     from antiphon.runtime._state import ActorState
     from antiphon.runtime._system import System
 
@@ -100,6 +102,11 @@ class Context:
         return self._cell.load
 
     @property
+    def course(self) -> Course:
+        """What effects in the handling of this message are part of."""
+        return self._handled
+
+    @property
     def _handled(self) -> Envelope:
         if self._envelope is None:
             raise RuntimeError(f"{self.address}: an actor that is just beginning has no message")
@@ -171,10 +178,19 @@ class Context:
 
     # ------------------------------------------------------------ doing
 
-    async def effect(self, key: str, arguments: Mapping[str, Json], run: Run, *, effects: Effects = "once") -> Any:
+    async def effect(
+        self,
+        key: str,
+        arguments: Mapping[str, Json],
+        run: Run,
+        *,
+        effects: Effects = "once",
+        operation: Operation | None = None,
+    ) -> Any:
         """Do something to the world once, and return what came of it, as JSON; when the handler runs again, the same.
 
         `run` is given a key that stays the same over all tries. Outside of a thread it is simply run.
+        `operation` says what it is, for whoever watches.
 
         Raises:
             EffectFailedError: `run` raised.
@@ -182,7 +198,21 @@ class Context:
             HistoryMismatchError: the handler did something else the last time it ran.
             LedgerError: it could not be written down.
         """
-        return await Effect(self.kernel, self._handled, key, arguments, effects).perform(run)
+        effect = Effect(self.kernel.journal, self._handled, key, arguments, effects=effects, park=self.park)
+        effect.operation = operation
+        try:
+            return await effect.perform(run)
+        except asyncio.CancelledError:
+            self._handled.is_unsure = True  # it may have been written down that it is begun, or not
+            raise
+
+    async def park(self, reason: str, evidence: dict[str, Json]) -> None:
+        """Leave the message to a person, who settles it.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self.kernel.post.durable.again.park(self._handled, reason, evidence)
 
     async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
         """Have this actor told something after some seconds; in a thread, even by another process.

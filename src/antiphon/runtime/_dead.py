@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from antiphon.messages import Message, current_port
+from antiphon.runtime._logs import LOG, about
 
 if TYPE_CHECKING:
     from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._hooks import Hooks
 
 __all__ = ["DeadLetter", "DeadLetters"]
-
-_log = logging.getLogger("antiphon.runtime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +32,20 @@ class DeadLetter:
 class DeadLetters:
     """The latest dead letters, and how many there were by code."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, hooks: Hooks | None = None) -> None:
+        self._hooks = hooks
         self._kept: deque[DeadLetter] = deque(maxlen=limit)
         self.counts: Counter[str] = Counter()
 
     def add(self, envelope: Envelope, code: str, reason: str) -> None:
         """Keep a message that nobody will handle. Its body is not logged."""
         self.counts[code] += 1
-        self._kept.append(DeadLetter(envelope.message, envelope.to, code, reason, current_port().now()))
-        _log.warning("dead letter: %s to %s: %s", envelope.type or "talk", envelope.to, code)
+        letter = DeadLetter(envelope.message, envelope.to, code, reason, current_port().now())
+        self._kept.append(letter)
+        if self._hooks is not None:
+            self._hooks.died(letter)
+        fields = about(envelope, error=code)
+        LOG.warning("dead letter: %s to %s: %s", envelope.type or "talk", envelope.to, code, extra=fields)
 
     @property
     def kept(self) -> tuple[DeadLetter, ...]:

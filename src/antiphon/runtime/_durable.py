@@ -11,8 +11,8 @@ that wrote the thread.
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.errors import (
     ActorStoppedError,
@@ -26,7 +26,9 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
-from antiphon.runtime._again import Again, Standing, endings
+from antiphon.runtime._again import Again, Standing
+from antiphon.runtime._endings import endings, leftovers
+from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._results import error_result, result_of
 from antiphon.runtime._rows import DELIVER, begun, ended
 from antiphon.runtime._same import says_the_same
@@ -38,9 +40,10 @@ if TYPE_CHECKING:
     from antiphon.runtime._kernel import Kernel
     from antiphon.runtime._post import Post
 
-__all__ = ["Durable"]
+__all__ = ["A_WHILE", "Durable"]
 
-_log = logging.getLogger("antiphon.runtime")
+A_WHILE: Final = 2.0
+"""Seconds after which what was being written is written, or never will be."""
 
 
 class Durable:
@@ -67,10 +70,29 @@ class Durable:
         except LedgerUnavailableError:
             self._kernel.recovery.later(_thread(envelope))  # it may have been written
             raise
+        except asyncio.CancelledError:
+            self._kernel.start(self._take_back(envelope))  # as above
+            raise
         finally:
             if not is_said:
                 self.in_flight.pop(_key(envelope), None)
                 envelope.disappoint()
+
+    async def _take_back(self, envelope: Envelope) -> None:
+        """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
+        if not envelope.is_call:
+            self._kernel.recovery.later(_thread(envelope))
+            return
+        await asyncio.sleep(A_WHILE)
+        try:
+            call, result = await self._recorded(envelope)
+        except LedgerError:
+            self._kernel.recovery.later(_thread(envelope))
+            return
+        if call is not None and result is None and not self.has(envelope):
+            envelope.take(call)
+            envelope.waiter = None
+            await self.put_away(envelope, WithdrawnError("whoever asked was cancelled", envelope.to))
 
     async def note(self, envelope: Envelope) -> bool:
         """Append a message that is not delivered, because whoever says it handles it; say whether its outcome is there."""
@@ -195,7 +217,8 @@ class Durable:
         try:
             await self._close(envelope, row)
         except LedgerError as exc:
-            _log.warning("%s: that %s ended with %s cannot be journaled: %s", envelope.to, envelope.type, error.code, exc)
+            text = "%s: that %s ended with %s cannot be journaled: %s"
+            LOG.warning(text, envelope.to, envelope.type, error.code, words(exc), extra=about(envelope, error=exc))
             self.let_go(envelope, exc)
             self._kernel.recovery.later(_thread(envelope))
         else:
@@ -203,19 +226,24 @@ class Durable:
 
     async def _close(self, envelope: Envelope, row: Message) -> Message:
         """Append the end of a message, and return that as the ledger has it."""
-        if envelope.is_unsure:
-            rows = await self._journal.ledger.open_calls(_thread(envelope))
-            envelope.standing, envelope.is_unsure = Standing.of(rows, envelope.invocation_id), False
+        is_unsure = envelope.is_unsure or envelope.withdrawn is not None or envelope.attempt > 1
+        ends = await self._leftovers(envelope) if is_unsure else endings(envelope)
         try:
-            (record, *_) = await self._journal.write(_thread(envelope), [row, *endings(envelope)])
+            (record, *_) = await self._journal.write(_thread(envelope), [row, *ends])
             stored = record.message
         except AppendRefusedError:
             _, found = await self._recorded(envelope)
             if found is None:
                 raise
             stored = found  # it was appended before, and the acknowledgement was lost
+        if is_unsure and (ends := await self._leftovers(envelope)):
+            await self._journal.write(_thread(envelope), ends)  # of something that was being written at the same time
         self.in_flight.pop(_key(envelope), None)
         return stored
+
+    async def _leftovers(self, envelope: Envelope) -> list[Message]:
+        rows = await self._journal.ledger.open_calls(_thread(envelope))
+        return list(leftovers(rows, envelope.invocation_id, _thread(envelope), str(envelope.to)))
 
     def take_over(self, envelope: Envelope) -> None:
         """Have a message in hand."""
@@ -233,7 +261,7 @@ class Durable:
             try:
                 await self._journal.write(_thread(envelope), rows)
             except LedgerError as exc:
-                _log.warning("%s: %s", envelope.to, exc)
+                LOG.warning("%s: %s", envelope.to, words(exc), extra=about(envelope, error=exc))
         self.let_go(envelope, error)
 
 

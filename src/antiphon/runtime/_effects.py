@@ -13,121 +13,259 @@ depends on what it is:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
+from antiphon.runtime._observer import EffectRun
 from antiphon.runtime._results import error_of
 from antiphon.runtime._rows import begun, ended
 from antiphon.runtime._same import says_the_same
 
 if TYPE_CHECKING:
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._kernel import Kernel
+    from antiphon.ledger import Record
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._operations import Operation
 
-__all__ = ["Effect", "Effects", "Run"]
+__all__ = ["Course", "Effect", "Effects", "FailedError", "Park", "Run", "UnknownOutcomeError"]
 
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]
 """Does the thing. It is given a key that is the same whenever it is tried, for whoever can tell a second try by it."""
+Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
+"""Leaves what is done to a person, with a reason and the evidence."""
+
+
+class Course(Protocol):
+    """What an effect is part of: the handling of a message, or a run outside of actors."""
+
+    @property
+    def thread_id(self) -> str | None:
+        """Where it is written down; None: nowhere."""
+        ...
+
+    @property
+    def invocation_id(self) -> str:
+        """What its effects are known by, with a key each."""
+        ...
+
+    @property
+    def to(self) -> str:
+        """Who does it."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1: the ledger has nothing of the first."""
+        ...
+
+    @property
+    def open_effects(self) -> tuple[Message, ...]:
+        """The rows of effects that were begun and are not ended."""
+        ...
+
+    @open_effects.setter
+    def open_effects(self, rows: tuple[Message, ...]) -> None: ...
+
+    def next_key(self, name: str | None = None) -> str:
+        """Return what the next thing is known by that is done."""
+        ...
+
+
+class FailedError(Exception):
+    """Raise it in `run` to have an effect fail with a code and details of its own: whoever did it gets a `RefusedError`."""
+
+    def __init__(self, reason: str, code: str, *, details: Json = None, retryable: bool = False) -> None:
+        super().__init__(reason, code)
+        self.reason = reason
+        self.code = code
+        self.details = details
+        self.retryable = retryable
+
+
+class UnknownOutcomeError(Exception):
+    """Raise it in `run` where nobody knows whether the thing was done: what must not be done twice is parked."""
 
 
 class Effect:
-    """One effect, in the course of one message."""
+    """One effect, in the course of a message or a run."""
 
-    def __init__(self, kernel: Kernel, envelope: Envelope, key: str, arguments: Mapping[str, Json], effects: Effects) -> None:
-        self._kernel = kernel
-        self._envelope = envelope
-        self._option = key
-        self._arguments = arguments
-        self._effects = effects
-        self._thread_id = envelope.thread_id or ""
-        self._id = f"{envelope.invocation_id}/{envelope.next_key(key)}"
+    operation: Operation | None = None
+    """What it is, for whoever watches."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        course: Course,
+        key: str,
+        arguments: Mapping[str, Json],
+        *,
+        effects: Effects,
+        park: Park,
+        option: str | None = None,
+        parent_id: str | None = None,
+        forgiven: Collection[str] = (),
+    ) -> None:
+        """Make it.
+
+        `option` is what the rows call it, if not by its key; `parent_id` the call that it follows from, if not the whole
+        course; `forgiven` the invocations whose failure is not final.
+        """
+        self.journal = journal
+        self.course = course
+        self.arguments = arguments
+        self._option = option or key
+        self._effects: Effects = effects
+        self._park = park
+        self._parent_id = parent_id or course.invocation_id
+        self._forgiven = forgiven
+        self.thread_id = course.thread_id or ""
+        self.id = f"{course.invocation_id}/{course.next_key(key)}"
+        """Its invocation, and the key that `run` is given."""
 
     async def perform(self, run: Run) -> Any:
         """Do it, or take the outcome that is recorded.
 
         Raises:
             EffectFailedError: it raised, now or then.
+            RefusedError: it failed with a code of its own, now or then.
             ParkedError: nobody knows whether it was done, and it must not be done twice.
             HistoryMismatchError: the thread has another effect at this place.
         """
-        if self._envelope.thread_id is None:
+        if self.journal.hooks is not None:
+            effect = EffectRun(self._option, self._effects, self.arguments)
+            run = self.journal.hooks.effect(self.course, effect, run, self.operation)
+        if self.course.thread_id is None:
             return await run(current_port().new_id())
-        intent, outcome = await self._recall() if self._envelope.attempt > 1 else (None, None)
+        intent, outcome = await self._recall() if self.course.attempt > 1 else (None, None)
         if outcome is not None:
-            return _value(outcome, self._envelope.to)
+            return _value(outcome, self.course.to)
         if intent is None:
-            intent = self._intent()
-            await self._kernel.journal.write(self._thread_id, [intent])
+            intent = await self.begin()
         elif self._effects == "once":
-            await self._park()
+            reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
+            return await self._end(run, intent, await self.unknown(reason))
         return await self._run(run, intent)
 
-    async def _recall(self) -> tuple[Message | None, OptionResultPayload | None]:
-        """Return the intent and the outcome that the ledger has."""
-        count = 1
-        base = self._id
-        while True:
-            records = await self._kernel.journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
-            rows = [record.message for record in records if record.message.lane == "effect"]
-            if not rows:
-                return None, None
-            self._check_same(rows[0])
-            outcome = rows[-1].payload if len(rows) > 1 else None
-            if not isinstance(outcome, OptionResultPayload) or outcome.error_type != WithdrawnError.code:
-                return rows[0], outcome if isinstance(outcome, OptionResultPayload) else None
-            count += 1
-            self._id = f"{base}~{count}"
+    # ------------------------------------------------------------ what a kind of effect may do in its own way
 
-    def _check_same(self, intent: Message) -> None:
-        if not says_the_same(intent.payload, self._intent().payload):
-            reason = f"the handler does {self._option!r} otherwise than thread {self._thread_id!r} says, in {self._id!r}"
-            raise HistoryMismatchError(reason, self._envelope.to)
+    async def begin(self) -> Message:
+        """Write down that it is begun, and return that row."""
+        intent = self.intent()
+        await self.journal.write(self.thread_id, [intent])
+        return intent
 
-    def _intent(self) -> Message:
+    async def end(self, outcome: Message) -> Record:
+        """Write down what came of it."""
+        (record,) = await self.journal.write(self.thread_id, [outcome])
+        return record
+
+    def is_same(self, intent: Message) -> bool:
+        """Whether an intent that is recorded is that of this effect."""
+        return says_the_same(intent.payload, self.intent().payload)
+
+    def intent(self) -> Message:
+        """Return the row that says it is begun."""
         return begun(
             self._option,
-            self._id,
-            thread_id=self._thread_id,
-            parent_id=self._envelope.invocation_id,
-            arguments={"effects": self._effects, "arguments": self._arguments},
-            policy=self._envelope.to,
+            self.id,
+            thread_id=self.thread_id,
+            parent_id=self._parent_id,
+            arguments={"effects": self._effects, "arguments": self.arguments},
+            policy=self.course.to,
         )
 
+    async def unknown(self, reason: str) -> Message:
+        """Return the row that says what came of it, where it must not be done twice and that is not known; or park it.
+
+        Raises:
+            ParkedError: a person must say it.
+        """
+        await self._park(reason, {"effect": self.id, "option": self._option})
+        raise ParkedError(reason, self.course.to)
+
+    def outcome(self, **outcome: Any) -> Message:
+        """Return the row that says what came of it."""
+        return ended(
+            self._option, self.id, thread_id=self.thread_id, parent_id=self._parent_id, policy=self._option, **outcome
+        )
+
+    # ------------------------------------------------------------ what every effect does
+
+    async def _recall(self) -> tuple[Message | None, OptionResultPayload | None]:
+        """Return the intent and the outcome that the ledger has: of the last try, where there were several."""
+        intent, outcome = await self._recorded()
+        while outcome is not None and outcome.is_error:
+            does_count = outcome.error_type != WithdrawnError.code and self.id not in self._forgiven
+            last = self.id, intent, outcome
+            self._rename()
+            intent, outcome = await self._recorded()
+            if intent is None and does_count:
+                self.id, intent, outcome = last
+                break
+        return intent, outcome
+
+    async def _recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
+        records = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
+        rows = [record.message for record in records if record.message.lane == "effect"]
+        if not rows:
+            return None, None
+        self._check_same(rows[0])
+        outcome = rows[-1].payload if len(rows) > 1 else None
+        return rows[0], outcome if isinstance(outcome, OptionResultPayload) else None
+
+    def _check_same(self, intent: Message) -> None:
+        if not self.is_same(intent):
+            reason = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
+            raise HistoryMismatchError(reason, self.course.to)
+
     async def _run(self, run: Run, intent: Message) -> Any:
-        envelope = self._envelope
-        envelope.open_effects += (intent,)
+        self.course.open_effects += (intent,)
         try:
-            outcome = self._outcome(result=await run(self._id))
-        except DeliveryError:
-            raise  # of what it asked others for; the effect stays open, and whoever asked learns of it
+            outcome = self.outcome(result=await run(self.id))
+        except (DeliveryError, LedgerError):
+            raise  # of what it asked others for, or of the ledger: it stays open, and whoever asked learns of it
+        except UnknownOutcomeError as exc:
+            outcome = await self._unsure(exc)
+        except FailedError as exc:
+            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, result=exc.details)
         except ValidationError as exc:
             outcome = self._failure(TypeError(f"its result is no JSON: {exc.errors()[0]['msg']}"))
         except Exception as exc:  # noqa: BLE001 (whatever it raises is its outcome, and is raised again below)
             outcome = self._failure(exc)
-        (record,) = await self._kernel.journal.write(self._thread_id, [outcome])
-        envelope.open_effects = tuple(row for row in envelope.open_effects if row is not intent)
+        return await self._end(run, intent, outcome)
+
+    async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
+        """Write down what came of it and return that; if it was not done after all, do it."""
+        record = await self.end(outcome)
+        self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
         payload = record.message.payload
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
-        return _value(payload, envelope.to)
+        if payload.error_type == WithdrawnError.code:
+            self._rename()
+            return await self._run(run, await self.begin())
+        return _value(payload, self.course.to)
 
-    def _outcome(self, **outcome: Any) -> Message:
-        parent_id = self._envelope.invocation_id
-        return ended(self._option, self._id, thread_id=self._thread_id, parent_id=parent_id, policy=self._option, **outcome)
+    def _rename(self) -> None:
+        """Take the next id: what was done under this one does not count."""
+        base, mark, count = self.id.rpartition("~")
+        self.id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+
+    def _error(self, reason: str, code: str, *, retryable: bool, result: Json = None) -> Message:
+        words = reason.encode(errors="replace").decode()
+        return self.outcome(is_error=True, error_type=code, error_message=words, retryable=retryable, result=result)
 
     def _failure(self, error: Exception) -> Message:
-        reason = f"{type(error).__qualname__}: {error}".encode(errors="replace").decode()
         retryable = bool(getattr(error, "retryable", False))
-        return self._outcome(is_error=True, error_type=EffectFailedError.code, error_message=reason, retryable=retryable)
+        return self._error(f"{type(error).__qualname__}: {error}", EffectFailedError.code, retryable=retryable)
 
-    async def _park(self) -> None:
-        reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
-        await self._kernel.post.durable.again.park(self._envelope, reason, {"effect": self._id, "option": self._option})
-        raise ParkedError(reason, self._envelope.to)
+    async def _unsure(self, error: UnknownOutcomeError) -> Message:
+        if self._effects == "once":
+            return await self.unknown(f"nobody knows whether {self._option!r} was done: {error}")
+        return self._error(str(error), EffectFailedError.code, retryable=True)
 
 
 def _value(outcome: OptionResultPayload, address: str) -> Any:

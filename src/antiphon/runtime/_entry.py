@@ -37,9 +37,11 @@ def outside(to: str, said: Request[Any] | Notice | Message, thread_id: str | Non
         envelope = Envelope(_stamped(said, to, thread_id), sender, to)
         envelope.correlation_id, envelope.may_be_known = said.correlation_id, True
     else:
-        thread_id = thread_id or _own_thread(to, type(said) in _SYSTEM, None)
+        if not thread_id and type(said) in _SYSTEM:
+            thread_id = system_thread(to)
         envelope = Envelope(said, sender, to, id)
-        envelope.may_be_known = id is not None
+        if id is not None:
+            envelope.may_be_known = True
     if thread_id is not None:
         envelope.thread_id = thread_id
     return envelope

@@ -21,9 +21,11 @@ from antiphon.messages import (
     OptionCallPayload,
     PartsPayload,
     current_port,
+    thaw,
 )
 from antiphon.protocol import Notice, Request
 from antiphon.runtime._again import Standing
+from antiphon.runtime._own import own_call, own_message
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,8 +33,9 @@ if TYPE_CHECKING:
     from antiphon.errors import DeliveryError
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
+    from antiphon.runtime._observer import Activity
 
-__all__ = ["OWN", "Envelope", "Said", "told", "travelled"]
+__all__ = ["OWN", "Envelope", "Said", "origin_of", "told", "travelled"]
 
 OWN = "antiphon"
 """The namespace of metadata that is the runtime's own."""
@@ -45,6 +48,9 @@ Said: TypeAlias = "Request[Any] | Notice | Message"
 class Envelope:
     """A message to one actor. What most messages do not need is set when it is needed: the class has the defaults."""
 
+    said: Request[Any] | Notice | None = None
+    """What is said, if it is typed."""
+    _message: Message | None = None
     thread_id: str | None = None
     """The conversation that it is journaled in; None: it is gone when it is handled."""
     seq: int = 0
@@ -96,10 +102,14 @@ class Envelope:
     """The one that has what whoever waits for this waits for."""
     sharers: tuple[Envelope, ...] = ()
     """Others that get the same outcome."""
+    origin: str | None = None
+    """The trace in which it was said from outside, as a W3C `traceparent`."""
+    accepted_at: float | None = None
+    """When it was put into the mailbox, if somebody watches."""
+    activity: Activity | None = None
+    """What is done about it, if somebody watches."""
 
     def __init__(self, said: Said, sender: str, to: str, id: str | None = None) -> None:
-        self.said: Request[Any] | Notice | None = None
-        self._message: Message | None = None
         self._id = id
         if isinstance(said, Message):
             self._message, self._id = said, said.id
@@ -174,6 +184,11 @@ class Envelope:
             self._message = self._made()
         return self._message
 
+    @property
+    def made(self) -> Message | None:
+        """The message, if it was made."""
+        return self._message
+
     def take(self, record: Record) -> None:
         """Go on with the message as the ledger has it, which may have been redacted."""
         self.seq = record.seq
@@ -181,34 +196,43 @@ class Envelope:
             self._message, self.said = record.message, None
 
     def _made(self) -> Message:
-        said, parent = cast("Request[Any] | Notice", self.said), self.parent
+        said, parent, now = cast("Request[Any] | Notice", self.said), self.parent, current_port().now()
         payload: PartsPayload | OptionCallPayload
         if isinstance(said, Request):
-            payload = OptionCallPayload(invocation_id=self.id, option_name=said.message_type, arguments=said.to_data())
+            payload = own_call(self.id, said.message_type, said.to_data())
         else:
             payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
-        return Message(
+        return own_message(
+            str(self.sender),
+            payload,
             id=self.id,
-            policy=str(self.sender),
-            payload=payload,
             thread_id=self.thread_id,
             to=(str(self.to),),
             lane="control",
             correlation_id=self.exchange,
             parent_id=None if parent is None else parent.invocation_id,
-            created_at=current_port().now(),
-            metadata=self._own_metadata(),
+            created_at=now,
+            metadata=self._own_metadata(now),
         )
 
-    def _own_metadata(self) -> dict[str, dict[str, Json]]:
+    def _own_metadata(self, now: datetime) -> dict[str, dict[str, Json]] | None:
         """Return what travels with a message that is written down: when its answer is worthless, and how far it has come."""
         own: dict[str, Json] = {}
         if self.deadline is not None:
             left = self.deadline - get_running_loop().time()
-            own["deadline"] = (current_port().now() + timedelta(seconds=left)).isoformat()
+            own["deadline"] = (now + timedelta(seconds=left)).isoformat()
         if self.hops:
             own["hops"] = self.hops
-        return {OWN: own} if own else {}
+        if self.origin is not None:
+            own["traceparent"] = self.origin
+        return {OWN: own} if own else None
+
+    def come_from(self, origin: str) -> None:
+        """Say in which trace it was said; what is written down says it too, so that a recovery knows it."""
+        self.origin = origin
+        if self._message is not None:
+            metadata = {**{name: thaw(value) for name, value in self._message.metadata.items()}, OWN: {"traceparent": origin}}
+            self._message = self._message.model_copy(update={"metadata": metadata})
 
     def derive_id(self, parent: Envelope, key: str) -> None:
         """Take an id that is the same when the handler of the other message runs again."""
@@ -309,6 +333,13 @@ def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
             return (kind, content) if isinstance(kind, str) and isinstance(content, JsonObject) else None
         case _:
             return None
+
+
+def origin_of(message: Message) -> str | None:
+    """Return the trace in which a message was said that was written down, or comes from another system."""
+    own = message.metadata.get(OWN)
+    origin = own.get("traceparent") if isinstance(own, JsonObject) else None
+    return origin if isinstance(origin, str) else None
 
 
 def travelled(message: Message) -> tuple[int, float | None]:

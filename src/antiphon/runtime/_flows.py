@@ -30,7 +30,6 @@ class FlowReporter:
         watch = self._watches[thread_id]
         if watch is None:
             return
-        verdict = watch.see(record.message)
-        if not verdict.conforms:
+        if not watch.takes(record.message):
             self._watches[thread_id] = None
-            self._report(thread_id, verdict)
+            self._report(thread_id, watch.verdict)

@@ -15,6 +15,7 @@ from antiphon.runtime._address import SYSTEM
 
 if TYPE_CHECKING:
     from antiphon.ledger import ThreadSummary
+    from antiphon.runtime._hooks import Hooks
 
 __all__ = ["Budget", "Journal"]
 
@@ -53,6 +54,8 @@ class Journal:
         self._claims: dict[str, asyncio.Task[int]] = {}
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
+        self.hooks: Hooks | None = None
+        """Who is told of effects."""
 
     async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
         """Append messages as the owner of their thread.

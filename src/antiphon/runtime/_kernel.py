@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,15 @@ from antiphon.runtime._care import Care
 from antiphon.runtime._commands import Commands
 from antiphon.runtime._dead import DeadLetters
 from antiphon.runtime._deadlines import Deadlines
+from antiphon.runtime._hooks import Hooks
 from antiphon.runtime._journal import Journal
+from antiphon.runtime._logs import LOG, about, trail, words
 from antiphon.runtime._port import port_in_use
 from antiphon.runtime._post import Post
 from antiphon.runtime._recent import Recent
 from antiphon.runtime._recovery import Recovery
 from antiphon.runtime._remote import Remote
+from antiphon.runtime._run import OPEN
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._state import States
 from antiphon.runtime._timers import Timers
@@ -28,6 +30,7 @@ from antiphon.runtime._watchdog import Watchdog
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
+    from antiphon.runtime._observer import Observer
     from antiphon.runtime._system import System
 
 __all__ = ["Kernel"]
@@ -36,17 +39,19 @@ __all__ = ["Kernel"]
 class Kernel:
     """The parts of a system."""
 
-    def __init__(self, system: System, ledger: Ledger, settings: Settings) -> None:
+    def __init__(self, system: System, ledger: Ledger, settings: Settings, observer: Observer | None = None) -> None:
         self.system = system
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.port = port_in_use()
         self.context = copy_context()
         """What handlers run in, so that they have the system's port and not their sender's variables."""
+        self.hooks = None if observer is None else Hooks(observer, self.loop.time)
         self.journal = Journal(ledger, settings.budget)
+        self.journal.hooks = self.hooks
         self.states = States(self.journal)
         self.deadlines = Deadlines(self.loop)
-        self.dead = DeadLetters(settings.dead_letters)
+        self.dead = DeadLetters(settings.dead_letters, self.hooks)
         self.tree = Tree(self)
         self.bonds = Bonds(self)
         self.care = Care(self)
@@ -55,8 +60,7 @@ class Kernel:
         self.post = Post(self)
         self.timers = Timers(self)
         self.recovery = Recovery(self)
-        self.log = logging.getLogger("antiphon.runtime")
-        self.is_closing = False
+        self._ends_since: float | None = None
         self._watchdog: Watchdog | None = None
         self.remote: Remote | None = None
         """The way to other systems, if there are any."""
@@ -66,15 +70,39 @@ class Kernel:
         self.owner = asyncio.current_task()
 
     def open(self) -> None:
-        """Begin to watch the event loop, unless its time is not the machine's."""
+        """Begin to live; and to watch the event loop, unless its time is not the machine's."""
+        OPEN.add(self)
         limit = self.settings.block_limit
         if limit is not None and not getattr(self.loop, "is_virtual", False):
             self._watchdog = Watchdog(self, limit)
 
-    async def close(self) -> None:
-        """End what no actor does."""
+    def begin_to_end(self) -> None:
+        """Take nothing up any more: the system ends. What is withdrawn in a thread from now on is left to the next one."""
+        if self._ends_since is None:
+            self._ends_since = self.loop.time()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the system ends."""
+        return self._ends_since is not None
+
+    def left_of(self, grace: float) -> float:
+        """Return how much of an actor's grace is left: at the end of the system it runs for all at once."""
+        return grace if self._ends_since is None else max(0.0, self._ends_since + grace - self.loop.time())
+
+    def let_be(self) -> None:
+        """End what is not of the event loop."""
+        OPEN.discard(self)
         if self._watchdog is not None:
             self._watchdog.close()
+
+    async def close(self) -> None:
+        """End what no actor does, even if the actors could not be waited for."""
+        self.let_be()
+        tasks = tuple(self.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.journal.close()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -86,7 +114,7 @@ class Kernel:
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self.tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.log.error("the runtime itself has failed", exc_info=error)
+            LOG.error("the runtime itself has failed: %s\n%s", words(error), trail(error), extra=about(error=error))
 
     def collapse(self, failure: AntiphonError) -> None:
         """End the whole system: the first supervisor has given up."""

@@ -7,18 +7,16 @@ interrupted is not lost: in a thread it is delivered to the next actor, outside 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from antiphon.errors import ActorFailedError, ActorStoppedError
+from antiphon.runtime._logs import LOG, about, trail, words
 
 if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._envelope import Envelope
 
 __all__ = ["empty", "halt", "restart", "resume", "stop", "suspend"]
-
-_log = logging.getLogger("antiphon.runtime")
 
 
 async def halt(cell: Cell, grace: float) -> list[Envelope]:
@@ -27,14 +25,14 @@ async def halt(cell: Cell, grace: float) -> list[Envelope]:
     if not cell.drains:
         return []
     drains = dict(cell.drains)
-    _, late = await asyncio.wait(drains, timeout=grace)
+    _, late = await asyncio.wait(drains, timeout=cell.kernel.left_of(grace))
     handled = {task: envelope for task, envelope in drains.items() if task in late and envelope is not None}
     for task, envelope in handled.items():
         envelope.is_interrupted = True
         task.cancel()
     _, stubborn = await asyncio.wait(handled, timeout=grace) if handled else ((), ())
     for task in [task for task in handled if task in stubborn]:
-        _log.error("%s: its handler ignores that it is cancelled", cell.address)
+        LOG.error("%s: its handler ignores that it is cancelled", cell.address, extra=about(handled[task]))
         error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
         await cell.kernel.post.put_away(handled.pop(task), error)  # what it may still return is ignored
     return list(handled.values())
@@ -57,6 +55,8 @@ async def _restart(cell: Cell, reason: str) -> None:
         await _interrupted(cell, envelope, reason)
     for child in cell.kernel.tree.children(cell.address):
         await restart(cell.kernel.tree.at(child), reason)
+    if cell.kernel.hooks is not None:
+        cell.kernel.hooks.restarted(cell)
     resume(cell)
 
 
@@ -109,8 +109,9 @@ async def _end(cell: Cell, reason: str) -> None:
         return
     try:
         await actor.stopped(reason)
-    except Exception:  # noqa: BLE001 (an actor that cannot end in good order ends all the same)
-        _log.exception("%s: stopped() raised", cell.address)
+    except Exception as exc:  # noqa: BLE001 (an actor that cannot end in good order ends all the same)
+        fields = about(cell.address, error=exc)
+        LOG.error("%s: stopped() raised %s\n%s", cell.address, words(exc), trail(exc), extra=fields)
 
 
 async def _interrupted(cell: Cell, envelope: Envelope, reason: str) -> None:

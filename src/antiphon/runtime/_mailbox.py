@@ -72,6 +72,17 @@ class Mailbox:
             self._box = deque()
         self._box.append(envelope)
 
+    def offer(self, envelope: Envelope) -> bool:
+        """Take a message in, if there is room and nobody waits for it; say whether that could be done."""
+        if self.waiting >= self._capacity or self._senders:
+            return False
+        self.waiting += 1
+        if self._box is None:
+            self._box = deque((envelope,))
+        else:
+            self._box.append(envelope)
+        return True
+
     def put_last(self, envelope: Envelope) -> None:
         """Take a message in that must not be refused, however full it is."""
         self.waiting += 1

@@ -15,6 +15,7 @@ from antiphon.errors import (
     DeliveryError,
     HopLimitError,
     MailboxFullError,
+    ReplyTimeoutError,
     WithdrawnError,
 )
 from antiphon.protocol import Heartbeat
@@ -39,6 +40,8 @@ class Post:
         self._within, self._hop_limit = kernel.settings.within, kernel.settings.hop_limit
         self.durable = Durable(kernel, self)
         self._recent = kernel.recent
+        self._cells = kernel.tree.cells
+        self._hooks = kernel.hooks
 
     # ------------------------------------------------------------ sending
 
@@ -49,9 +52,13 @@ class Post:
             DeliveryError: there is none.
         """
         deadline = envelope.deadline = self._until(envelope, within)
+        if self._hooks is not None:
+            self._hooks.said(envelope)
         if self._kernel.remote is not None and self._is_elsewhere(envelope):
             return await self._kernel.remote.ask(envelope, deadline)
-        cell, parent = self._find(envelope), envelope.parent
+        cell, parent = self._cells.get(envelope.to), envelope.parent
+        if cell is None or cell.state == "stopped" or envelope.hops:
+            cell = self._find(envelope)
         if parent is not None:
             if parent.cell is cell:
                 return await self._ask_itself(cell, envelope)
@@ -74,15 +81,33 @@ class Post:
     async def _ask_itself(self, cell: Cell, envelope: Envelope) -> Any:
         """Have an actor handle what it asks itself, at once: in its mailbox, it would wait for itself."""
         envelope.cell = cell
-        if envelope.thread_id is not None and await self.durable.note(envelope):
-            return envelope.outcome[0] if envelope.outcome else None
+        is_done = False
         try:
-            outcome = await cell.run(envelope, Context(cell, envelope))
+            if envelope.thread_id is not None and await self.durable.note(envelope):
+                outcome = envelope.outcome[0] if envelope.outcome else None
+            else:
+                outcome = await self._do_at_once(cell, envelope)
+                await self.answer(envelope, outcome)
+            is_done = True
         except DeliveryError as exc:
             await self.put_away(envelope, exc)
+            is_done = True
             raise
-        await self.answer(envelope, outcome)
+        finally:
+            if not is_done and envelope.parent is not None:
+                envelope.parent.is_unsure = True  # it stays open, until the handler that asked it has ended
         return outcome
+
+    async def _do_at_once(self, cell: Cell, envelope: Envelope) -> Any:
+        hooks, running = self._hooks, cell.run(envelope, Context(cell, envelope))
+        try:
+            async with asyncio.timeout_at(envelope.deadline) as limit:
+                return await (running if hooks is None else hooks.run(cell, envelope, running))
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            envelope.is_unsure = True
+            raise ReplyTimeoutError(f"no answer to {envelope.type} in time", envelope.to) from exc
 
     async def tell(self, envelope: Envelope, within: float | None) -> None:
         """Deliver a message, and wait for no outcome: the time is for the delivery, not for what follows from it.
@@ -91,6 +116,8 @@ class Post:
             DeliveryError: it cannot be delivered.
         """
         until = self._until(envelope, within)
+        if self._hooks is not None:
+            self._hooks.said(envelope)
         if self._kernel.remote is not None and self._is_elsewhere(envelope):
             await self._kernel.remote.ask(envelope, until)
             return
@@ -152,23 +179,27 @@ class Post:
         """Put a plain request into a mailbox that has room; say whether that could be done."""
         box = cell.mailbox
         said = envelope.said
-        if box is None or said is None or type(said) is Heartbeat or not box.reserve():
+        if box is None or said is None or type(said) is Heartbeat or not box.offer(envelope):
             return False
         envelope.cell = cell
-        box.put(envelope)
+        if self._hooks is not None:
+            self._hooks.accepted(envelope)
         cell.wake()
         return True
 
     def deliver(self, cell: Cell, envelope: Envelope) -> None:
         """Put a message into the mailbox, where room was taken for it."""
         envelope.cell = cell
+        if self._hooks is not None:
+            self._hooks.accepted(envelope)
         cell.box.put(envelope)
         cell.wake()
 
     def _give_up(self, envelope: Envelope) -> None:
         """Withdraw what was asked for by someone who was cancelled; unless that one is only made to begin anew."""
         parent = envelope.parent
-        if parent is not None and parent.is_interrupted and envelope.thread_id is not None:
+        begins_anew = self._kernel.is_closing or (parent is not None and parent.is_interrupted)
+        if begins_anew and envelope.thread_id is not None:
             envelope.waiter = None
         else:
             envelope.withdraw(WithdrawnError("whoever asked was cancelled", envelope.to))

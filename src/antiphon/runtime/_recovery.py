@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 from antiphon.errors import FencedError, LedgerError, ReplyTimeoutError, UndeliverableError
 from antiphon.messages import Message, OptionCallPayload, thaw
 from antiphon.runtime._again import Standing
+from antiphon.runtime._durable import A_WHILE
+from antiphon.runtime._endings import is_asked_of_itself, leftovers
 from antiphon.runtime._envelope import Envelope, travelled
+from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._rows import DELIVER, PARK, TIMER
 
 if TYPE_CHECKING:
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
     from antiphon.runtime._kernel import Kernel
 
 __all__ = ["Parked", "Recovered", "Recovery"]
-
-_A_WHILE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,21 @@ class Recovery:
         for row in rows:
             if with_timers or _option(row.message) != TIMER:
                 found += await self._take_up(thread_id, row, rows)
+        await self._clear_away(thread_id, rows)
         return found
+
+    async def _clear_away(self, thread_id: str, rows: Sequence[Record]) -> None:
+        """End what was open for the sake of messages that have ended: their system died between the two."""
+        still_open = {row.message.invocation_id for row in rows}
+        parents = {row.message.parent_id: row.message.policy for row in rows if row.message.parent_id not in still_open}
+        for parent_id, to in parents.items():
+            ends = [] if parent_id is None else list(leftovers(rows, parent_id, thread_id, to))
+            if ends and parent_id is not None and await self._has_ended(thread_id, parent_id):
+                await self._kernel.journal.write(thread_id, ends)
+
+    async def _has_ended(self, thread_id: str, invocation_id: str) -> bool:
+        records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
+        return any(record.message.kind == "option_result" for record in records)
 
     def later(self, thread_id: str) -> None:
         """Take up a thread in a while, when it is not sure what was written to it; until that was possible."""
@@ -108,13 +123,14 @@ class Recovery:
         doubts = 0
         while self._doubts[thread_id] > doubts:
             doubts = self._doubts[thread_id]
-            await asyncio.sleep(_A_WHILE)
+            await asyncio.sleep(A_WHILE)
             try:
                 await self.thread(thread_id, with_timers=False)
             except FencedError:
                 break
             except LedgerError as exc:
-                self._kernel.log.warning("thread %s cannot be taken up: %s", thread_id, exc)
+                fields = about(thread_id=thread_id, error=exc)
+                LOG.warning("thread %s cannot be taken up: %s", thread_id, words(exc), extra=fields)
                 self._doubts[thread_id] += 1
         del self._doubts[thread_id]
 
@@ -162,8 +178,8 @@ class Recovery:
 
     async def _deliver(self, envelope: Envelope, rows: Sequence[Record]) -> Recovered:
         durable = self._kernel.post.durable
-        if _is_said_to_itself(envelope.message, rows):
-            return Recovered()  # whoever said it handles it when it runs again
+        if is_asked_of_itself(envelope.message):
+            return Recovered()  # whoever asked does it when it runs again
         if durable.has(envelope) or Standing.of(rows, envelope.invocation_id).parked is not None:
             return Recovered()
         try:
@@ -188,10 +204,6 @@ def recovered_envelope(record: Record, thread_id: str) -> Envelope:
     envelope.thread_id, envelope.seq, envelope.correlation_id = thread_id, record.seq, message.correlation_id
     envelope.hops, envelope.deadline = travelled(message)
     return envelope
-
-
-def _is_said_to_itself(message: Message, rows: Sequence[Record]) -> bool:
-    return message.to == (message.policy,) and any(row.message.invocation_id == message.parent_id for row in rows)
 
 
 def _option(message: Message) -> str | None:

@@ -15,7 +15,8 @@ from antiphon.errors import DeliveryError, LedgerError, ReplyTimeoutError, Undel
 from antiphon.messages import Message, OptionResultPayload
 from antiphon.runtime._bus import Bus, Parcel
 from antiphon.runtime._entry import outside
-from antiphon.runtime._envelope import travelled
+from antiphon.runtime._envelope import origin_of, travelled
+from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
 
 if TYPE_CHECKING:
@@ -90,11 +91,14 @@ class Remote:
         envelope = outside(parcel.to, message, message.thread_id, message.policy, None)
         hops, deadline = travelled(message)
         envelope.hops = hops
+        if (origin := origin_of(message)) is not None:
+            envelope.come_from(origin)
         try:
             answer = await self._outcome(envelope, None if deadline is None else deadline - self._kernel.loop.time())
             await self._bus.send(Parcel(parcel.reply_to, answer, self.name))
         except (LedgerError, UndeliverableError) as exc:
-            self._kernel.log.warning("%s of %s is not answered: %s", envelope.type, parcel.reply_to, exc)
+            text = "%s of %s is not answered: %s"
+            LOG.warning(text, envelope.type, parcel.reply_to, words(exc), extra=about(envelope, error=exc))
 
     async def _outcome(self, envelope: Envelope, within: float | None) -> Message:
         try:

@@ -23,6 +23,7 @@ from antiphon.errors import (
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionResultPayload, current_port, thaw
 from antiphon.protocol import ErrorCode, Reply, Request, response_type_of
 from antiphon.runtime._envelope import OWN, Envelope
+from antiphon.runtime._own import own_message, own_result
 from antiphon.runtime._rows import DELIVER
 
 __all__ = [
@@ -65,7 +66,7 @@ def result_of(envelope: Envelope, outcome: Any) -> Message:
         payload = outcome.model_copy(update={"invocation_id": envelope.invocation_id, "option_name": envelope.type})
     else:
         value: Json = outcome.to_data() if isinstance(outcome, Reply) else outcome
-        payload = OptionResultPayload(invocation_id=envelope.invocation_id, option_name=envelope.type, result=value)
+        payload = own_result(envelope.invocation_id, envelope.type, value)
     result = _result_message(envelope, payload, envelope.to)
     if isinstance(outcome, Reply) and outcome.message_type and outcome.message_type != response_type_of(envelope.type):
         return result.model_copy(update={"metadata": {OWN: {"response_type": outcome.message_type}}})  # that of a RETRY
@@ -97,15 +98,15 @@ def error_result(envelope: Envelope, error: DeliveryError, policy: str = RUNTIME
 def delivery_result(envelope: Envelope) -> Message:
     """Return what says that something which was told has been taken in."""
     payload = OptionResultPayload(invocation_id=envelope.id, option_name=DELIVER)
-    return Message(policy=RUNTIME_POLICY, payload=payload, lane="effect", in_reply_to=envelope.id)
+    return own_message(RUNTIME_POLICY, payload, in_reply_to=envelope.id)
 
 
 def _result_message(envelope: Envelope, payload: OptionResultPayload, policy: str) -> Message:
     """Return the message that carries the result of a call back to whoever asked."""
     call = envelope.message
-    return Message(
-        policy=str(policy),
-        payload=payload,
+    return own_message(
+        str(policy),
+        payload,
         thread_id=envelope.thread_id,
         to=(call.policy,),
         lane=call.lane,

@@ -25,6 +25,7 @@ from antiphon.messages import (
     OptionCallPayload,
     OptionResultPayload,
 )
+from antiphon.runtime._own import own_message
 
 __all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "ended", "park_id"]
 
@@ -54,14 +55,8 @@ def begun(
     policy: str = RUNTIME_POLICY,
 ) -> Message:
     """Return the row that says something was begun. The same thing gives the same row, so that it can be appended twice."""
-    return Message(
-        id=f"{invocation_id}@begun",
-        policy=str(policy),
-        payload=OptionCallPayload(invocation_id=invocation_id, option_name=option, arguments=arguments or {}),
-        thread_id=thread_id,
-        lane="effect",
-        parent_id=parent_id,
-    )
+    payload = OptionCallPayload(invocation_id=invocation_id, option_name=option, arguments=arguments or {})
+    return own_message(str(policy), payload, id=f"{invocation_id}@begun", thread_id=thread_id, parent_id=parent_id)
 
 
 def ended(
@@ -74,11 +69,5 @@ def ended(
     **outcome: Any,
 ) -> Message:
     """Return the row that says what came of it; `outcome` are the fields of the result."""
-    return Message(
-        id=f"{invocation_id}@ended",
-        policy=str(policy),
-        payload=OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome),
-        thread_id=thread_id,
-        lane="effect",
-        parent_id=parent_id,
-    )
+    payload = OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
+    return own_message(str(policy), payload, id=f"{invocation_id}@ended", thread_id=thread_id, parent_id=parent_id)

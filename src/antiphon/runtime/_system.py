@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._bus import Bus
     from antiphon.runtime._dead import DeadLetter
+    from antiphon.runtime._observer import Observer
 
 __all__ = ["ROOT", "System"]
 
@@ -54,23 +56,30 @@ class System:
         *,
         supervision: Supervision = Supervision(beyond="stop"),  # noqa: B008 (frozen)
         settings: Settings = Settings(),  # noqa: B008 (frozen)
+        observer: Observer | None = None,
     ) -> None:
         """Make a system; within a running event loop, of which it is from then on.
 
-        Without a ledger it has one in memory. `supervision` is that of the actors that have no other supervisor.
+        Without a ledger it has one in memory. `supervision` is that of the actors that have no other supervisor. An
+        `observer` is told what happens.
         """
-        self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings)
+        self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings, observer)
         self._kernel.tree.spawn(
             ROOT, props_of(partial(Supervisor, supervision), supervisor="", concurrency=Supervisor.concurrency)
         )
 
     async def __aenter__(self) -> Self:
         self._kernel.open()
+        if self._kernel.hooks is not None:
+            self._kernel.hooks.opened(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is GeneratorExit:  # the event loop is gone: nobody can be waited for
+            self._kernel.let_be()
+            return
         await self.close()
         failure = self._kernel.failure
         if failure is not None:
@@ -92,16 +101,16 @@ class System:
     async def close(self) -> None:
         """Stop all actors, those begun last first. What threads have not finished is there for the next `recover`."""
         kernel = self._kernel
-        kernel.is_closing = True
-        if kernel.remote is not None:
-            await kernel.remote.close()
-        kernel.deadlines.close()
-        await stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
-        tasks = tuple(kernel.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await kernel.close()
+        kernel.begin_to_end()
+        try:
+            if kernel.remote is not None:
+                await kernel.remote.close()
+            kernel.deadlines.close()
+            await stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
+        finally:
+            await kernel.close()
+        if kernel.hooks is not None:
+            kernel.hooks.closed(self)
 
     @property
     def ledger(self) -> Ledger:
@@ -111,6 +120,15 @@ class System:
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """The latest messages that nobody will handle."""
         return self._kernel.dead.kept
+
+    @property
+    def waiting(self) -> Counter[str]:
+        """How many messages wait in mailboxes, by the kind of their actors. May be looked at from another thread."""
+        found: Counter[str] = Counter()
+        for cell in tuple(self._kernel.tree.cells.values()):
+            if cell.mailbox is not None:
+                found[cell.address.partition("/")[0]] += cell.mailbox.waiting
+        return found
 
     # ------------------------------------------------------------ actors
 

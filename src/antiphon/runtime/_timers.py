@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from antiphon.errors import DeliveryError, LedgerError
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._logs import LOG, about, words
+from antiphon.runtime._own import own_message
 from antiphon.runtime._rows import DELIVER, TIMER, begun, ended
 
 if TYPE_CHECKING:
@@ -63,10 +65,10 @@ class Timers:
         """End the timer and say what it was set for, in one append; then deliver that."""
         arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
         to = arguments["to"]
-        said = Message(
+        said = own_message(
+            to,
+            PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
             id=f"{row_id}!",
-            policy=to,
-            payload=PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
             thread_id=thread_id,
             to=(to,),
             lane="control",
@@ -81,7 +83,8 @@ class Timers:
             envelope.thread_id, envelope.seq = thread_id, record.seq
             await self._kernel.post.durable.hand_over(self._kernel.tree.at(to), envelope)
         except (LedgerError, DeliveryError) as exc:
-            self._kernel.log.warning("a timer of %s could not ring: %s", to, exc)
+            fields = about(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
 
 
 def _arguments(row: Message) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import threading
 import traceback
 from typing import TYPE_CHECKING
 
+from antiphon.runtime._logs import LOG, about
+
 if TYPE_CHECKING:
     from antiphon.runtime._kernel import Kernel
 
@@ -57,6 +59,7 @@ class Watchdog:
         address = "" if task is None else task.get_name()
         frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
         where = "" if frame is None else "".join(traceback.format_stack(frame, 3)).strip()
-        self._kernel.log.error("the event loop is blocked for %.1f s by %s:\n%s", late, address or "no actor", where)
+        text = "the event loop is blocked for %.1f s by %s:\n%s"
+        LOG.error(text, late, address or "no actor", where, extra=about(address))
         last = "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
         self._loop.call_soon_threadsafe(self._kernel.care.blocked, address, late, last)

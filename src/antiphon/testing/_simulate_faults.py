@@ -38,7 +38,7 @@ class Faults:
     delay: float = 0.5
     """How long it takes at most; so parcels overtake each other."""
     ledger_delay: float = 0.05
-    """How long the ledger takes at most, before and after it writes."""
+    """How long the ledger takes at most: the half of the time before it writes, the other half after."""
     ledger_failure: float = 0.02
     """The chance that an append fails, written or not."""
 
@@ -103,16 +103,20 @@ class FaultyLedger:
         return getattr(self._ledger, name)
 
     async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        chance = self._random.random()
+        is_before = chance < 0.5  # noqa: PLR2004 (as likely as not)
         fails = not self.is_calm and self._random.random() < self._faults.ledger_failure
-        await self._wait()
-        if fails and self._random.random() < 0.5:  # noqa: PLR2004
-            self._landed["append failed, not written"] += 1
-            raise LedgerUnavailableError("simulated", thread_id)
+        if is_before:
+            await self._wait()
+            if fails:
+                self._landed["append failed, not written"] += 1
+                raise LedgerUnavailableError("simulated", thread_id)
         records = await self._ledger.append(thread_id, messages, **more)
-        await self._wait()
-        if fails:
-            self._landed["append failed, but written"] += 1
-            raise LedgerUnavailableError("simulated", thread_id)
+        if not is_before:
+            await self._wait()
+            if fails:
+                self._landed["append failed, but written"] += 1
+                raise LedgerUnavailableError("simulated", thread_id)
         return records
 
     async def claim(self, thread_id: str) -> int:

@@ -62,7 +62,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = None if seed is None else Random(seed)  # noqa: S311 (not for secrets)
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[tuple[asyncio.Handle, bool]] = deque()
+        """What can run, and whether it is a task's step."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
         self._now = 0.0
@@ -83,10 +84,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     @override
     def call_soon(self, callback: Callable[[*ArgsT], object], *args: *ArgsT, context: Context | None = None) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        task = _task_of(handle)
-        if task is not None:
-            self._tasks[task] = None
+        task = getattr(callback, "__self__", None)
+        is_step = isinstance(task, asyncio.Task)
+        if is_step:
+            self._tasks[cast("asyncio.Task[Any]", task)] = None
+        self._ready.append((handle, is_step))
         return handle
 
     @override
@@ -113,32 +115,28 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Nothing to do: cancelled timers are skipped when they are due."""
 
-    def _turn(self) -> None:
-        """Run one thing; let time pass first, if nothing can run now."""
-        if not self._ready:
+    def _next(self) -> asyncio.Handle:
+        """Take what can run: the first, or any task's step if the first is one. If nothing can, let time pass."""
+        ready = self._ready
+        if not ready:
             self._wait()
-        handle = self._pick()
-        if not handle.cancelled() and not _is_cut_off(handle):
-            handle._run()
+        if len(ready) == 1 or self._random is None or not ready[0][1]:
+            return ready.popleft()[0]
+        steps = [place for place, (_, is_step) in enumerate(ready) if is_step]
+        place = steps[int(self._random.random() * len(steps))]
+        handle, _ = ready[place]
+        del ready[place]
+        return handle
 
     def _wait(self) -> None:
-        while self._timers and self._timers[0][2].cancelled():
-            heappop(self._timers)
-        if not self._timers:
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        if not timers:
             raise StuckError("nothing can run any more, and no timer is set: somebody waits for what nobody will do")
-        self._now = max(self._now, self._timers[0][0])
-        while self._timers and self._timers[0][0] <= self._now:
-            self._ready.append(heappop(self._timers)[2])
-
-    def _pick(self) -> asyncio.Handle:
-        """Take the first, or any task's step if the first is one."""
-        if self._random is None or len(self._ready) == 1 or _task_of(self._ready[0]) is None:
-            return self._ready.popleft()
-        steps = [place for place, handle in enumerate(self._ready) if _task_of(handle) is not None]
-        place = self._random.choice(steps)
-        handle = self._ready[place]
-        del self._ready[place]
-        return handle
+        self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            self._ready.append((heappop(timers)[2], False))
 
     # ------------------------------------------------------------ futures and tasks
 
@@ -167,7 +165,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_running = True
         try:
             while not main.done():
-                self._turn()
+                handle = self._next()
+                node: Node | None = cast("Any", handle)._context.get(_node)
+                if not handle.cancelled() and (node is None or node.is_alive):
+                    handle._run()
             return main.result()
         finally:
             self._is_running = False
@@ -232,18 +233,6 @@ class VirtualPort:
 
     def random(self) -> float:
         return self._random.random()
-
-
-def _task_of(handle: asyncio.Handle) -> asyncio.Task[Any] | None:
-    """Return the task whose step this is, if it is one."""
-    owner: Any = getattr(cast("Any", handle)._callback, "__self__", None)
-    return cast("asyncio.Task[Any]", owner) if isinstance(owner, asyncio.Task) else None
-
-
-def _is_cut_off(handle: asyncio.Handle) -> bool:
-    context: Context = cast("Any", handle)._context
-    node = context.get(_node)
-    return node is not None and not node.is_alive
 
 
 def _shut(task: asyncio.Task[Any]) -> None:

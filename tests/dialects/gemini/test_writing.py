@@ -363,6 +363,26 @@ def test_names_that_the_service_refuses_have_others_that_are_read_back() -> None
     assert encoded.losses == ()
 
 
+@pytest.mark.parametrize("shown", [(), (TextPart(text="besides"),)])
+def test_a_response_has_the_name_of_the_call_it_answers(shown: tuple[Part, ...]) -> None:
+    """As that was written, on the short way and on the long one: the service pairs by name. What is lost is reported."""
+    messages = (talk("user", "go"), call("web search!", "c1"), result("search", "c1", "x", parts=shown))
+    said = contents(*messages)
+
+    assert said[2]["parts"][0]["functionResponse"]["name"] == said[1]["parts"][0]["functionCall"]["name"] != "search"
+    assert "option" in losses(*messages)
+
+
+def test_a_response_of_another_name_that_came_from_here_keeps_it() -> None:
+    body = [
+        {"role": "user", "parts": [{"text": "go"}]},
+        {"role": "model", "parts": [{"functionCall": {"id": "1", "name": "f", "args": {}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"id": "1", "name": "g", "response": {}}}]},
+    ]
+
+    assert GEMINI.encode(GEMINI.decode(body)).value == body
+
+
 # ---------------------------------------------------------------- what is said
 
 

@@ -8,6 +8,7 @@ from tests.providers.types import as_request, problems
 
 from antiphon import (
     Conversation,
+    ForeignPart,
     MediaPart,
     Message,
     OptionCallPayload,
@@ -20,7 +21,7 @@ from antiphon import (
 )
 from antiphon.dialects import get
 from antiphon.errors import DecodeError
-from antiphon.messages import DataPart
+from antiphon.messages import DataPart, Part
 from antiphon.testing import check_dialect
 
 CHAT = "openai-chat"
@@ -255,6 +256,26 @@ def test_custom_and_legacy_calls_come_back() -> None:
 
     assert conversation[0].payload.arguments_text == "ls -l"
     assert conversation.answer_to(conversation[2]) is conversation[3]
+
+
+@pytest.mark.parametrize("parts", [(), (ReasoningPart(text="hm"),), (ForeignPart(dialect="gemini", value={}),)])
+def test_an_answer_of_which_nothing_can_be_said_is_left_out_and_reported(parts: tuple[Part, ...]) -> None:
+    """AP302: a message without content says nothing. One that came from here is written as it was."""
+    silent = Message(policy="assistant", payload=PartsPayload(parts=parts))
+    history = (said("hi"), silent, said("hello?"))
+
+    assert [unit["role"] for unit in messages(*history)] == ["user", "user"]
+    assert [(loss.message_id, loss.what) for loss in encode(Conversation(history), CHAT).losses] == [(silent.id, "message")]
+    own = [{"role": "assistant", "content": ""}, {"role": "assistant", "content": None}]
+    assert encode(decode(own, CHAT), CHAT).value == own
+
+
+def test_a_call_is_said_even_where_the_words_with_it_cannot_be() -> None:
+    thought = Message(policy="assistant", payload=PartsPayload(parts=(ReasoningPart(text="hm"),)), turn_id="t")
+    found = messages(said("hi"), thought, called("c1", turn_id="t"), answered("c1"))
+
+    assert [unit["role"] for unit in found] == ["user", "assistant", "tool"]
+    assert found[1]["content"] is None
 
 
 def test_usage_time_and_other_choices_are_kept() -> None:

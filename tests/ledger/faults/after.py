@@ -1,11 +1,13 @@
 """What is in a ledger's file after a fault: read without the ledger's threads, thousands of times."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
+from antiphon.ledger import Record
 from antiphon.ledger.sqlite import _verify
 from antiphon.ledger.sqlite._connection import Connection, Place, connect
-from antiphon.ledger.sqlite._rows import page_of_thread
+from antiphon.ledger.sqlite._rows import find_thread, page_of_thread
 from antiphon.testing import Event, Evidence, Row, WitnessReport, check_witness, content_of
 
 
@@ -43,24 +45,28 @@ def _examine(connection: Connection, name: str) -> None:
 
 def _rows(connection: Connection, name: str) -> list[Row]:
     rows: list[Row] = []
-    while page := page_of_thread(connection, name, len(rows) + 1, None):
-        for _, record in page:
-            message = record.message
-            rows.append(
-                Row(
-                    thread=name,
-                    seq=record.seq,
-                    id=message.id,
-                    content=content_of(message),
-                    kind=message.kind,
-                    lane=message.lane,
-                    invocation=message.invocation_id or "",
-                    recorded_at=round(record.recorded_at.timestamp() * 1_000_000),
-                    body=record.body,
-                    hash=record.hash,
-                )
-            )
+    thread = find_thread(connection, name)
+    while page := page_of_thread(connection, thread, len(rows) + 1, None):
+        rows += [_row(name, record) for _, record in page]
     return rows
+
+
+@lru_cache(maxsize=10_000)
+def _row(name: str, record: Record) -> Row:
+    """Return a record as evidence; after most faults it is the same as after the one before."""
+    message = record.message
+    return Row(
+        thread=name,
+        seq=record.seq,
+        id=message.id,
+        content=content_of(message),
+        kind=message.kind,
+        lane=message.lane,
+        invocation=message.invocation_id or "",
+        recorded_at=round(record.recorded_at.timestamp() * 1_000_000),
+        body=record.body,
+        hash=record.hash,
+    )
 
 
 RULES = ("R1", "R2", "R3", "R4", "R5", "R8", "R12")

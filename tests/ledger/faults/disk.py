@@ -9,6 +9,7 @@ it to the disk, as Linux does it; only writing it again does.
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -46,14 +47,18 @@ class Disk:
         self._vfs.unregister()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def cuts(self, seeds: int) -> Iterator[tuple[int, dict[str, bytes]]]:
-        """Yield what is on the disk after a power cut: after each operation, so many times with other luck."""
+    def cuts(self, seeds: int, every: int = 1) -> Iterator[tuple[int, dict[str, bytes]]]:
+        """Yield what is on the disk after a power cut: after each operation, so many times with other luck.
+
+        `every`: only the first of so many.
+        """
+        numbers = count()
         durable: dict[str, bytes] = {}
         pending: dict[str, list[Op]] = {}
         doomed: dict[str, list[Op]] = {}
         for place, op in enumerate(self.log, start=1):
             _take(op, durable, pending, doomed)
-            for seed in range(seeds):
+            for seed in (each for each in range(seeds) if next(numbers) % every == 0):
                 yield place, _image(durable, pending, Random(f"{place} {seed}") if seed > 1 else None, keep=seed == 1)
 
 

@@ -6,7 +6,14 @@ from antiphon.dialects._bodies import BodyDialect
 from antiphon.dialects.anthropic_messages._plain import write_plain
 from antiphon.dialects.anthropic_messages._read import read, read_instructions
 from antiphon.dialects.anthropic_messages._wire import NAME, close_body, open_body, read_tool, recognise, write_tool
-from antiphon.dialects.anthropic_messages._write import OPTIONS, before, together, write, write_instructions
+from antiphon.dialects.anthropic_messages._write import (
+    OPTIONS,
+    before,
+    invocation_in,
+    together,
+    write,
+    write_instructions,
+)
 
 __all__ = ["DIALECT"]
 
@@ -25,6 +32,7 @@ DIALECT = BodyDialect(
     write_instructions=write_instructions,
     together=together,
     before=before,
+    invocation_in=invocation_in,
     options=OPTIONS,
     reasons={
         "speaker": "a message has a role and no name",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from antiphon.dialects._bodies import Body
+from antiphon.dialects._body import Body
+from antiphon.dialects._said import count_of
 from antiphon.dialects._units import as_object, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
@@ -39,8 +40,6 @@ SETTINGS = {
 TITLES: dict[str, str] = dict.fromkeys(("char_location", "page_location", "content_block_location"), "document_title")
 """The key of what a citation is titled, by its type, where that is not `title`."""
 
-_MOST = 2**53
-"""The largest count that the core takes."""
 _OWN_BLOCKS = frozenset(
     {
         "document",
@@ -93,19 +92,15 @@ def _usage(given: Any) -> Usage | None:
     if usage is None:
         return None
     details = as_object(usage.get("output_tokens_details")) or {}
-    read, written = _count(usage.get("cache_read_input_tokens")), _count(usage.get("cache_creation_input_tokens"))
-    fresh = _count(usage.get("input_tokens"))
+    read, written = count_of(usage.get("cache_read_input_tokens")), count_of(usage.get("cache_creation_input_tokens"))
+    fresh = count_of(usage.get("input_tokens"))
     return Usage(
-        input_tokens=None if fresh is None else _count(fresh + (read or 0) + (written or 0)),
-        output_tokens=_count(usage.get("output_tokens")),
+        input_tokens=None if fresh is None else count_of(fresh + (read or 0) + (written or 0)),
+        output_tokens=count_of(usage.get("output_tokens")),
         cache_read_tokens=read,
         cache_write_tokens=written,
-        reasoning_tokens=_count(details.get("thinking_tokens")),
+        reasoning_tokens=count_of(details.get("thinking_tokens")),
     )
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
 
 
 def close_body(body: Body) -> Any:

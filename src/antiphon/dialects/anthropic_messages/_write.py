@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.checks import TARGETS
-from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.checks._speech import PLACEHOLDER
+from antiphon.dialects._body import said_together
 from antiphon.dialects._media import described, file_id, mime_of, split_data_url
-from antiphon.dialects._said import arguments_object, error_text, outcome_text, text_of
+from antiphon.dialects._said import INSTRUCTION, arguments_object, error_text, outcome_text, text_of
 from antiphon.dialects._units import as_object
+from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.anthropic_messages._wire import FILE, NAME, SETTINGS, TITLES
 from antiphon.messages import (
     Citation,
@@ -33,14 +35,10 @@ from antiphon.messages import (
 )
 from antiphon.messages._model import EMPTY
 
-__all__ = ["OPTIONS", "answer", "before", "together", "write", "write_instructions"]
+__all__ = ["OPTIONS", "answer", "before", "invocation_in", "together", "write", "write_instructions"]
 
 OPTIONS = frozenset({"media_labels"})
 
-_PLACEHOLDER = "."
-"""What a user says where one must speak first: the least that is accepted."""
-_INSTRUCTION = "[System instruction]: "
-"""How an instruction begins that had to become a user's: the format has a place for it only at some points."""
 _FAILED = "Error"
 """What an error says that has no words."""
 
@@ -60,8 +58,13 @@ def together(group: Sequence[Message], message: Message) -> bool:
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
     """Return a word of the user's, where the assistant would speak first."""
     if previous is None and _role(group, writing) == "assistant":
-        return {"role": "user", "content": _PLACEHOLDER}
+        return {"role": "user", "content": PLACEHOLDER}
     return None
+
+
+def invocation_in(block: dict[str, Any]) -> Any:
+    """Return the invocation that a block is the call or the result of."""
+    return block.get("tool_use_id", block.get("id"))
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
@@ -121,7 +124,7 @@ def _marked(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the texts of an instruction so that a reader knows what they are."""
     texts = [block for block in blocks if block.get("type") == "text"]
     if texts:
-        texts[0]["text"] = _INSTRUCTION + texts[0]["text"]
+        texts[0]["text"] = INSTRUCTION + texts[0]["text"]
     return texts
 
 
@@ -139,7 +142,7 @@ def _content(blocks: list[dict[str, Any]], notes: Mapping[str, Any]) -> str | li
 def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
     is_native = writing.is_native(message)
     blocks: list[dict[str, Any]] = []
-    for part in _labelled(message.parts, writing) if writing.options.get("media_labels") else message.parts:
+    for part in writing.labelled(message.parts):
         if type(part) is TextPart and part.__dict__["metadata"] is EMPTY and not part.citations:
             block: dict[str, Any] | None = {"type": "text", "text": part.text}
         else:
@@ -147,15 +150,6 @@ def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, A
         if block is not None and (is_native or not _is_blank(block)):
             blocks.append(block)
     return blocks
-
-
-def _labelled(parts: Iterable[Part], writing: BodyWriting) -> Iterable[Part]:
-    """Yield parts, each medium with a label before it."""
-    for part in parts:
-        if isinstance(part, MediaPart):
-            writing.media += 1
-            yield TextPart(text=f"Media {writing.media}:")
-        yield part
 
 
 def _is_blank(block: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from antiphon.dialects.gemini._plain import write_plain
 from antiphon.dialects.gemini._read import read, read_instructions
 from antiphon.dialects.gemini._tools import read_tool, write_tool
 from antiphon.dialects.gemini._wire import NAME, close_body, open_body, recognise
-from antiphon.dialects.gemini._write import OPTIONS, before, together, write, write_instructions
+from antiphon.dialects.gemini._write import OPTIONS, before, invocation_in, together, write, write_instructions
 
 __all__ = ["DIALECT"]
 
@@ -26,6 +26,7 @@ DIALECT = BodyDialect(
     write_instructions=write_instructions,
     together=together,
     before=before,
+    invocation_in=invocation_in,
     options=OPTIONS,
     reasons={
         "speaker": "there are two speakers, the user and the model",

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import orjson
 
-from antiphon.dialects._bodies import BodyWriting
 from antiphon.dialects._plain import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._said import arguments_object
+from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.gemini._outcome import write_outcome
 from antiphon.dialects.gemini._write import ROLES, STAND_IN, write
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
@@ -24,19 +24,22 @@ def write_plain(messages: Sequence[Message], contents: Sequence[Content], writin
     last: Message | None = None
     last_kind = ""
     options = writing.aliases.options
+    called: dict[str, str] = {}
     for message, content in zip(messages, contents, strict=True):
         kind = content["kind"]
         if kind == "option_result":
             if kind != last_kind:
                 units.append({"role": "user", "parts": (parts := [])})
             response = write_outcome(cast("OptionResultPayload", message.payload), [], None)
-            held = {"name": options[content["option_name"]], "response": response, "id": content["invocation_id"]}
+            invocation = content["invocation_id"]
+            held = {"name": called[invocation], "response": response, "id": invocation}
             parts.append({"functionResponse": held})
         elif kind == "option_call":
             kept = content["arguments"]
             is_text = type(kept) is bytes and content["arguments_text"] is None
             given = orjson.loads(kept) if is_text else arguments_object(cast("OptionCallPayload", message.payload))
-            held = {"name": options[content["option_name"]], "args": given, "id": content["invocation_id"]}
+            name = called[content["invocation_id"]] = options[content["option_name"]]
+            held = {"name": name, "args": given, "id": content["invocation_id"]}
             call: dict[str, Any] = {"functionCall": held}
             if kind != last_kind:
                 parts = _begin_calls(units, message, last)

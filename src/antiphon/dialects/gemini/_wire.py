@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from antiphon.dialects._bodies import Body
+from antiphon.dialects._body import Body
+from antiphon.dialects._said import count_of
 from antiphon.dialects._units import as_object, kind_of, sample_units
 from antiphon.dialects.gemini._keys import DATA, NAME, known, look
 from antiphon.dialects.gemini._tools import join_tools, split_tools
@@ -21,8 +22,6 @@ ANSWER = ("candidates", 0, "content")
 """Where the content of a response stands."""
 
 _SLOTS = ("systemInstruction", "system_instruction")
-_MOST = 2**53
-"""The largest count that the core takes."""
 
 
 # ---------------------------------------------------------------- bodies
@@ -99,13 +98,12 @@ def _usage(given: Any) -> Usage | None:
 
 
 def _count(usage: dict[str, Any], key: str) -> int | None:
-    value = look(usage, key)
-    return value if type(value) is int and 0 <= value < _MOST // 2 else None
+    return count_of(look(usage, key))
 
 
 def _sum(*counts: int | None) -> int | None:
     there = [count for count in counts if count is not None]
-    return sum(there) if there else None
+    return count_of(sum(there)) if there else None
 
 
 def close_body(body: Body) -> Any:

@@ -11,11 +11,13 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.checks._speech import PLACEHOLDER
+from antiphon.dialects._body import said_together
 from antiphon.dialects._media import described
-from antiphon.dialects._said import arguments_object, text_of
+from antiphon.dialects._said import INSTRUCTION, arguments_object, text_of
 from antiphon.dialects._units import as_object, notes_of
-from antiphon.dialects.gemini._keys import NAME, respelled
+from antiphon.dialects._writing import BodyWriting
+from antiphon.dialects.gemini._keys import NAME, look, respelled
 from antiphon.dialects.gemini._media import write_medium
 from antiphon.dialects.gemini._outcome import write_outcome
 from antiphon.messages import (
@@ -33,15 +35,15 @@ from antiphon.messages import (
 )
 from antiphon.messages._model import EMPTY
 
-__all__ = ["OPTIONS", "ROLES", "STAND_IN", "before", "together", "write", "write_instructions"]
+__all__ = ["OPTIONS", "ROLES", "STAND_IN", "before", "invocation_in", "together", "write", "write_instructions"]
 
 OPTIONS = frozenset({"media_labels"})
 STAND_IN = b64encode(b"skip_thought_signature_validator").decode()
-_PLACEHOLDER = "."
-"""The least that a user can say."""
-_INSTRUCTION = "[System instruction]: "
-"""How an instruction begins that had to become a user's: the format has a place for it in front only."""
 ROLES = {"assistant": "model", "user": "user"}
+_CALLED = "called"
+"""Under what name it is remembered how the option of each invocation was written: a response has the name of its call."""
+_UNNAMED = "calls without an id"
+"""Under what name these are remembered, each with its number."""
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
@@ -58,8 +60,14 @@ def before(previous: Sequence[Message] | None, group: Sequence[Message], writing
     if _role(group, writing) == "user":
         return None
     if previous is None or any(type(message.payload) is OptionCallPayload for message in group):
-        return {"role": "user", "parts": [{"text": _PLACEHOLDER}]}
+        return {"role": "user", "parts": [{"text": PLACEHOLDER}]}
     return None
+
+
+def invocation_in(part: dict[str, Any]) -> Any:
+    """Return the invocation that a part is the call or the response of, if it says so."""
+    held = as_object(look(part, "functionCall")) or as_object(look(part, "functionResponse")) or {}
+    return held.get("id")
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
@@ -67,7 +75,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     role = _role(group, writing)
     parts: list[dict[str, Any]] = []
     is_first = True
-    for message in _in_order(group, writing) if writing.memory and len(group) > 1 else group:
+    for message in _in_order(group, writing) if _UNNAMED in writing.memory and len(group) > 1 else group:
         payload = message.payload
         if type(payload) is PartsPayload:
             parts += _said(message, payload.parts, role, writing)
@@ -100,12 +108,8 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
 def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, Any]]:
     is_native = writing.is_native(message)
     is_own = ROLES.get(str(message.role_hint_for_llm), role) == role
-    is_labelled = role == "user" and bool(writing.options.get("media_labels"))
     written: list[dict[str, Any]] = []
-    for part in parts:
-        if is_labelled and type(part) is MediaPart:
-            writing.media += 1
-            written.append({"text": f"Media {writing.media}:"})
+    for part in writing.labelled(parts) if role == "user" else parts:
         shown = _text(part, is_native, is_own) if type(part) is TextPart else _part(part, role, is_native, is_own)
         if shown is not None:
             written.append(shown)
@@ -115,7 +119,7 @@ def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriti
 
 def _marked(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
     first = written[0].get("text", "")
-    return [{"text": f"{_INSTRUCTION}{first}"}, *(written[1:] if first else written)]
+    return [{"text": f"{INSTRUCTION}{first}"}, *(written[1:] if first else written)]
 
 
 def _text(part: TextPart, is_native: bool, is_own: bool) -> dict[str, Any] | None:
@@ -166,10 +170,12 @@ def _own(part: ForeignPart) -> dict[str, Any] | None:
 
 def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is_first: bool) -> dict[str, Any]:
     held: dict[str, Any] = {"name": writing.aliases.option(call.option_name), "args": arguments_object(call)}
+    writing.memory.setdefault(_CALLED, {})[call.invocation_id] = held["name"]
     written: dict[str, Any] = {"functionCall": held}
     notes = writing.notes(message)
     if notes.get("no_id"):
-        writing.memory[call.invocation_id] = len(writing.memory)
+        unnamed = writing.memory.setdefault(_UNNAMED, {})
+        unnamed[call.invocation_id] = len(unnamed)
     else:
         held["id"] = writing.aliases.invocation(message)
     if is_first and not writing.is_native(message):
@@ -179,13 +185,14 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is
 
 def _in_order(group: Sequence[Message], writing: BodyWriting) -> Sequence[Message]:
     """Return results of calls without an id, function by function, in the order of the calls, which tells them apart."""
+    unnamed: dict[str, int] = writing.memory[_UNNAMED]
     places: dict[str, list[int]] = {}
     for place, message in enumerate(group):
-        if type(message.payload) is OptionResultPayload and message.payload.invocation_id in writing.memory:
-            places.setdefault(message.payload.option_name, []).append(place)
+        if type(message.payload) is OptionResultPayload and message.payload.invocation_id in unnamed:
+            places.setdefault(_name(message.payload, writing), []).append(place)
     ordered = list(group)
     for same in places.values():
-        called = sorted(same, key=lambda place: cast("int", writing.memory[str(group[place].invocation_id)]))
+        called = sorted(same, key=lambda place: unnamed[str(group[place].invocation_id)])
         for place, origin in zip(same, called, strict=True):
             ordered[place] = group[origin]
     return ordered
@@ -198,12 +205,18 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
         _show(part, words, media)
     notes = writing.notes(message)
     response = write_outcome(outcome, words, notes.get("form"))
-    held: dict[str, Any] = {"name": writing.aliases.option(outcome.option_name), "response": response}
-    if outcome.invocation_id not in writing.memory and not notes.get("no_id"):
+    held: dict[str, Any] = {"name": _name(outcome, writing), "response": response}
+    if outcome.invocation_id not in writing.memory.get(_UNNAMED, ()) and not notes.get("no_id"):
         held["id"] = writing.aliases.invocation(message)
     if media:
         held["parts"] = media
     return _noted({"functionResponse": held}, notes)
+
+
+def _name(outcome: OptionResultPayload, writing: BodyWriting) -> str:
+    """Return the name of a response: that of the call it answers, by which the service pairs them; its own without one."""
+    called: dict[str, str] = writing.memory.get(_CALLED, {})
+    return called.get(outcome.invocation_id) or writing.aliases.option(outcome.option_name)
 
 
 def _show(part: Part, words: list[str], media: list[dict[str, Any]]) -> None:

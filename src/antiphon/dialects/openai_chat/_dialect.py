@@ -6,7 +6,7 @@ from antiphon.dialects._bodies import BodyDialect
 from antiphon.dialects.openai_chat._plain import write_plain
 from antiphon.dialects.openai_chat._read import read
 from antiphon.dialects.openai_chat._wire import NAME, close_body, open_body, read_tool, recognise, write_tool
-from antiphon.dialects.openai_chat._write import OPTIONS, together, write
+from antiphon.dialects.openai_chat._write import OPTIONS, invocation_in, together, write
 
 __all__ = ["DIALECT"]
 
@@ -22,6 +22,7 @@ DIALECT = BodyDialect(
     read_tool=read_tool,
     write_tool=write_tool,
     together=together,
+    invocation_in=invocation_in,
     options=OPTIONS,
     reasons={
         "reasoning": "Chat Completions has no place for reasoning",

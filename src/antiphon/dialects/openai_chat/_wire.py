@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, cast
 
-from antiphon.dialects._bodies import Body
-from antiphon.dialects._said import count_of
+from antiphon.dialects._body import Body
+from antiphon.dialects._said import count_of, unix_time
 from antiphon.dialects._units import as_object, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
@@ -18,8 +17,6 @@ ROLES = frozenset({"developer", "system", "user", "assistant", "tool", "function
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "image", "document", "input_text", "input_image", "output_text"})
 _OTHERS = frozenset({"message_id", "metadata", "timestamp", "type", "kind", "parts"})
 """Keys that messages of other formats have."""
-_LATEST = 253_402_300_799
-"""The last second of the year 9999."""
 
 
 def open_body(value: Any) -> Body:
@@ -52,9 +49,7 @@ def _response(found: dict[str, Any]) -> Body:
     rest = {**found, "choices": [left, *choices[1:]]}
     body = Body("response", [first["message"]], ("choices",), rest=rest, usage=_usage(found.get("usage")))
     body.id = found["id"] if isinstance(found.get("id"), str) and found["id"] else None
-    created = found.get("created")
-    if isinstance(created, int) and 0 <= created <= _LATEST:
-        body.fields = {"created_at": datetime.fromtimestamp(created, UTC)}
+    body.fields = {"created_at": unix_time(found.get("created"))}
     return body
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.dialects._body import said_together
 from antiphon.dialects._media import described, file_id, mime_of, split_data_url
 from antiphon.dialects._said import arguments_text, outcome_text, text_of
+from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_chat._read import AUDIO, FILE
 from antiphon.dialects.openai_chat._wire import NAME
 from antiphon.messages import (
@@ -23,7 +24,7 @@ from antiphon.messages import (
 )
 from antiphon.messages._model import EMPTY, plain_of
 
-__all__ = ["OPTIONS", "named", "together", "write"]
+__all__ = ["OPTIONS", "invocation_in", "named", "together", "write"]
 
 OPTIONS = frozenset({"image_detail", "media_labels"})
 _TEXT = frozenset({"type", "text"})
@@ -42,13 +43,18 @@ def _is_native(message: Message) -> bool:
     return message.__dict__["metadata"] is not EMPTY and NAME in plain_of(message, "metadata")
 
 
+def invocation_in(item: dict[str, Any]) -> Any:
+    """Return the invocation that an item of a message's is the call of."""
+    return item.get("id")
+
+
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
     """Write messages that belong together."""
     first = group[0]
     if type(first.payload) is OptionResultPayload:
         return _answers(group, writing)
     role = writing.role(first)
-    return [_assistant(group, writing)] if role == "assistant" else [_talk(first, role, writing)]
+    return _assistant(group, writing) if role == "assistant" else [_talk(first, role, writing)]
 
 
 def named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[str, Any]:
@@ -60,23 +66,10 @@ def named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[
 
 
 def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, Any]:
-    content: Any = [part for each in _shown(message, writing) for part in _part(each, role, writing)]
+    content: Any = [part for each in writing.labelled(message.parts) for part in _part(each, role, writing)]
     if not content or (len(content) == 1 and content[0].keys() == _TEXT and "list" not in writing.notes(message)):
         content = content[0]["text"] if content else ""
     return named({"role": role, "content": content}, message, writing)
-
-
-def _shown(message: Message, writing: BodyWriting) -> Iterable[Part]:
-    """Return the parts of a message, each medium with a label before it if one is asked for."""
-    if not writing.options.get("media_labels"):
-        return message.parts
-    labelled: list[Part] = []
-    for part in message.parts:
-        if isinstance(part, MediaPart):
-            writing.media += 1
-            labelled.append(TextPart(text=f"Media {writing.media}:"))
-        labelled.append(part)
-    return labelled
 
 
 def _part(part: Part, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
@@ -110,7 +103,8 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- what the assistant says and calls
 
 
-def _assistant(group: Sequence[Message], writing: BodyWriting) -> dict[str, Any]:
+def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+    """Return the message of the assistant's; none for what is from elsewhere and cannot be said here."""
     calls = [_call(message, writing) for message in group if type(message.payload) is OptionCallPayload]
     unit: dict[str, Any] = {"role": "assistant", "content": None}
     texts: list[dict[str, Any]] = []
@@ -120,13 +114,15 @@ def _assistant(group: Sequence[Message], writing: BodyWriting) -> dict[str, Any]
         is_plain = len(texts) == 1 and texts[0].keys() == _TEXT and "list" not in writing.notes(group[0])
         unit["content"] = texts[0]["text"] if is_plain else texts
     elif not calls and len(unit) == 2:  # noqa: PLR2004 (nothing but role and content)
+        if not writing.is_native(group[0]):
+            return []
         unit["content"] = ""
     for call in calls:
         if "function" in call and call["id"] is None:
             unit["function_call"] = call["function"]
     if modern := [call for call in calls if call["id"] is not None]:
         unit["tool_calls"] = modern
-    return named(unit, group[0], writing)
+    return [named(unit, group[0], writing)]
 
 
 def _say(part: Part, unit: dict[str, Any], texts: list[dict[str, Any]], writing: BodyWriting) -> None:

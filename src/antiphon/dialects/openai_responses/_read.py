@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._media import as_data_url, file_urn, modality_of, split_data_url
-from antiphon.dialects._said import read_arguments
+from antiphon.dialects._said import count_of, read_arguments
 from antiphon.dialects._units import Unit, as_object, kind_of
 from antiphon.dialects.openai_responses._wire import FILE, NAME, ROLES
 from antiphon.messages import Citation, ForeignPart, MediaPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
@@ -271,8 +271,7 @@ def _str(found: dict[str, Any], key: str) -> str | None:
 
 
 def _count(found: dict[str, Any], key: str) -> int | None:
-    value = found.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53 else None
+    return count_of(found.get(key))
 
 
 _READERS = {

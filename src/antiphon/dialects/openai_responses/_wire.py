@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, cast
 
-from antiphon.dialects._bodies import Body
+from antiphon.dialects._body import Body
+from antiphon.dialects._said import count_of, unix_time
 from antiphon.dialects._units import as_object, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
@@ -16,8 +16,6 @@ NAME = "openai-responses"
 ROLES = frozenset({"user", "assistant", "system", "developer"})
 FILE = "openai-file"
 """Whose ids the ids of files are: the provider's, so Chat Completions has the same."""
-_LATEST = 253_402_300_799
-"""The last second of the year 9999."""
 _AS_TEXT = ""
 """Kept under `input` where that was one text and no list."""
 
@@ -100,9 +98,7 @@ def _response(found: dict[str, Any]) -> Body:
     """Take a response apart; its instructions and tools are those of the request, told again."""
     rest = {key: value for key, value in found.items() if key != "output"}
     body = Body("response", found["output"], ("output",), rest=rest, usage=_usage(found.get("usage")))
-    created = found.get("created_at")
-    if isinstance(created, int | float) and not isinstance(created, bool) and 0 <= created <= _LATEST:
-        body.fields = {"created_at": datetime.fromtimestamp(created, UTC)}
+    body.fields = {"created_at": unix_time(found.get("created_at"))}
     return body
 
 
@@ -119,11 +115,7 @@ def _usage(given: Any) -> Usage | None:
         "cache_write_tokens": asked.get("cache_write_tokens"),
         "reasoning_tokens": answered.get("reasoning_tokens"),
     }
-    return Usage.model_validate({name: count for name, count in counts.items() if _is_count(count)})
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
+    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
 
 
 def close_body(body: Body) -> Any:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from antiphon.dialects._bodies import BodyWriting
 from antiphon.dialects._media import described, file_id, mime_of, split_data_url
 from antiphon.dialects._said import arguments_text, outcome_text, text_of
+from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_responses._read import MEDIA_SETTINGS, TEXT_SETTINGS, THOUGHTS
 from antiphon.dialects.openai_responses._wire import FILE, NAME
 from antiphon.messages import (
@@ -195,13 +195,10 @@ def _annotation(citation: Citation) -> dict[str, Any]:
 def _shown(parts: Iterable[Part], writing: BodyWriting) -> list[dict[str, Any]]:
     """Return parts as a user or a result shows them; each medium with a label before it, if one is asked for."""
     content: list[dict[str, Any]] = []
-    for part in parts:
+    for part in writing.labelled(parts):
         if isinstance(part, TextPart | DataPart):
             content.append({"type": "input_text", "text": text_of(part), **_settings(part, TEXT_SETTINGS, writing)})
         elif isinstance(part, MediaPart):
-            if writing.options.get("media_labels"):
-                writing.media += 1
-                content.append({"type": "input_text", "text": f"Media {writing.media}:"})
             content.append(_medium(part, writing) or {"type": "input_text", "text": described(part)})
         elif isinstance(part, ForeignPart) and part.dialect == NAME and not writing.notes(part).get("item"):
             content.append(writing.own(part))

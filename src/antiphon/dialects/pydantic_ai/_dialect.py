@@ -3,7 +3,7 @@
 from antiphon.dialects._bodies import BodyDialect
 from antiphon.dialects.pydantic_ai._read import read
 from antiphon.dialects.pydantic_ai._wire import NAME, close_body, open_body, read_tool, recognise, write_tool
-from antiphon.dialects.pydantic_ai._write import OPTIONS, together, write
+from antiphon.dialects.pydantic_ai._write import OPTIONS, invocation_in, together, write
 
 __all__ = ["DIALECT"]
 
@@ -18,6 +18,7 @@ DIALECT = BodyDialect(
     read_tool=read_tool,
     write_tool=write_tool,
     together=together,
+    invocation_in=invocation_in,
     options=OPTIONS,
     reasons={
         "speaker": "a request is the user's, a response the assistant's; there are no names",

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
-from antiphon.dialects._bodies import Body
+from antiphon.dialects._body import Body
+from antiphon.dialects._said import count_of
 from antiphon.dialects._units import as_object, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
@@ -89,8 +90,6 @@ _COUNTS = {
     "reasoning_tokens": "output_reasoning_tokens",
 }
 """The counts of the core by their names here."""
-_MOST = 2**53
-"""The largest count that the core takes."""
 
 
 # ---------------------------------------------------------------- bodies
@@ -177,14 +176,10 @@ def read_usage(given: Any) -> Usage | None:
     usage = as_object(given)
     if usage is None:
         return None
-    found: dict[str, Any] = {name: count for name, key in _COUNTS.items() if (count := _count(usage.get(key))) is not None}
+    found: dict[str, Any] = {name: count for name, key in _COUNTS.items() if (count := count_of(usage.get(key)))}
     if (cost := _cost(usage.get("cost"))) is not None:
         found["cost"] = cost
     return Usage(**found) if found else None
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 < value <= _MOST else None
 
 
 def _cost(value: Any) -> Decimal | None:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from antiphon.dialects._bodies import BodyWriting, said_together
+from antiphon.dialects._body import said_together
 from antiphon.dialects._media import described
 from antiphon.dialects._said import arguments_text, fresh, text_of
 from antiphon.dialects._units import as_object
+from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._citations import write_citations
 from antiphon.dialects.pydantic_ai._media import write_file
 from antiphon.dialects.pydantic_ai._read import AUDIO, INSTRUCTIONS
@@ -40,7 +41,7 @@ from antiphon.messages import (
 )
 from antiphon.messages._model import json_text_of
 
-__all__ = ["OPTIONS", "together", "write"]
+__all__ = ["OPTIONS", "invocation_in", "together", "write"]
 
 OPTIONS = frozenset({"media_labels"})
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
@@ -53,6 +54,11 @@ def together(group: Sequence[Message], message: Message) -> bool:
     if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
         return True
     return said_together(group, message)
+
+
+def invocation_in(part: dict[str, Any]) -> Any:
+    """Return the invocation that a part is the call or the result of."""
+    return part.get("tool_call_id")
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
@@ -136,7 +142,7 @@ def _user(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> l
         return [_told(message, notes["kind"], content, notes)]
     written: list[dict[str, Any]] = []
     items: list[Any] = []
-    for part in _shown(message, writing):
+    for part in writing.labelled(message.parts):
         whole = _whole(part, NOT_IN_REQUESTS, writing)
         if whole is None and not _is_spoken(part, writing):
             items += _item(part, writing)
@@ -154,19 +160,6 @@ def _user(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> l
 def _prompt(message: Message, items: list[Any], notes: Mapping[str, Any]) -> dict[str, Any]:
     is_plain = len(items) == 1 and type(items[0]) is str and "list" not in notes
     return _told(message, "user-prompt", items[0] if is_plain else items, notes)
-
-
-def _shown(message: Message, writing: BodyWriting) -> Iterable[Part]:
-    """Return the parts of a message, each medium with a label before it if one is asked for."""
-    if not writing.options.get("media_labels"):
-        return message.parts
-    labelled: list[Part] = []
-    for part in message.parts:
-        if isinstance(part, MediaPart):
-            writing.media += 1
-            labelled.append(TextPart(text=f"Media {writing.media}:"))
-        labelled.append(part)
-    return labelled
 
 
 def _item(part: Part, writing: BodyWriting) -> list[Any]:

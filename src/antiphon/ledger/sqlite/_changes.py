@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from antiphon.errors import UnknownThreadError
+from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._door import Pairing, new_state
 from antiphon.ledger._request import Request
+from antiphon.ledger._summaries import head_of
+from antiphon.ledger._values import Head
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
 from antiphon.ledger.sqlite._media import forget_media
 from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at
@@ -24,21 +26,22 @@ def claim(connection: Connection, thread_id: str, now: int) -> int:
     return epoch
 
 
-def branch(connection: Connection, thread_id: str, at: int, pairing: Pairing, closing: Request) -> Thread:
+def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: Request) -> Thread:
     """Make a branch that shares a thread's messages up to a place, and close the calls that are open there.
 
     Raises:
-        UnknownThreadError: there is no such thread.
+        LedgerCorruptError: the thread does not end as it says.
+        UnknownThreadError: there is no such thread any longer.
         ValueError: there is a thread of the branch's name.
     """
     if find_thread(connection, closing.thread_id) is not None:
         raise ValueError(f"there is a thread called {closing.thread_id!r} already")
-    origin = find_thread(connection, thread_id)
-    link = None if origin is None else link_at(connection, origin.key, at)
-    if origin is None or link is None:
-        raise UnknownThreadError("there is no such thread", thread_id)
+    origin = _still_there(connection, head)
+    link = link_at(connection, origin.key, at)
+    if link is None:
+        raise LedgerCorruptError("it is missing; go back to a backup, and run verify on it", head.thread_id, at)
     state = new_state(closing.thread_id, closing.micros)
-    state = state._replace(seq=at, run=at, hash=link, forked_from=thread_id, forked_at=at)
+    state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from)
     key = insert_thread(connection, state, origin.key, len(pairing.open))
     for call in pairing.open:
@@ -49,6 +52,17 @@ def branch(connection: Connection, thread_id: str, at: int, pairing: Pairing, cl
     made = find_thread(connection, closing.thread_id)
     assert made is not None  # noqa: S101 (it was made above)
     return made
+
+
+def _still_there(connection: Connection, head: Head) -> Thread:
+    """Return the thread that once ended so; another that has got its name since has other links."""
+    thread = find_thread(connection, head.thread_id)
+    link = None if thread is None else link_at(connection, thread.key, head.seq)
+    if thread is not None and link is not None and link.hex() == head.hash:
+        return thread
+    if thread is not None and head_of(thread.state) == head:
+        raise LedgerCorruptError("the hash of the thread is not that of its last message", head.thread_id, head.seq)
+    raise UnknownThreadError("it was deleted while it was forked", head.thread_id)
 
 
 def delete(connection: Connection, thread_id: str, with_branches: bool) -> tuple[str, ...]:

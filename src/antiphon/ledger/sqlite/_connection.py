@@ -61,6 +61,8 @@ def connect(place: Place, *, create: bool = False, only_read: bool = False) -> C
     _refuse_old_library(apsw.sqlite_lib_version())
     if not create and place.vfs is None and not Path(place.path).exists():
         raise LedgerUnavailableError(f"there is no file {place.path!r}; look at the path, or open it with create=True")
+    if Path(place.path).is_dir():
+        raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; look at the path")
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
         connection = Connection(place.path, flags=flags, vfs=place.vfs)

@@ -47,6 +47,7 @@ from antiphon.ledger.sqlite._rows import (
     Thread,
     find_open_calls,
     find_thread,
+    line_to,
     lineage,
     page_of_thread,
     records_by_key,
@@ -146,10 +147,10 @@ class SqliteLedger(Verbs):
         now = to_micros(current_port().now())
         return await self._writer.do(lambda connection: _changes.claim(connection, thread_id, now))
 
-    async def branch(self, thread_id: str, at: int, pairing: Pairing, closing: Request) -> ThreadSummary:
+    async def branch(self, head: Head, at: int, pairing: Pairing, closing: Request) -> ThreadSummary:
         """Make a branch of a thread, as `fork` has found it should be."""
         return await self._writer.do(
-            lambda connection: _summary(_changes.branch(connection, thread_id, at, pairing, closing)), closing.weight
+            lambda connection: _summary(_changes.branch(connection, head, at, pairing, closing)), closing.weight
         )
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
@@ -172,17 +173,29 @@ class SqliteLedger(Verbs):
     async def read(
         self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Record]:
-        first, last = max(after, 0) + 1, None if before is None else before - 1
-        while page := await self._page(thread_id, first, last, reverse):
-            for _, record in page:
+        first, last, key = max(after, 0) + 1, None if before is None else before - 1, None
+        while found := await self._page(thread_id, key, first, last, reverse):
+            key, page = found
+            for record in page:
                 yield record
             if reverse:
-                last = page[-1][1].seq - 1
+                last = page[-1].seq - 1
             else:
-                first = page[-1][1].seq + 1
+                first = page[-1].seq + 1
 
-    async def _page(self, thread_id: str, first: int, last: int | None, reverse: bool) -> list[tuple[int, Record]]:
-        return await self._readers.do(lambda connection: page_of_thread(connection, thread_id, first, last, reverse=reverse))
+    async def _page(
+        self, thread_id: str, key: int | None, first: int, last: int | None, reverse: bool
+    ) -> tuple[int, list[Record]] | None:
+        """Return the next messages, and the key of the thread; another thread of the same name does not go on with it."""
+
+        def look(connection: Connection) -> tuple[int, list[Record]] | None:
+            thread = find_thread(connection, thread_id)
+            if key is not None and (thread is None or thread.key != key):
+                raise UnknownThreadError("it was deleted while it was read", thread_id)
+            page = page_of_thread(connection, thread, first, last, reverse=reverse)
+            return None if thread is None or not page else (thread.key, [record for _, record in page])
+
+        return await self._readers.do(look)
 
     async def head(self, thread_id: str) -> Head:
         def look(connection: Connection) -> Head:
@@ -226,11 +239,13 @@ class SqliteLedger(Verbs):
                 await self._news.wait(rung)
 
     async def _since(self, position: int, thread_id: str | None) -> list[tuple[int, Record]]:
-        if thread_id is None:
-            return await self._readers.do(lambda connection: records_since(connection, position))
-        return await self._readers.do(
-            lambda connection: page_of_thread(connection, thread_id, seq_at(connection, thread_id, position) + 1, None)
-        )
+        def look(connection: Connection) -> list[tuple[int, Record]]:
+            if thread_id is None:
+                return records_since(connection, position)
+            thread = find_thread(connection, thread_id)
+            return page_of_thread(connection, thread, seq_at(connection, thread, position) + 1, None)
+
+        return await self._readers.do(look)
 
     def _watch_others(self) -> None:
         if self._watch is None or self._watch.done():
@@ -273,7 +288,7 @@ class SqliteLedger(Verbs):
         def look(connection: Connection) -> tuple[Record, ...]:
             thread = find_thread(connection, thread_id)
             calls = [] if thread is None else find_open_calls(connection, thread)
-            pages = (page_of_thread(connection, thread_id, call.seq, call.seq) for call in calls)
+            pages = (page_of_thread(connection, thread, call.seq, call.seq) for call in calls)
             return tuple(record for page in pages for _, record in page)
 
         return await self._readers.do(look)
@@ -291,12 +306,10 @@ class SqliteLedger(Verbs):
 
         def look(connection: Connection) -> int | None:
             thread = find_thread(connection, thread_id)
-            for segment in [] if thread is None else lineage(connection, thread):
-                if segment.first <= seq <= segment.last:
-                    sql = "SELECT open_from FROM messages WHERE thread = ? AND seq = ?"
-                    found: int | None = connection.value(sql, (segment.key, seq))
-                    return found
-            return None
+            line = [] if thread is None else line_to(connection, thread.key, seq)
+            sql = "SELECT open_from FROM messages WHERE thread = ? AND seq = ?"
+            found: int | None = connection.value(sql, (line[-1].key, seq)) if line else None
+            return found
 
         return await self._readers.do(look)
 

@@ -8,7 +8,7 @@ from antiphon.ledger._door import State
 from antiphon.ledger._summaries import SYSTEM_PATTERN, head_of, order_of, page_of, page_start, summary_of
 from antiphon.ledger._values import Head, ThreadFilter, ThreadOrder, ThreadPage, Undelivered
 from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
-from antiphon.ledger.sqlite._rows import find_thread, link_at
+from antiphon.ledger.sqlite._rows import find_thread, line_to, link_at
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import Json, Message, loads
 from antiphon.messages._json import parse
@@ -90,15 +90,13 @@ def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tu
         LedgerCorruptError: it is not as it was written.
     """
     thread = find_thread(connection, thread_id)
-    key = None if thread is None else thread.key
-    while key is not None:
-        sql = "SELECT seq, hash, state FROM snapshots WHERE thread = ? AND fold = ? AND seq <= ?"
-        if row := connection.row(sql, (key, fold, upto)):
+    sql = "SELECT seq, hash, state FROM snapshots WHERE thread = ? AND fold = ? AND seq <= ?"
+    for holder in [] if thread is None else line_to(connection, thread.key, 0):
+        if row := connection.row(sql, (holder.key, fold, upto)):
             seq, digest, state = row
-            link = link_at(connection, key, seq)
+            link = link_at(connection, holder.key, seq)
             if link is None or snapshot_hash(link, fold, state) != digest:
                 raise LedgerCorruptError(f"the snapshot of {fold!r} is not what was written", thread_id, seq)
             return seq, parse(state)
-        key, base_seq = connection.row("SELECT base, base_seq FROM threads WHERE key = ?", (key,)) or (None, 0)
-        upto = min(upto, base_seq)
+        upto = min(upto, holder.base_seq)
     return None

@@ -15,11 +15,13 @@ from antiphon.ledger.sqlite._media import join, media_at
 from antiphon.ledger.sqlite._sql import Connection
 
 __all__ = [
+    "Ancestor",
     "Segment",
     "Thread",
     "find_open_calls",
     "find_thread",
     "key_of",
+    "line_to",
     "lineage",
     "link_at",
     "name_of",
@@ -81,6 +83,18 @@ WHERE m.correlation_key = ?1 AND (?2 IS NULL OR m.thread = ?2 AND +m.seq BETWEEN
 }
 
 
+_LINE = """
+WITH RECURSIVE line (key, base, base_seq, thread_id) AS (
+    SELECT key, base, base_seq, thread_id FROM threads WHERE key = ?1
+    UNION ALL
+    SELECT threads.key, threads.base, threads.base_seq, threads.thread_id
+    FROM line JOIN threads ON threads.key = line.base AND threads.key < line.key AND line.base_seq >= ?2
+)
+SELECT key, base, base_seq, thread_id FROM line ORDER BY key DESC
+"""
+"""A branch is younger than what it rests on; a file in which it is not would lead in circles."""
+
+
 class Thread(NamedTuple):
     """A thread's row."""
 
@@ -126,33 +140,41 @@ def find_open_calls(connection: Connection, thread: Thread) -> list[OpenCall]:
     return [OpenCall(seq, bool(is_effect), *rest) for seq, is_effect, *rest in found]
 
 
+class Ancestor(NamedTuple):
+    """A thread in the line from a branch to where it all began."""
+
+    key: int
+    base: int | None
+    base_seq: int
+    thread_id: str
+
+
+def line_to(connection: Connection, key: int, seq: int) -> list[Ancestor]:
+    """Return a thread and those that it rests on, down to the one that holds a message."""
+    return [Ancestor(*row) for row in connection.rows(_LINE, (key, seq))]
+
+
 def lineage(connection: Connection, thread: Thread) -> list[Segment]:
     """Return where the messages of a thread are, from the first to the last."""
     segments = [Segment(thread.key, thread.base_seq + 1, thread.state.seq)]
-    base, last = thread.base, thread.base_seq
-    while base is not None:
-        key = base
-        base, base_seq = connection.row("SELECT base, base_seq FROM threads WHERE key = ?", (key,)) or (None, 0)
-        if base_seq < last:
-            segments.append(Segment(key, base_seq + 1, last))
-            last = base_seq
+    last = thread.base_seq
+    for each in line_to(connection, thread.key, 1)[1:] if thread.base is not None else ():
+        if each.base_seq < last:
+            segments.append(Segment(each.key, each.base_seq + 1, last))
+            last = each.base_seq
     return [segment for segment in reversed(segments) if segment.first <= segment.last]
 
 
 def link_at(connection: Connection, key: int, seq: int) -> bytes | None:
     """Return the link of a message of a thread or its origins; None if it should be there and is not."""
-    while True:
-        base, base_seq, name = connection.row("SELECT base, base_seq, thread_id FROM threads WHERE key = ?", (key,)) or (
-            None,
-            0,
-            "",
-        )
-        if seq > base_seq:
-            found: bytes | None = connection.value("SELECT hash FROM messages WHERE thread = ? AND seq = ?", (key, seq))
-            return found
-        if base is None:
-            return genesis(name)
-        key = base
+    line = line_to(connection, key, seq)
+    if not line:
+        return None
+    holder = line[-1]
+    if seq > holder.base_seq:
+        found: bytes | None = connection.value("SELECT hash FROM messages WHERE thread = ? AND seq = ?", (holder.key, seq))
+        return found
+    return genesis(holder.thread_id) if holder.base is None else None
 
 
 def name_of(connection: Connection, key: int) -> str:
@@ -191,14 +213,13 @@ def _as_bytes(value: object) -> bytes:
 
 
 def page_of_thread(
-    connection: Connection, thread_id: str, first: int, last: int | None, *, reverse: bool = False
+    connection: Connection, thread: Thread | None, first: int, last: int | None, *, reverse: bool = False
 ) -> list[tuple[int, Record]]:
     """Return some messages from one end of a stretch of a thread; none, if there are no more.
 
     Raises:
         LedgerCorruptError: the first of them is not as it was written, or is missing.
     """
-    thread = find_thread(connection, thread_id)
     if thread is None:
         return []
     last = thread.state.seq if last is None else min(last, thread.state.seq)
@@ -206,16 +227,24 @@ def page_of_thread(
     if first > last:
         return []
     edge = last if reverse else first
-    segment = next((each for each in lineage(connection, thread) if each.first <= edge <= each.last), None)
-    found: list[tuple[int, Record]] = []
-    if segment is not None:
-        bounds = (segment.key, max(first, segment.first), min(last, segment.last))
-        found = _some(_records(connection, connection.each(_BACKWARD if reverse else _FORWARD, bounds)))
+    found = _some(_stretch(connection, lineage(connection, thread), first, last, reverse=reverse))
     step = -1 if reverse else 1
     whole = [each for index, each in enumerate(found) if each[1].seq == edge + step * index]
     if not whole:
-        raise LedgerCorruptError(f"the thread has {thread.state.seq} messages, and this one is missing", thread_id, edge)
+        reason = f"the thread has {thread.state.seq} messages, and this one is missing"
+        raise LedgerCorruptError(reason, thread.state.thread_id, edge)
     return whole
+
+
+def _stretch(
+    connection: Connection, segments: Sequence[Segment], first: int, last: int, *, reverse: bool
+) -> Iterator[tuple[int, Record]]:
+    """Yield the messages from one place to another, or back, whichever threads hold them, up to one that nobody holds."""
+    sql, place = (_BACKWARD, last) if reverse else (_FORWARD, first)
+    for key, low, high in reversed(segments) if reverse else segments:
+        if low <= place <= high:
+            yield from _records(connection, connection.each(sql, (key, max(first, low), min(last, high))))
+            place = low - 1 if reverse else high + 1
 
 
 def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
@@ -248,9 +277,8 @@ def record_at(connection: Connection, position: int) -> Record | None:
     return next((record for found, record in records_since(connection, position - 1, 1) if found == position), None)
 
 
-def seq_at(connection: Connection, thread_id: str, position: int) -> int:
+def seq_at(connection: Connection, thread: Thread | None, position: int) -> int:
     """Return how many messages of a thread stand at or before a place in the order of commits."""
-    thread = find_thread(connection, thread_id)
     for segment in reversed(lineage(connection, thread) if thread is not None else []):
         if (found := _last_before(connection, segment, position)) is not None:
             return found

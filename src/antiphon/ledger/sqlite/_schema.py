@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from antiphon.errors import LedgerFormatError
+from antiphon.errors import LedgerCorruptError, LedgerFormatError
 from antiphon.ledger.sqlite._sql import Connection
 
 __all__ = ["APPLICATION_ID", "MIGRATIONS", "migrate"]
@@ -99,6 +99,7 @@ def migrate(connection: Connection, path: str) -> None:
     """Bring a file to the present form; a new one is filled, a later one refused.
 
     Raises:
+        LedgerCorruptError: its version was altered.
         LedgerFormatError: it is another program's, or a later version's.
     """
     if _version(connection, path) == len(MIGRATIONS):
@@ -120,6 +121,8 @@ def _version(connection: Connection, path: str) -> int:
         tables = connection.value("SELECT count(*) FROM sqlite_schema")
         if tables or version:
             raise LedgerFormatError(f"{path!r} is a SQLite file of something else, not a ledger")
+    elif version < 1:
+        raise LedgerCorruptError(f"{path!r} says it has ledger format {version}, which there never was; go back to a backup")
     if version > len(MIGRATIONS):
         raise LedgerFormatError(
             f"{path!r} has ledger format {version}, and this antiphon knows up to {len(MIGRATIONS)}: upgrade it"

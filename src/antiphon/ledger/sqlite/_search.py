@@ -53,7 +53,7 @@ def find(connection: Connection, typed: str, thread_id: str | None, limit: int) 
     terms = terms_of(typed)
     if not terms:
         return ()
-    wanted = " ".join(map(_quoted, terms))
+    wanted = " AND ".join(map(_sought, terms))
     if thread_id is None:
         found = connection.rows(_FIND, (wanted, limit))
     else:
@@ -65,7 +65,19 @@ def find(connection: Connection, typed: str, thread_id: str | None, limit: int) 
     return tuple(Hit(record, snippet) for record, snippet in hits if record is not None)
 
 
-def _quoted(term: Term) -> str:
-    """Return a term as FTS5 takes it: a string, whose words it takes apart and folds as it did those of the messages."""
-    plain = term.typed.replace('"', " ").replace("\0", " ")
-    return f'"{plain}"' + ("*" if term.is_beginning else "")
+def _sought(term: Term) -> str:
+    """Return a term as FTS5 takes it: strings, whose words it takes apart and folds as it did those of the messages.
+
+    It does not know that ß and ss are the same letters, so both are asked for; and `mas*` may be the beginning of `Maße`.
+    """
+    plain = term.typed.removesuffix("*")
+    sharp = plain.casefold().replace("ss", "ß")
+    spellings = [plain, sharp.replace("ß", "ss"), sharp]
+    if term.is_beginning and sharp.endswith("s"):
+        spellings.append(f"{sharp[:-1]}ß")
+    return f"({' OR '.join(_quoted(each, term.is_beginning) for each in dict.fromkeys(spellings))})"
+
+
+def _quoted(typed: str, is_beginning: bool) -> str:
+    plain = typed.replace('"', " ").replace("\0", " ")
+    return f'"{plain}"' + ("*" if is_beginning else "")

@@ -1,0 +1,1 @@
+"""Ways to have actors, each behind the same few questions."""

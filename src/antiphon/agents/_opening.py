@@ -1,0 +1,190 @@
+"""Opening a run: whose thread it is, whether it was begun before, and what came of it then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
+
+from antiphon.agents._course import RunCourse, as_key
+from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload
+from antiphon.runtime import AGAIN, PARK, Budget, Course, Journal, Park, Settings, Standing, again_id, begun, ended, park_id
+
+__all__ = ["RUN", "Opened", "open_run"]
+
+SharedT = TypeVar("SharedT")
+
+RUN: Final = "RUN"
+"""What the journal calls a run."""
+
+_RECOVERIES = Settings().recoveries
+
+
+class _Finished(Journal):
+    """The journal of a run that is finished: it can be read."""
+
+    @override
+    async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:
+        where = next(iter(messages)).parent_id
+        reason = f"the run is finished in thread {thread_id!r}, and this program does more, in {where!r}; give it another id"
+        raise HistoryMismatchError(reason)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a run writes to."""
+
+    journal: Journal
+    course: Course
+    park: Park
+    forgiven: Collection[str] = ()
+    tenure: Tenure | None = field(default=None, repr=False)
+    again: tuple[str, ...] = ()
+    """The rows that say it was begun again."""
+    root: str = ""
+    """The invocation of the whole run."""
+    began: datetime | None = None
+    """When it was begun the first time."""
+    shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
+    """What all parts of the run have in common, by its class."""
+
+    def within(self, course: Course) -> Opened:
+        """Return the same for a part of the run."""
+        return replace(self, course=course, tenure=None)
+
+    def share(self, cls: type[SharedT]) -> SharedT:
+        """Return the one thing of a class that all parts of the run have in common."""
+        return cast("SharedT", self.shared.setdefault(cls, cls()))
+
+    async def close(self) -> None:
+        """Write down that the run has ended, if that is for us to say."""
+        if self.tenure is None or isinstance(self.journal, _Finished):
+            return
+        thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
+        rows = [ended(RUN, invocation_id, thread_id=thread_id)]
+        rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.again]
+        await self.journal.write(thread_id, rows)
+
+    def leave(self) -> None:
+        """Let the thread go, if it was taken for this run."""
+        if self.tenure is not None:
+            self.tenure.leave(self.course.invocation_id)
+
+
+class Tenure:
+    """A thread that this process owns, and the runs in it that are at work."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.journal = Journal(ledger, Budget())
+        self.at_work: set[str] = set()
+
+    def leave(self, invocation_id: str) -> None:
+        """Have one run less at work."""
+        self.at_work.discard(invocation_id)
+
+
+_tenures: WeakKeyDictionary[Ledger, dict[str, Tenure]] = WeakKeyDictionary()
+"""By ledger and thread: runs in one thread share its owner's epoch; a thread that nobody works in is claimed anew."""
+
+
+def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
+    threads = _tenures.setdefault(ledger, {})
+    for other in [name for name, tenure in threads.items() if not tenure.at_work]:
+        del threads[other]
+    return threads.setdefault(thread_id, Tenure(ledger))
+
+
+async def open_run(ledger: Ledger, thread_id: str, id: str) -> Opened:
+    """Begin a run, or take it up where it was.
+
+    Raises:
+        ParkedError: it was taken up too often, and a person must look.
+        RuntimeError: it is at work in this process.
+        LedgerError: the ledger cannot be used.
+    """
+    tenure, invocation_id = _tenure(ledger, thread_id), f"{thread_id}/{as_key(id)}"
+    if invocation_id in tenure.at_work:
+        raise RuntimeError(f"run {id!r} of thread {thread_id!r} is at work in this process; give another one another id")
+    tenure.at_work.add(invocation_id)
+    try:
+        return await _Opening(tenure, thread_id, invocation_id).open()
+    except BaseException:
+        tenure.leave(invocation_id)
+        raise
+
+
+class _Opening:
+    """What is done to open a run."""
+
+    def __init__(self, tenure: Tenure, thread_id: str, invocation_id: str) -> None:
+        self._tenure = tenure
+        self._journal = tenure.journal
+        self._thread_id = thread_id
+        self._id = invocation_id
+
+    async def open(self) -> Opened:
+        await self._journal.own(self._thread_id)
+        rows = await self._journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
+        rows = tuple(row for row in rows if row.message.lane == "effect")
+        if not rows:
+            (run,) = await self._journal.write(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
+            return self._opened(1, began=run.recorded_at)
+        if len(rows) > 1:
+            finished = self._opened(2, began=rows[0].recorded_at)
+            return replace(finished, journal=_Finished(self._journal.ledger, Budget()))
+        return await self._again(rows[0])
+
+    def _opened(self, attempt: int, **more: Any) -> Opened:
+        course = RunCourse(self._thread_id, self._id, "program", attempt)
+        return Opened(self._journal, course, self._park, tenure=self._tenure, root=self._id, **more)
+
+    async def _again(self, run: Record) -> Opened:
+        standing = Standing.of(await self._journal.ledger.open_calls(self._thread_id), self._id)
+        if standing.parked is not None:
+            raise ParkedError(f"run {self._id!r} waits for a person: see `antiphon parked`")
+        attempt = len(standing.again) + 2
+        if len(standing.again) >= _RECOVERIES:
+            reason = f"it was begun {attempt - 1} times, and never ended"
+            await self._park_row(self._id, {"reason": reason, "to": "program"})
+            raise ParkedError(f"run {self._id!r} waits for a person: {reason}")
+        row = again_id(self._id, attempt)
+        said: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
+        again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=said)
+        await self._journal.write(self._thread_id, [again])
+        forgiven = await self._forgiven(run.seq)
+        return self._opened(attempt, again=(*standing.again, row), forgiven=forgiven, began=run.recorded_at)
+
+    async def _forgiven(self, since: int) -> frozenset[str]:
+        """Return what failed and was the last thing that the run did: it may be tried again, where that does no harm.
+
+        Whatever came before something else stays as it is: the program has seen it fail and gone on.
+        """
+        harmless: set[str] = set()
+        failed: set[str] = set()
+        async for record in self._journal.ledger.read(self._thread_id, since):
+            message, payload = record.message, record.message.payload
+            if message.lane != "effect" or not (message.invocation_id or "").startswith(f"{self._id}/"):
+                continue
+            if isinstance(payload, OptionCallPayload):
+                failed.clear()
+                if payload.arguments.get("effects") in ("none", "idempotent"):
+                    harmless.add(payload.invocation_id)
+            elif isinstance(payload, OptionResultPayload) and payload.is_error and payload.invocation_id in harmless:
+                failed.add(payload.invocation_id)
+        return frozenset(failed)
+
+    async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
+        """Leave an effect to a person; the other effects of the run may go on."""
+        await self._park_row(str(evidence["effect"]), {"reason": reason, "to": "program", **evidence})
+
+    async def _park_row(self, about: str, evidence: dict[str, Json]) -> None:
+        row: Message = begun(PARK, park_id(about), thread_id=self._thread_id, parent_id=about, arguments=evidence)
+        with suppress(AppendRefusedError):  # it is parked already, for another reason
+            await self._journal.write(self._thread_id, [row])

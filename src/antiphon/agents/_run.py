@@ -1,0 +1,298 @@
+"""Runs: what a program does in a thread, so that it can be killed anywhere, started again, and go on.
+
+A run is known by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends; whatever
+is done in it is an effect of that call. The same program run again finds the call, and every effect that is recorded gives
+back its outcome instead of being done. Whoever opens a run owns the thread: a process that was thought dead cannot write
+any more.
+
+`current_run()` is where tools, toolkits and models find the run that they are part of.
+"""
+
+from __future__ import annotations
+
+from asyncio import Lock
+from collections.abc import AsyncGenerator, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.agents._course import Keys, Part, as_key
+from antiphon.agents._opening import Opened, open_run
+from antiphon.errors import AppendRefusedError, HistoryMismatchError
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import Json, Message, current_port
+from antiphon.runtime import Context, Course, Effect, Effects, Journal, Park, Run
+
+__all__ = ["CurrentEffect", "LedgerRun", "current_effect", "current_run", "effect_scope", "ledger_run", "run_scope"]
+
+_run: ContextVar[LedgerRun | None] = ContextVar("antiphon.agents.run", default=None)
+_effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.agents.effect", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentEffect:
+    """The effect that is being done."""
+
+    key: str
+    """The same whenever it is tried: give it to whoever can tell a second try by it."""
+    option: str
+    """What the journal calls it."""
+    effects: Effects
+
+
+def current_effect() -> CurrentEffect | None:
+    """Return the effect that is being done here; None outside of one."""
+    return _effect.get()
+
+
+def current_run() -> LedgerRun | None:
+    """Return the run that this is part of; None outside of one."""
+    return _run.get()
+
+
+class LedgerRun:
+    """What a program does in a thread; or a part of that: an agent's run, what a tool does."""
+
+    def __init__(self, thread_id: str, *, id: str = "run", agent: str | None = None, depth: int = 0) -> None:
+        self.thread_id = thread_id
+        self.id = id
+        self.agent = agent
+        """The agent whose run this is part of; None outside of one."""
+        self.depth = depth
+        """How many runs of agents this is inside of."""
+        self._opened: Opened | None = None
+        self._opening = Lock()
+        self._agents = Keys()
+        self._parts: dict[str, LedgerRun] = {}
+
+    # ------------------------------------------------------------ what there is
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a ledger was given to it."""
+        return self._opened is not None
+
+    @property
+    def opened(self) -> Opened:
+        """What it writes to.
+
+        Raises:
+            RuntimeError: no ledger was given to it yet.
+        """
+        if self._opened is None:
+            raise RuntimeError(
+                f"run {self.id!r} has no ledger: use ledger_run({self.thread_id!r}, ledger=…) or LedgerDurability"
+            )
+        return self._opened
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where it is written down."""
+        return self.opened.journal.ledger
+
+    @property
+    def journal(self) -> Journal:
+        """The ledger as the owner of the thread writes it."""
+        return self.opened.journal
+
+    @property
+    def course(self) -> Course:
+        """What effects are part of."""
+        return self.opened.course
+
+    @property
+    def park(self) -> Park:
+        """How something is left to a person."""
+        return self.opened.park
+
+    @property
+    def forgiven(self) -> Collection[str]:
+        """The effects whose failure ended the run the last time: they are tried again."""
+        return self.opened.forgiven
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the thread has some of this run already."""
+        return self.course.attempt > 1
+
+    # ------------------------------------------------------------ doing
+
+    async def effect(
+        self,
+        key: str,
+        arguments: Mapping[str, Json],
+        run: Run,
+        *,
+        effects: Effects = "once",
+        option: str | None = None,
+        parent_id: str | None = None,
+    ) -> Any:
+        """Do something to the world once, and return what came of it, as JSON; when the program runs again, the same.
+
+        `run` is given a key that stays the same over all tries. `option` is what the journal calls it, if not by the key;
+        `parent_id` the call that it follows from.
+
+        Raises:
+            EffectFailedError: `run` raised.
+            RefusedError: `run` failed with a code of its own.
+            ParkedError: nobody knows whether it was done, and it must not be done twice; a person settles it.
+            HistoryMismatchError: the program did something else the last time it ran.
+            LedgerError: it could not be written down.
+        """
+        effect = Effect(
+            self.journal,
+            self.course,
+            key,
+            arguments,
+            effects=effects,
+            park=self.park,
+            option=option,
+            parent_id=parent_id,
+            forgiven=self.forgiven,
+        )
+
+        async def inside(id: str) -> Json:
+            with effect_scope(CurrentEffect(id, option or key, effects)):
+                return await run(id)
+
+        return await effect.perform(inside)
+
+    async def note(self, message: Message, *, key: str = "note") -> Record:
+        """Append a control message that says something about the run, such as a decision; when it runs again, not twice.
+
+        Its id is made of the run's and the key, and its time is the ledger's.
+
+        Raises:
+            HistoryMismatchError: the program noted something else here the last time it ran.
+            LedgerError: it could not be written down.
+        """
+        course = self.course
+        own = {"thread_id": self.thread_id, "lane": "control", "created_at": None}
+        own_id = f"{course.invocation_id}/{course.next_key(key)}"
+        row = message.model_copy(update={**own, "id": own_id, "parent_id": message.parent_id or course.invocation_id})
+        try:
+            (record,) = await self.journal.write(self.thread_id, [row])
+        except AppendRefusedError as exc:
+            reason = f"the program notes something else in {own_id!r} than thread {self.thread_id!r} says"
+            raise HistoryMismatchError(reason, course.to) from exc
+        return record
+
+    # ------------------------------------------------------------ parts
+
+    async def open(self, ledger: Ledger) -> None:
+        """Begin it in a ledger, or go on with it there; does nothing where that was done.
+
+        Raises:
+            ParkedError: a person must settle something first.
+            LedgerError: it cannot be written down.
+        """
+        async with self._opening:
+            if self._opened is None:
+                self._opened = await open_run(ledger, self.thread_id, self.id)
+        if self._opened.journal.ledger is not ledger:
+            raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
+
+    def attach(self, opened: Opened) -> None:
+        """Be part of something that is opened already."""
+        self._opened = opened
+
+    @property
+    def invocation_id(self) -> str:
+        """What its effects are known by, with a key each."""
+        return f"{self.thread_id}/{as_key(self.id)}" if self._opened is None else self._opened.course.invocation_id
+
+    def next_agent(self, name: str) -> str:
+        """Return what the next run of an agent is known by."""
+        return f"{self.invocation_id}/{self._agents.next_key(name)}"
+
+    def of_agent(self, run_id: str, name: str) -> LedgerRun:
+        """Return the part of this run that is a run of an agent."""
+        part = self._parts.get(run_id)
+        if part is None:
+            is_own = run_id.startswith(f"{self.invocation_id}/")
+            invocation_id = run_id if is_own else f"{self.invocation_id}/{as_key(run_id)}"
+            part = self._parts[run_id] = self.part(invocation_id, agent=name, deeper=1)
+        return part
+
+    def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
+        """Return a part of this run that numbers its effects for itself."""
+        part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper)
+        part.attach(self.opened.within(Part(self.course, invocation_id, agent or self.course.to)))
+        return part
+
+    async def close(self) -> None:
+        """Write down that it has ended.
+
+        Raises:
+            LedgerError: that cannot be written down.
+        """
+        if self._opened is not None:
+            await self._opened.close()
+
+    def leave(self) -> None:
+        """Leave it open, for the next time."""
+        if self._opened is not None:
+            self._opened.leave()
+
+
+@contextmanager
+def run_scope(run: LedgerRun) -> Generator[LedgerRun, None, None]:
+    """Make a run the current one."""
+    token = _run.set(run)
+    try:
+        yield run
+    finally:
+        _run.reset(token)
+
+
+@contextmanager
+def effect_scope(effect: CurrentEffect) -> Generator[CurrentEffect, None, None]:
+    """Make an effect the current one."""
+    token = _effect.set(effect)
+    try:
+        yield effect
+    finally:
+        _effect.reset(token)
+
+
+@asynccontextmanager
+async def ledger_run(
+    thread_id: str | Context, *, id: str = "run", ledger: Ledger | None = None
+) -> AsyncGenerator[LedgerRun, None]:
+    """Have everything that agents do in the block written down in a thread, and taken from there when it was done before.
+
+    A run is known by its thread and its `id`: the same again goes on where it was, or gives back what is recorded if it was
+    finished; for more in the same thread, give it another id. The ledger is that of the agents' `LedgerDurability`, unless
+    you give one. In a handler of an actor, give its context instead of a thread: what is done is part of the handling.
+
+    If the block raises, the run stays open.
+
+    Raises:
+        ParkedError: a person must settle something first.
+        FencedError: another process has taken the thread over.
+        HistoryMismatchError: the program does something else than the last time it ran.
+        LedgerError: the ledger cannot be used.
+    """
+    if isinstance(thread_id, Context):
+        with run_scope(_within(thread_id)) as run:
+            yield run
+        return
+    run = LedgerRun(thread_id, id=id)
+    try:
+        if ledger is not None:
+            await run.open(ledger)
+        with run_scope(run):
+            yield run
+        await run.close()
+    finally:
+        run.leave()
+
+
+def _within(context: Context) -> LedgerRun:
+    if context.thread_id is None:
+        raise RuntimeError("a message of no thread is not written down: ask in a thread")
+    run = LedgerRun(context.thread_id, id=context.course.invocation_id)
+    invocation_id = context.course.invocation_id
+    run.attach(Opened(context.kernel.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
+    return run

@@ -1,0 +1,217 @@
+"""`LedgerConversationStore`: Pydantic AI's conversations, each in the thread of its name.
+
+A message of a conversation is talk in the thread; what durable runs have said there is not said again. Beside it stand two
+kinds of control rows: an entry for each message, which says where in the talk it is and which entry it follows, and the
+record, again after each save, of which the last one holds. Nothing is ever changed or removed: a conversation that is
+deleted has a last record that says so, and its words are gone only with the thread (`antiphon delete`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from pydantic import TypeAdapter
+from pydantic_ai.conversation_store import (
+    ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
+    ConversationStore,
+)
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from typing_extensions import override
+
+from antiphon.agents.durability._prompt import dump, unit_marks
+from antiphon.agents.durability._talk import OWN, Talk, restore_unit
+from antiphon.errors import AppendConflictError
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, thaw
+
+__all__ = ["LedgerConversationStore"]
+
+RECORD: Final = "CONVERSATION"
+ENTRY: Final = "CONVERSATION_ENTRY"
+_POLICY: Final = "store"
+
+_records: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
+
+
+class LedgerConversationStore(ConversationStore):
+    """Conversations in a ledger. A conversation that is deleted does not load any more; its messages stay in the thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    # ------------------------------------------------------------ records
+
+    @override
+    async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+        return _record_in(await self._last_record(conversation_id))
+
+    async def _last_record(self, conversation_id: str) -> dict[str, Any] | None:
+        async for row in self._ledger.read(conversation_id, reverse=True):
+            if (said := _told(row.message, RECORD)) is not None:
+                return said
+        return None
+
+    @override
+    async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
+        last: dict[str, dict[str, Any]] = {}
+        for row in await self._ledger.by_correlation(RECORD):
+            if (said := _told(row.message, RECORD)) is not None:
+                last[row.message.thread_id or ""] = said
+        found = [record for said in last.values() if (record := _record_in(said)) is not None]
+        wanted = [record for record in found if scope is None or record.scope == scope]
+        return sorted(wanted, key=lambda record: record.updated_at, reverse=True)[:limit]
+
+    @override
+    async def write_record(
+        self,
+        record: ConversationRecord,
+        *,
+        new_entries: Sequence[ConversationEntry] = (),
+        expected_revision: str | None,
+    ) -> None:
+        entries = {entry.id for entry in new_entries}
+        if record.head_id is not None and record.head_id not in entries and not await self._has(record.head_id):
+            raise ConversationConflict(record.conversation_id)
+        saving = _Saving(await _Heard.of(self._ledger, record.conversation_id))
+        for entry in new_entries:
+            saving.add(entry)
+        said = cast("dict[str, Any]", _records.dump_python(record, mode="json"))
+        await self._append(record.conversation_id, [*saving.rows, _row(RECORD, said, RECORD)], expected_revision)
+
+    @override
+    async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+        await self._append(conversation_id, [_row(RECORD, {"revision": None}, RECORD)], expected_revision)
+
+    async def _append(self, thread_id: str, rows: Sequence[Message], expected_revision: str | None) -> None:
+        """Append rows if the record that was read is still the last, whoever owns the thread meanwhile."""
+        while True:
+            head = await self._ledger.head(thread_id)
+            last = await self._last_record(thread_id)
+            if (last or {}).get("revision") != expected_revision:
+                raise ConversationConflict(thread_id)
+            try:
+                epoch = head.epoch or None
+                await self._ledger.append(thread_id, rows, expected_version=head.seq, epoch=epoch, allow_foreign=True)
+            except AppendConflictError:
+                continue  # a run has said something; whether that was a save is looked at again
+            return
+
+    # ------------------------------------------------------------ entries
+
+    async def _has(self, entry_id: str) -> bool:
+        return any(_told(row.message, ENTRY) for row in await self._ledger.by_correlation(entry_id))
+
+    @override
+    async def read_entry(self, entry_id: str) -> ConversationEntry:
+        for row in await self._ledger.by_correlation(entry_id):
+            if (said := _told(row.message, ENTRY)) is not None:
+                return ConversationEntry(id=entry_id, parent_id=said["parent"], message=await self._message(row, said))
+        raise KeyError(f"no conversation has an entry {entry_id!r}")
+
+    async def _message(self, row: Record, said: dict[str, Any]) -> ModelMessage:
+        if "message" in said:
+            return _load(said["message"])
+        rows = await self._ledger.by_correlation(said["said_in"], thread_id=row.message.thread_id)
+        return _load({**restore_unit(_unit([each.message for each in rows], said["unit"])), **said["kept"]})
+
+
+class _Saving:
+    """The rows that save messages."""
+
+    def __init__(self, heard: _Heard) -> None:
+        self._heard = heard
+        self.rows: list[Message] = []
+
+    def add(self, entry: ConversationEntry) -> None:
+        """Save one more."""
+        (unit,) = dump([entry.message])
+        mark, own = _mark(unit), self._heard.units.get(_mark(unit))
+        if own is None:
+            talk = self._heard.talk.unsaid([unit], entry.id, "assistant", marks=[mark])
+            self.rows += talk
+            own = _Said(entry.id, talk)
+        kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
+        if unit["kind"] == "request":
+            kept["instructions"] = unit.get("instructions")
+        said: dict[str, Any] = {"parent": entry.parent_id, "unit": mark, "said_in": own.id, "kept": kept}
+        if {**restore_unit(own.rows), **kept} != unit:
+            said = {"parent": entry.parent_id, "message": unit}  # the talk does not give it back as it was: it is kept whole
+        self.rows.append(_row(ENTRY, said, entry.id))
+
+
+@dataclass(slots=True)
+class _Said:
+    """Where in the talk a message is."""
+
+    id: str
+    """The exchange that its rows are of."""
+    rows: list[Message] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What the talk of a thread has, by its marks."""
+
+    units: dict[str, _Said]
+    talk: Talk
+
+    @classmethod
+    async def of(cls, ledger: Ledger, thread_id: str) -> _Heard:
+        """Read it."""
+        heard, last = cls({}, Talk()), _Said("")
+        async for record in ledger.read(thread_id):
+            message = record.message
+            if message.lane != "talk":
+                continue
+            if (mark := _mark_of(message)) is not None:
+                last = heard.units[mark] = _Said(message.correlation_id or "")
+            last.rows.append(message)
+        return heard
+
+
+def _unit(rows: Sequence[Message], mark: str) -> list[Message]:
+    """Return the rows that say one message, among those of an exchange."""
+    talk = [row for row in rows if row.lane == "talk"]
+    start = next(index for index, row in enumerate(talk) if _mark_of(row) == mark)
+    end = next((index for index, row in enumerate(talk) if index > start and _mark_of(row) is not None), len(talk))
+    return talk[start:end]
+
+
+def _mark(unit: dict[str, Any]) -> str:
+    (mark,) = unit_marks([unit])
+    return mark
+
+
+def _mark_of(message: Message) -> str | None:
+    own = message.metadata.get(OWN)
+    mark = own.get("unit") if isinstance(own, JsonObject) else None
+    return mark if isinstance(mark, str) else None
+
+
+def _row(kind: str, said: dict[str, Any], correlation_id: str) -> Message:
+    payload = PartsPayload(parts=(DataPart(data={"type": kind, "data": said}),))
+    return Message(policy=_POLICY, payload=payload, lane="control", correlation_id=correlation_id)
+
+
+def _told(message: Message, kind: str) -> dict[str, Any] | None:
+    """Return what a row of ours says; None for any other."""
+    if message.lane != "control" or message.policy != _POLICY:
+        return None
+    match message.parts:
+        case (DataPart(data=JsonObject() as data),) if data.get("type") == kind:
+            return cast("dict[str, Any]", thaw(data["data"]))
+        case _:
+            return None
+
+
+def _record_in(said: dict[str, Any] | None) -> ConversationRecord | None:
+    return None if said is None or said["revision"] is None else _records.validate_python(said)
+
+
+def _load(unit: dict[str, Any]) -> ModelMessage:
+    (message,) = ModelMessagesTypeAdapter.validate_python([unit])
+    return message

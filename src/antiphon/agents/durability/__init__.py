@@ -1,0 +1,6 @@
+"""How a Pydantic AI agent is made durable: its operations as effects in a thread."""
+
+from antiphon.agents.durability._capability import LedgerDurability
+from antiphon.agents.durability._tool import NotDone, Reconcile, Unsettled
+
+__all__ = ["LedgerDurability", "NotDone", "Reconcile", "Unsettled"]

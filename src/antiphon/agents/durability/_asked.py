@@ -1,0 +1,134 @@
+"""A model request as an effect: the talk that is new goes before it, the answer comes with its outcome.
+
+What is journaled of the request is the model, its settings, hashes of the prompt and of the tools, and `upto_seq`: the
+prompt is what the thread says up to there. What is journaled of the answer is how many messages say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_ai.durable_exec import ModelRequestParams
+from typing_extensions import override
+
+from antiphon.agents._budget import Limits
+from antiphon.agents._run import LedgerRun
+from antiphon.agents.durability._prompt import dump, plain_settings, prompt_hash, tools_hash
+from antiphon.agents.durability._talk import Talk, restore, say
+from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
+from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.runtime import Effect
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Record
+
+__all__ = ["Asked"]
+
+_UPTO: Final = "upto_seq"
+
+
+class Asked(Effect):
+    """A request to a model."""
+
+    def __init__(
+        self, run: LedgerRun, params: ModelRequestParams, *, key: str, option: str, model: str, limits: Limits
+    ) -> None:
+        self._limits = limits
+        self._units = dump(params.messages)
+        self._run_of = run
+        self._talk = Talk.of(run)
+        self._agent = run.agent or "agent"
+        self._answer: tuple[dict[str, Any], list[Message]] | None = None
+        arguments: dict[str, Json] = {
+            "model": model,
+            "settings": plain_settings(params.model_settings),
+            "prompt": prompt_hash(self._units),
+            "tools": tools_hash(params.model_request_parameters),
+        }
+        super().__init__(
+            run.journal, run.course, key, arguments, effects="none", park=run.park, option=option, forgiven=run.forgiven
+        )
+
+    # ------------------------------------------------------------ there
+
+    @override
+    async def begin(self) -> Message:
+        await self._talk.spend(self._run_of, self._limits, "request", self.id)
+        said = self._talk.unsaid(self._units, self.id, self._agent)
+        while True:
+            intent = self._upto(self._talk.seq + len(said))
+            try:
+                records = await self._append([*said, intent], expected_version=self._talk.seq)
+            except AppendConflictError as exc:
+                self._talk.seq = exc.version  # another part of the run, or somebody who posts, was faster
+            else:
+                self._talk.seq = records[-1].seq
+                return records[-1].message
+
+    def _upto(self, seq: int) -> Message:
+        intent = self.intent()
+        assert isinstance(intent.payload, OptionCallPayload)  # noqa: S101 (it was made so)
+        arguments = {"effects": "none", "arguments": {**self.arguments, _UPTO: seq}}
+        return intent.model_copy(update={"payload": intent.payload.model_copy(update={"arguments": arguments})})
+
+    @override
+    def is_same(self, intent: Message) -> bool:
+        recorded = _arguments(intent)
+        if recorded is None:
+            return False
+        changed = [name for name, value in self.arguments.items() if recorded.get(name) != value]
+        if changed:
+            reason = f"the program asks with another {' and another '.join(changed)} than thread {self.thread_id!r} says"
+            raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
+        return True
+
+    # ------------------------------------------------------------ and back
+
+    def answered(self, unit: dict[str, Any], cost: Decimal | None) -> Json:
+        """Take an answer, and return what the journal says of it."""
+        messages = say(unit, cost)
+        said: dict[str, Json] = {"messages": len(messages)}
+        if cost is not None:
+            said["priced"] = True
+        if (conversation := unit.get("conversation_id")) is not None:
+            said["conversation_id"] = conversation
+        if restore(messages, is_priced=cost is not None) != {**unit, "conversation_id": None}:
+            said["response"] = unit  # the dialect does not give it back as it was: it is kept whole
+        self._answer = (unit, messages)
+        return said
+
+    @override
+    async def end(self, outcome: Message) -> Record:
+        if self._answer is None or not isinstance(outcome.payload, OptionResultPayload) or outcome.payload.is_error:
+            return await super().end(outcome)
+        unit, messages = self._answer
+        rows = self._talk.answered(unit, messages, self.id, self._agent)
+        *said, record = await self._append([*rows, outcome])
+        self._stored = [row.message for row in said]
+        return record
+
+    _stored: Sequence[Message] = ()
+
+    async def answer(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer that the journal speaks of, as the thread has it."""
+        if "response" in said:
+            return dict(said["response"])
+        stored = self._stored
+        if not stored:
+            records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+            stored = [row.message for row in records if row.message.lane == "talk" and "@answer" in row.message.id]
+        return {**restore(stored, is_priced=said.get("priced", False)), "conversation_id": said.get("conversation_id")}
+
+    async def _append(self, rows: list[Message], **more: Any) -> tuple[Record, ...]:
+        try:
+            return await self.journal.write(self.thread_id, rows, **more)
+        except AppendRefusedError:  # a history from elsewhere may have results without calls, and ids twice
+            return await self.journal.write(self.thread_id, rows, allow_foreign=True, **more)
+
+
+def _arguments(intent: Message) -> JsonObject | None:
+    payload = intent.payload
+    arguments = payload.arguments.get("arguments") if isinstance(payload, OptionCallPayload) else None
+    return arguments if isinstance(arguments, JsonObject) else None

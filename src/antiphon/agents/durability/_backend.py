@@ -1,0 +1,254 @@
+"""The backend: each operation of an agent as an effect in the thread of its run.
+
+| operation | in the journal |
+|---|---|
+| a model request | `none`: what it was about, and in the talk what was said and answered |
+| a tool call | what the tool says of itself, `once` unless it says otherwise |
+| a look at what tools or instructions there are, a check of arguments | `none` |
+| giving up a suspended answer | `idempotent` |
+| compacting a history | `none` |
+| whatever else a capability does | `once` |
+| an event for a handler | nothing: events are live |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic_ai.durable_exec import (
+    BoundDurableOperation,
+    DurableOperation,
+    DurableOperationBackend,
+    DurableOperationId,
+    DynamicToolsetCallToolParams,
+    EventStreamHandlerId,
+    JournalOperationNamer,
+    ModelCancelSuspendedResponseId,
+    ModelCompactMessagesId,
+    ModelRequestId,
+    ModelRequestParams,
+    ToolsetCallToolId,
+    ToolsetCallToolParams,
+    ToolsetGetInstructionsId,
+    ToolsetGetToolsId,
+    ToolsetValidateToolArgumentsId,
+    durable_unit_scope,
+)
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.toolsets import ToolsetTool
+from pydantic_ai.toolsets.function import FunctionToolsetTool
+from pydantic_core import to_jsonable_python
+from typing_extensions import override
+
+from antiphon.agents._budget import Limits
+from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
+from antiphon.agents.durability._asked import Asked
+from antiphon.agents.durability._failures import tool_errors, with_known_errors
+from antiphon.agents.durability._prices import price_of
+from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of
+from antiphon.errors import EffectFailedError
+from antiphon.ledger import Ledger
+from antiphon.messages import Json
+from antiphon.runtime import Effects, Run, UnknownOutcomeError
+
+__all__ = ["LedgerBackend", "ToolConfig"]
+
+ParamsT = TypeVar("ParamsT")
+WireT = TypeVar("WireT")
+ResultT = TypeVar("ResultT")
+
+_EFFECTS: dict[type[Any], Effects] = {
+    ModelCancelSuspendedResponseId: "idempotent",
+    ModelCompactMessagesId: "none",
+    ToolsetGetInstructionsId: "none",
+    ToolsetGetToolsId: "none",
+    ToolsetValidateToolArgumentsId: "none",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolConfig:
+    """What is decided about a tool before it is called."""
+
+    effects: Effects
+
+
+class LedgerBackend(DurableOperationBackend[ToolConfig]):
+    """What runs an agent's operations as effects."""
+
+    def __init__(
+        self, agent: str, ledger: Ledger, *, effects: Mapping[str, Effects], reconcile: Reconcile | None, limits: Limits
+    ) -> None:
+        self.agent = agent
+        self.ledger = ledger
+        self.effects = effects
+        self.reconcile = reconcile
+        self.limits = limits
+        self.namer = JournalOperationNamer(agent)
+
+    @override
+    def bind(self, operation: DurableOperation[ParamsT, WireT, ResultT]) -> BoundDurableOperation[ParamsT, WireT, ResultT]:
+        return _Bound(self, operation)
+
+    @override
+    def config_for_tool(
+        self, operation: DurableOperation[ParamsT, WireT, ResultT], *, tool: object | None, tool_name: str
+    ) -> ToolConfig:
+        definition = tool.tool_def if isinstance(tool, ToolsetTool) else None
+        return ToolConfig(effects_of(definition, tool_name, self.effects))
+
+    @override
+    def registrations(self) -> Sequence[Callable[..., object]]:
+        return ()
+
+    async def run_of(self, context: RunContext[Any] | None) -> LedgerRun:
+        """Return the part of the current run that an operation belongs to."""
+        run = current_run()
+        assert run is not None  # noqa: S101 (operations are bound to runs: outside of one nothing comes here)
+        await run.open(self.ledger)
+        if context is None or context.run_id is None:
+            return run
+        return run.of_agent(context.run_id, self.agent)
+
+
+class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
+    """One operation, ready to be done."""
+
+    def __init__(self, backend: LedgerBackend, operation: DurableOperation[ParamsT, WireT, ResultT]) -> None:
+        self._backend = backend
+        self._operation = operation
+
+    @property
+    @override
+    def operation(self) -> DurableOperation[ParamsT, WireT, ResultT]:
+        return self._operation
+
+    @override
+    async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
+        operation = self._operation
+        if isinstance(operation.operation_id, EventStreamHandlerId):
+            return await operation.handler(params)
+        run = await self._backend.run_of(_context_of(params))
+        label = None if operation.invocation_label is None else operation.invocation_label(params)
+        name = self._backend.namer.invocation_name(operation.operation_id, label=label).operation_name
+        if isinstance(params, ModelRequestParams):
+            return await self._ask(run, params, name, cast("ModelRequestId", operation.operation_id))
+        if isinstance(params, ToolsetCallToolParams | DynamicToolsetCallToolParams):
+            return await self._call(run, params, name, config)
+        return await self._do(run, params, name, operation.operation_id)
+
+    async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
+        asked = Asked(run, params, key="model", option=name, model=id.model_id or id.model_name, limits=self._backend.limits)
+
+        async def ask(key: str) -> Json:
+            with effect_scope(CurrentEffect(key, name, "none")):
+                response = await self._handled(cast("ParamsT", params))
+            cost = price_of(response) if isinstance(response, ModelResponse) else None
+            return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
+
+        said = await with_known_errors(asked.perform, ask)
+        return self._operation.result_codec.load(await asked.answer(said))
+
+    async def _call(
+        self, run: LedgerRun, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, name: str, config: object | None
+    ) -> ResultT:
+        is_call = isinstance(self._operation.operation_id, ToolsetCallToolId)
+        effects = _effects(config, params, self._backend.effects) if is_call else "none"
+        call_id = params.ctx.tool_call_id
+        called = Called(
+            run,
+            params.name,
+            cast("dict[str, Json]", to_jsonable_python(params.tool_args, fallback=repr)),
+            key=f"{params.name}:{call_id}" if is_call else f"{params.name}:{call_id}:check",
+            option=name,
+            effects=effects,
+            parent_id=call_id,
+            settle=self._settle,
+            limits=self._backend.limits,
+        )
+
+        async def call(key: str) -> Json:
+            with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), tool_errors():
+                handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
+                return {"returned": cast("Json", self._operation.result_codec.dump(handled))}
+
+        return self._operation.result_codec.load(_as_result(await with_known_errors(called.perform, call, _as_failed)))
+
+    async def _do(self, run: LedgerRun, params: ParamsT, name: str, id: DurableOperationId) -> ResultT:
+        effects = _EFFECTS.get(type(id), "once")
+
+        async def do(key: str) -> Json:
+            with run_scope(run.part(key)):
+                return cast("Json", self._operation.result_codec.dump(await self._handled(params)))
+
+        async def perform(do: Run) -> Any:
+            return await run.effect(name, {}, do, effects=effects)
+
+        return self._operation.result_codec.load(await with_known_errors(perform, do))
+
+    async def _handled(self, params: ParamsT) -> ResultT:
+        with durable_unit_scope():
+            return await self._operation.handler(params)
+
+    async def _settle(self, unsettled: Unsettled) -> Json | NotDone | None:
+        """Ask whoever can find out what became of a call, and return that as the journal has results."""
+        if self._backend.reconcile is None:
+            return None
+        found = await self._backend.reconcile(unsettled)
+        if found is None or isinstance(found, NotDone):
+            return found
+        return cast("Json", to_jsonable_python(found))
+
+
+def _context_of(params: object) -> RunContext[Any] | None:
+    return getattr(params, "ctx", None) or getattr(params, "run_context", None)
+
+
+def _effects(
+    config: object | None, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, given: Mapping[str, Effects]
+) -> Effects:
+    if isinstance(config, ToolConfig):
+        return config.effects
+    tool: ToolDefinition | None = None
+    if isinstance(params, DynamicToolsetCallToolParams):
+        tool = params.tool_def
+    elif params.tool is not None:
+        tool = params.tool.tool_def
+    return effects_of(tool, params.name, given)
+
+
+async def _in_time(
+    params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+    effects: Effects,
+    call: Callable[[Any], Awaitable[ResultT]],
+) -> ResultT:
+    """Call a tool; if it must not be done twice and runs out of its time, nobody knows what became of it."""
+    tool = params.tool if isinstance(params, ToolsetCallToolParams) else None
+    if effects != "once" or not isinstance(tool, FunctionToolsetTool) or tool.timeout is None:
+        return await call(params)
+    untimed = replace(cast("ToolsetCallToolParams", params), tool=replace(tool, timeout=None))
+    try:
+        async with asyncio.timeout(tool.timeout) as limit:
+            return await call(untimed)
+    except TimeoutError as exc:
+        if not limit.expired():
+            raise
+        raise UnknownOutcomeError(f"it took more than {tool.timeout} s") from exc
+
+
+def _as_failed(error: EffectFailedError) -> dict[str, Any]:
+    """Return that a call has failed as the journal has it: the model is told, and the run goes on."""
+    return {"returned": {"kind": "tool_failed", "message": error.reason}}
+
+
+def _as_result(payload: Any) -> Any:
+    """Return the result of a tool call as it was recorded; where a person has said it, as if the tool had."""
+    match payload:
+        case {"returned": recorded}:
+            return recorded
+        case _:
+            return {"kind": "tool_return", "result": payload}

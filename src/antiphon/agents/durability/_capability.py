@@ -1,0 +1,135 @@
+"""`LedgerDurability`: the capability that makes an agent's runs durable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from datetime import datetime
+from typing import Any, ClassVar
+
+from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.agent.abstract import AbstractAgent
+from pydantic_ai.capabilities import AbstractCapability, WrapRunHandler
+from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
+from pydantic_ai.models import Model
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.tools import AgentDepsT, RunContext
+from typing_extensions import override
+
+from antiphon.agents._budget import AgentBudget, Limits
+from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents.durability._backend import LedgerBackend
+from antiphon.agents.durability._prompt import dump
+from antiphon.agents.durability._talk import Talk
+from antiphon.agents.durability._tool import METADATA_KEY, Reconcile
+from antiphon.ledger import Ledger
+from antiphon.messages import Json, current_port
+from antiphon.runtime import Effects
+
+__all__ = ["LedgerDurability"]
+
+
+class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
+    """Has whatever an agent does inside of `ledger_run` written down before it acts, and taken from there the next time.
+
+    Outside of `ledger_run` the agent runs as it does without it.
+    """
+
+    engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
+        engine_name="antiphon",
+        durable_unit_noun="effect",
+        durable_container_noun="ledger run",
+        codec=JSON_CODEC,
+        wrapped_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
+        toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
+        unsupported_runtime_toolset_kinds=frozenset({"function", "mcp", "dynamic"}),
+        tool_config_key=METADATA_KEY,
+    )
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        effects: Mapping[str, Effects] | None = None,
+        reconcile: Reconcile | None = None,
+        budget: AgentBudget | None = None,
+        thread_budget: AgentBudget | None = None,
+        models: Mapping[str, Model] | None = None,
+        event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Make it.
+
+        `effects` says by name what tools do that do not say so themselves, such as those of an MCP server. `reconcile` finds
+        out what became of a call that must not be made twice, where the process died in the middle; without it, or if it
+        cannot say, the call waits for a person. `budget` is what a run may use, with all its agents, `thread_budget` what
+        all runs in a thread may; what goes beyond is refused with `BudgetExceededError`. `name` is what the journal calls
+        the agent, if not by its own name.
+        """
+        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        self._ledger = ledger
+        self._effects: Mapping[str, Effects] = dict(effects or {})
+        self._reconcile = reconcile
+        self._limits = Limits(budget or AgentBudget(), thread_budget or AgentBudget())
+
+    @override
+    def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
+        if self.name or agent.name:
+            return super().for_agent(agent)
+        named = copy(self)
+        named.name = "agent"
+        return named.for_agent(agent)
+
+    @property
+    @override
+    def in_durable_context(self) -> bool:
+        return current_run() is not None
+
+    @override
+    def get_durable_operation_backend(self) -> LedgerBackend:
+        return LedgerBackend(self.name, self._ledger, effects=self._effects, reconcile=self._reconcile, limits=self._limits)
+
+    # ------------------------------------------------------------ a run of the agent
+
+    @override
+    def get_default_run_id(self) -> str | None:
+        run = current_run()
+        return None if run is None else run.next_agent(self.name)
+
+    @override
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        run = current_run()
+        return None if run is None else run.thread_id
+
+    @override
+    async def get_run_start_time(self, run_id: str) -> datetime | None:
+        run = current_run()
+        if run is None:
+            return None
+        await run.open(self._ledger)
+
+        async def now(key: str) -> Json:
+            return current_port().now().isoformat()
+
+        began = await run.of_agent(run_id, self.name).effect("start", {}, now, effects="none")
+        return datetime.fromisoformat(began)
+
+    @override
+    async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        run = current_run()
+        if run is None:
+            return await handler()
+        await run.open(self._ledger)
+        result = await handler()
+        if ctx.run_id is not None:
+            await _say_rest(run.of_agent(ctx.run_id, self.name), result)
+        return result
+
+
+async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
+    """Say what no model was told any more, such as that the last tool call was the answer."""
+    talk = Talk.of(run)
+    await talk.read(run)
+    rest = talk.unsaid(dump(result.all_messages()), f"{run.course.invocation_id}@end", run.agent or "agent")
+    if rest:
+        await run.journal.write(run.thread_id, rest, allow_foreign=True)

@@ -1,0 +1,159 @@
+"""Talk: what was said to models and by them, as messages of the thread, each once however often it is sent.
+
+A prompt is a whole history, and the next one is the same and a bit more. Each message of it is known by a mark, which
+stands in the thread beside the first of the rows that say it; what has no row yet is said before the request is begun.
+An answer is said when it is there. Instructions are said where they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, cast
+
+from antiphon.agents._budget import Kind, Limits, Spending
+from antiphon.agents.durability._prompt import unit_marks
+from antiphon.dialects import decode, encode
+from antiphon.messages import Conversation, JsonObject, Message, TextPart, current_port
+
+if TYPE_CHECKING:
+    from antiphon.agents._run import LedgerRun
+
+__all__ = ["OWN", "Talk", "restore", "restore_unit", "say"]
+
+OWN = "antiphon"
+_DIALECT = "pydantic-ai"
+_MARK = "unit"
+
+
+class Talk:
+    """What the thread of a run has of the talk with models."""
+
+    def __init__(self) -> None:
+        self._marks: set[str] = set()
+        self._instructions: str | None = None
+        self._is_read = False
+        self.seq = 0
+        """How long the thread is, as far as is known."""
+        self.spending = Spending()
+
+    @classmethod
+    def of(cls, run: LedgerRun) -> Talk:
+        """Return the one of a run and all its parts."""
+        return run.opened.share(cls)
+
+    async def read(self, run: LedgerRun) -> None:
+        """Read what the thread has; only the first time."""
+        if self._is_read:
+            return
+        self._is_read = True
+        self.spending.run.began = run.opened.began
+        async for record in run.ledger.read(run.thread_id):
+            self.seq = record.seq
+            self.spending.thread.began = self.spending.thread.began or record.recorded_at
+            self.spending.heard(record.message, run.opened.root)
+            if record.message.lane == "talk":
+                self._heard(record.message)
+
+    async def spend(self, run: LedgerRun, limits: Limits, kind: Kind, where: str) -> None:
+        """Count something that is about to be begun, unless a budget is used up.
+
+        Raises:
+            BudgetExceededError: one is.
+        """
+        await self.read(run)
+        self.spending.check(limits, kind, depth=run.depth, now=current_port().now(), where=where)
+        self.spending.begin(kind)
+
+    def _heard(self, message: Message) -> None:
+        own, notes = message.metadata.get(OWN), message.metadata.get(_DIALECT)
+        if isinstance(own, JsonObject) and isinstance(mark := own.get(_MARK), str):
+            self._marks.add(mark)
+        match notes.get("instructions") if isinstance(notes, JsonObject) else None:
+            case "here":
+                self._instructions = "".join(part.text for part in message.parts if isinstance(part, TextPart))
+            case "none":
+                self._instructions = None
+            case _:
+                pass
+
+    def unsaid(
+        self, units: Sequence[dict[str, Any]], id: str, agent: str, *, marks: Sequence[str] | None = None
+    ) -> list[Message]:
+        """Return what a prompt says that the thread has not, as messages that are to be said now."""
+        messages: list[Message] = []
+        for unit, mark in zip(units, marks or unit_marks(units), strict=True):
+            if mark not in self._marks:
+                self._marks.add(mark)
+                messages += self._said(unit, mark, agent)
+        return [_placed(message, f"{id}@said{number}", id) for number, message in enumerate(messages, 1)]
+
+    def answered(self, unit: dict[str, Any], messages: Sequence[Message], id: str, agent: str) -> list[Message]:
+        """Return an answer as messages that are to be said now."""
+        (mark,) = unit_marks([unit])
+        self._marks.add(mark)
+        first, *others = messages
+        marked = [_marked(first, mark), *others]
+        self.spending.pay(first.usage)
+        return [_placed(_by(message, agent), f"{id}@answer{number}", id) for number, message in enumerate(marked, 1)]
+
+    def _said(self, unit: dict[str, Any], mark: str, agent: str) -> list[Message]:
+        held = self._instructions
+        if unit["kind"] == "request":
+            self._instructions = unit.get("instructions") or None
+        before = [] if held is None else [_instructing(held)]
+        messages = list(decode([*before, _without_conversation(unit)], _DIALECT))[len(before) :]
+        return [_marked(_by(messages[0], agent), mark), *(_by(message, agent) for message in messages[1:])]
+
+
+def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
+    """Return an answer as messages, with what it cost."""
+    first, *others = decode([_without_conversation(unit)], _DIALECT)
+    if cost is not None and first.usage is not None:
+        first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": cost})})
+    return [first, *others]
+
+
+def restore(messages: Iterable[Message], *, is_priced: bool) -> dict[str, Any]:
+    """Return the answer that messages say, as it was."""
+    plain = [_plain(message) for message in messages]
+    if is_priced and (usage := plain[0].usage) is not None:
+        plain[0] = plain[0].model_copy(update={"usage": usage.model_copy(update={"cost": None})})
+    return restore_unit(plain)
+
+
+def restore_unit(messages: Iterable[Message]) -> dict[str, Any]:
+    """Return the request or the answer that messages say, but for the conversation; empty if they are not one."""
+    value = cast("list[dict[str, Any]]", encode(Conversation(map(_plain, messages)), _DIALECT).value)
+    return value[0] if len(value) == 1 else {}
+
+
+def _plain(message: Message) -> Message:
+    """Return a message of the thread as it was before it was one."""
+    own: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
+    if message.role_hint_for_llm == "assistant":
+        own["policy"] = "assistant"
+    return message.model_copy(update=own)
+
+
+def _instructing(words: str) -> dict[str, Any]:
+    """Return a request that says nothing but instructions, which is one message."""
+    return {"kind": "request", "parts": [], "instructions": words}
+
+
+def _without_conversation(unit: dict[str, Any]) -> dict[str, Any]:
+    """The conversation is the thread; whoever restores it knows which."""
+    return {**unit, "conversation_id": None}
+
+
+def _by(message: Message, agent: str) -> Message:
+    return message.model_copy(update={"policy": agent}) if message.role_hint_for_llm == "assistant" else message
+
+
+def _marked(message: Message, mark: str) -> Message:
+    return message.model_copy(update={"metadata": {**message.metadata, OWN: {_MARK: mark}}})
+
+
+def _placed(message: Message, id: str, effect: str) -> Message:
+    turn = {} if message.turn_id is None else {"turn_id": effect}
+    return message.model_copy(update={"id": id, "thread_id": None, "parent_id": effect, "correlation_id": effect, **turn})

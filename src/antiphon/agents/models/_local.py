@@ -1,0 +1,164 @@
+"""LocalModel: a real language model on this machine, through the same client that speaks to OpenAI.
+
+It is small, so it is helped. Of its own accord it never calls a tool, and its server holds it either to tools or to the schema
+of an answer, not to both. So an answer has two steps: after the user has spoken it must call one of the tools, if there are
+any; once a tool has answered, it must answer itself, in the form that is wanted. Whoever says otherwise by `tool_choice` is
+obeyed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, cast
+
+from anyio import to_thread
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ModelConnectionError
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings, merge_model_settings
+from typing_extensions import override
+
+from antiphon.agents.models._local_schema import BoundedSchema
+from antiphon.agents.models._local_server import CONTEXT, MODEL_NAME, Endpoint, LocalServer, shared_server
+
+__all__ = ["LocalModel"]
+
+_NOWHERE = Endpoint("http://127.0.0.1:9", "none")
+"""Until there is a server; nothing is sent there."""
+_TRIES = 2
+"""A request whose server has died under it is made once more, to the next one."""
+_SETTINGS = ModelSettings(temperature=0, max_tokens=512, timeout=300, max_retries=0)
+_EACH_ITS_OWN = {"Connection": "close"}
+"""A connection that is kept would be left open by whoever does not enter the model; to this machine, another costs nothing."""
+_PROFILE = OpenAIModelProfile(
+    context_window=CONTEXT,
+    default_structured_output_mode="native",
+    json_schema_transformer=BoundedSchema,
+    openai_chat_supports_max_completion_tokens=False,
+    openai_supports_strict_tool_definition=False,
+    supports_forced_tool_choice=True,
+    supports_json_object_output=True,
+    supports_json_schema_output=True,
+)
+
+
+class _LocalProvider(OpenAIProvider):
+    """Speaks as OpenAI does, and is not taken for it: not in what is recorded, and not where prices are looked up."""
+
+    @property
+    @override
+    def name(self) -> str:
+        return "local"
+
+
+class LocalModel(WrapperModel):
+    """A small language model in a server process that is started, watched and stopped for you."""
+
+    def __init__(self, *, settings: ModelSettings | None = None, server: LocalServer | None = None) -> None:
+        self._chosen = merge_model_settings(_SETTINGS, settings)
+        super().__init__(_client(_NOWHERE, self._chosen))
+        self.server = server or shared_server()
+        """The process that the model runs in, shared by all local models of this one."""
+        self._endpoint = _NOWHERE
+        self._entered: list[Model] = []
+
+    @override
+    async def __aenter__(self) -> Self:
+        await self._connect()
+        self._entered.append(self.wrapped)  # which may be another by the time that it is left
+        await self.wrapped.__aenter__()
+        return self
+
+    @override
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool | None:
+        return await self._entered.pop().__aexit__(exc_type, exc_val, exc_tb)
+
+    @override
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        settings, parameters = _step(messages, model_settings, model_request_parameters)
+        for left in reversed(range(_TRIES)):
+            await self._connect()
+            try:
+                answer = await self.wrapped.request(messages, settings, parameters)
+            except ModelConnectionError:
+                if not left or not await to_thread.run_sync(self.server.is_gone):
+                    raise
+            else:
+                self.server.answered()
+                return answer
+        raise AssertionError("the last try returns or raises")
+
+    @override
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        settings, parameters = _step(messages, model_settings, model_request_parameters)
+        await self._connect()
+        async with self.wrapped.request_stream(messages, settings, parameters, run_context) as stream:
+            yield stream
+        self.server.answered()
+
+    async def _connect(self) -> None:
+        """See to it that there is a server, and that it is the one that is spoken to."""
+        found = self.server.endpoint
+        if found is None:
+            found = await to_thread.run_sync(self.server.ensure)
+        if found != self._endpoint:
+            self._endpoint = found
+            self.wrapped = _client(found, self._chosen)
+
+
+def _client(endpoint: Endpoint, settings: ModelSettings | None) -> OpenAIChatModel:
+    provider = _LocalProvider(base_url=f"{endpoint.url}/v1", api_key=endpoint.key)
+    return OpenAIChatModel(MODEL_NAME, provider=provider, profile=_PROFILE, settings=settings)
+
+
+def _step(
+    messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
+) -> tuple[ModelSettings, ModelRequestParameters]:
+    """Return a request that asks either for tools or for an answer."""
+    given: dict[str, Any] = {**(settings or {})}
+    choice = given.pop("tool_choice", None)
+    given["extra_headers"] = {**given.get("extra_headers", {}), **_EACH_ITS_OWN}
+    asked = cast("ModelSettings", given)
+    tools = parameters.function_tools
+    if isinstance(choice, list):
+        tools = [tool for tool in tools if tool.name in choice]
+    is_forced = choice == "required" or isinstance(choice, list)
+    if tools and choice != "none" and (is_forced or not _has_used_tools(messages)):
+        only_tools = replace(
+            parameters, function_tools=tools, output_tools=[], output_object=None, output_mode="text", allow_text_output=False
+        )
+        return asked, only_tools
+    return asked, replace(parameters, function_tools=[])
+
+
+def _has_used_tools(messages: Sequence[ModelMessage]) -> bool:
+    """Whether a tool has answered since the user last spoke."""
+    for message in reversed(messages):
+        for part in reversed(message.parts if isinstance(message, ModelRequest) else ()):
+            if isinstance(part, ToolReturnPart) and part.outcome != "retried":
+                return True
+            if isinstance(part, UserPromptPart):
+                return False
+    return False

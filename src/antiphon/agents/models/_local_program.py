@@ -1,0 +1,71 @@
+"""The server of the local model: a program of its own, which is gone as soon as whoever started it is.
+
+It is run by its path and imports nothing of antiphon, so that it starts quickly. What it needs to know comes as a line of JSON
+on its input (a key on a command line could be read by everybody on the machine); its address goes out as a line.
+"""
+
+import json
+import os
+import select
+import threading
+from importlib import import_module
+from typing import Any
+
+__all__ = ["main"]
+
+_xllamacpp: Any = import_module("xllamacpp")  # it has no types
+_LOOK_AGAIN = 1.0
+"""Seconds between looks at who the parent is: its end of the pipe may live on in a process that it forked."""
+
+
+def _leave_with(parent: int) -> None:
+    """End the process when its input is closed, or its parent has become another."""
+    while os.getppid() == parent:
+        readable, _, _ = select.select([0], [], [], _LOOK_AGAIN)
+        if readable and not os.read(0, 1):
+            break
+    os._exit(0)  # an orderly end takes a second, and there is nothing to put in order
+
+
+def _line() -> bytes:
+    """Read up to the end of the line and not a byte further: the rest of the input is watched without a buffer."""
+    text = b""
+    while not text.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            os._exit(0)
+        text += byte
+    return text
+
+
+def _parameters(wanted: dict[str, Any]) -> Any:
+    chosen = _xllamacpp.CommonParams()
+    chosen.model.path = wanted["weights"]
+    chosen.model_alias = {wanted["name"]}
+    chosen.hostname = "127.0.0.1"
+    chosen.port = 0  # any that is free
+    chosen.api_keys = [wanted["key"]]
+    chosen.webui = chosen.endpoint_slots = False
+    chosen.n_parallel = wanted["slots"]
+    chosen.n_ctx = wanted["slots"] * wanted["context"]
+    chosen.cpuparams.n_threads = chosen.cpuparams_batch.n_threads = 1  # threads that spin on busy cores are far slower
+    chosen.sampling.temp = 0  # the same answer every time
+    chosen.chat_template = wanted["template"]  # the model's own knows no tools
+    chosen.use_jinja = True
+    chosen.warmup = False
+    return chosen
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    parent = os.getppid()
+    wanted = json.loads(_line())
+    watch = threading.Thread(target=_leave_with, args=(parent,))
+    watch.start()  # before the model is read, which takes half a second
+    server = _xllamacpp.Server(_parameters(wanted))
+    print(server.listening_address, flush=True)  # noqa: T201
+    watch.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""LocalServer: the local model's server process, started when it is first needed, started again when it has died, and
+stopped with this one.
+
+A server belongs to the process that started it. It listens on the loopback address only, on a port of its own choice, and
+answers whoever knows its key, which is made for it and told to nobody else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets  # noqa: TID251 (a key must be secret, whatever port a test or a replay brings)
+import subprocess
+import sys
+import threading
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
+
+from antiphon.agents.models._errors import LocalServerError, MissingExtraError
+from antiphon.agents.models._weights import find_weights
+
+__all__ = ["CONTEXT", "MODEL_NAME", "Endpoint", "LocalServer", "check_packages", "shared_server"]
+
+MODEL_NAME = "smollm2-135m-instruct"
+CONTEXT = 2048
+"""Tokens of a conversation, question and answer together."""
+SLOTS = 4
+"""Requests that are worked on at the same time; more of them wait."""
+
+_HERE = Path(__file__).parent
+_PROGRAM = _HERE / "_local_program.py"
+_PATIENCE = 60.0
+"""Seconds that a start may take; half a second is usual."""
+_GRACE = 5.0
+"""Seconds that an end may take; it takes none."""
+_DYING = 2.0
+"""Seconds between the end of a process's connections and its own."""
+_MOST_STARTS = 3
+"""Starts without an answer between them; after that something is wrong that one more will not mend."""
+
+
+class Endpoint(NamedTuple):
+    """Where a server is, and how to be let in."""
+
+    url: str
+    key: str
+
+
+class LocalServer:
+    """One server process, and what is needed to have another in its place. Safe to be used from several threads."""
+
+    def __init__(self, command: tuple[str, ...] = (sys.executable, "-P", str(_PROGRAM))) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._endpoint: Endpoint | None = None
+        self._starts = 0
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the server is; None if it is not running."""
+        return self._endpoint if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server; None if it is not running."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    def ensure(self) -> Endpoint:
+        """Return where the server is, after it was started if it is not running. Blocks: call it in a thread.
+
+        Raises:
+            LocalServerError: it does not start, or has died several times without an answer.
+            MissingExtraError: the package that serves the model is not installed.
+            WeightsError: there is no model to serve.
+        """
+        with self._lock:
+            found = self.endpoint
+            if found is None:
+                self._clear()
+                found = self._endpoint = self._start()
+            return found
+
+    def is_gone(self) -> bool:
+        """Whether the server has died. A connection may break a moment before its process is gone, so this waits a little."""
+        process = self._process
+        if process is None:
+            return True
+        try:
+            process.wait(_DYING)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def answered(self) -> None:
+        """Note that the server has done its work, so that a later death is a first one."""
+        self._starts = 0
+
+    def stop(self) -> None:
+        """End the server, if it is running. The next request starts another."""
+        with self._lock:
+            self._clear()
+            self._starts = 0
+
+    def _start(self) -> Endpoint:
+        check_packages()
+        if self._starts >= _MOST_STARTS:
+            self._starts = 0  # whoever tries again later, may
+            raise LocalServerError(f"its server has died {_MOST_STARTS} times without an answer; {self._words()}", "local")
+        self._starts += 1
+        weights = find_weights()
+        key = secrets.token_urlsafe(32)
+        self._log = TemporaryFile(prefix="antiphon-local-")  # noqa: SIM115 (as long as the process)
+        self._process = subprocess.Popen(  # noqa: S603 (ours)
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # an interrupt from the keyboard is ours to deal with
+        )
+        url = self._greet(self._process, _wanted(weights, key))
+        if not url:
+            words = self._words()
+            self._clear()
+            raise LocalServerError(f"its server did not start; {words}", "local")
+        return Endpoint(url, key)
+
+    def _greet(self, process: subprocess.Popen[bytes], wanted: bytes) -> str:
+        """Tell a server what to serve, and return its address; nothing, if it has died or taken too long."""
+        assert process.stdin is not None and process.stdout is not None  # noqa: PT018, S101 (both are pipes)
+        too_late = threading.Timer(_PATIENCE, process.kill)
+        too_late.start()
+        try:
+            process.stdin.write(wanted)
+            process.stdin.flush()
+            return process.stdout.readline().decode().strip()
+        except BrokenPipeError:
+            return ""
+        finally:
+            too_late.cancel()
+
+    def _words(self) -> str:
+        """Return the last that the server has said."""
+        if self._log is None:
+            return "it left no word"
+        self._log.seek(0)
+        last = self._log.read().decode(errors="replace").strip().splitlines()[-3:]
+        return "its last words: " + " / ".join(last) if last else "it left no word"
+
+    def _clear(self) -> None:
+        process, log = self._process, self._log
+        self._process = self._log = self._endpoint = None
+        if process is not None:
+            _end(process)
+        if log is not None:
+            log.close()
+
+    def forget(self) -> None:
+        """Let go of a server without touching it: it belongs to the process that this one was forked from."""
+        LocalServer.__init__(self, self._command)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()  # which the server takes for its end
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _wanted(weights: Path, key: str) -> bytes:
+    template = (_HERE / "local_template.jinja").read_text()
+    wanted = {"weights": str(weights), "name": MODEL_NAME, "key": key, "template": template}
+    return json.dumps({**wanted, "slots": SLOTS, "context": CONTEXT}).encode() + b"\n"
+
+
+def check_packages() -> None:
+    """Say what to install if what the local model needs is not there.
+
+    Raises:
+        MissingExtraError: a package is missing.
+    """
+    missing = [name for name in ("openai", "xllamacpp") if find_spec(name) is None]
+    if missing:
+        install = 'pip install "antiphon[local]"'
+        raise MissingExtraError(f"it needs {' and '.join(missing)}: {install}", "local", install)
+
+
+@cache
+def shared_server() -> LocalServer:
+    """Return the one server of this process."""
+    server = LocalServer()
+    atexit.register(server.stop)
+    os.register_at_fork(after_in_child=server.forget)
+    return server

@@ -1,0 +1,108 @@
+"""`model`: from a name to a model, and from what goes wrong on the way to what can be done about it."""
+
+from __future__ import annotations
+
+import os
+import re
+from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic_ai.models import Model, infer_model, known_model_names, parse_model_id
+from pydantic_ai.providers import infer_provider_class
+
+from antiphon.agents._config import read_config
+from antiphon.agents.models._errors import MissingExtraError, MissingKeyError, UnknownModelError
+from antiphon.agents.models._local_server import check_packages
+from antiphon.agents.models._script import Script, load_script
+from antiphon.agents.models._scripted import ScriptedModel
+from antiphon.agents.models._weights import locate_weights
+
+__all__ = ["VARIABLE", "model"]
+
+VARIABLE = "ANTIPHON_MODEL"
+_OWN = ("scripted", "local")
+_KEYLESS = "`scripted` and `local` need no key"
+_IN_MESSAGE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
+"""How Pydantic AI writes an environment variable into an error."""
+_EXTRA = re.compile(r"pydantic-ai-slim\[[\w,-]+\]")
+
+
+def model(name: Model | str | None = None, *, script: Script | Path | str | None = None) -> Model:
+    """Return the model of a name: `scripted`, `local`, or a provider's, as Pydantic AI names it (`openai:gpt-4o`).
+
+    `scripted:turns.toml` is a scripted model with the script in that file; `script` gives one, or its file, directly. Without
+    a name it is the one in the environment variable ANTIPHON_MODEL, else the one in `antiphon.toml`. A model stays as it is.
+
+    Raises:
+        ConfigError: `antiphon.toml` was needed, and is wrong.
+        MissingExtraError: a package is not installed.
+        MissingKeyError: the provider's key is not set.
+        ScriptError: the script is wrong.
+        UnknownModelError: nobody knows the name, or none is given.
+        WeightsError: the local model is not installed.
+    """
+    if isinstance(name, Model):
+        return name
+    chosen = name or ("scripted" if script else os.environ.get(VARIABLE) or read_config().model or "")
+    kind, _, rest = chosen.partition(":")
+    if kind == "scripted":
+        return ScriptedModel(_script(script or rest))
+    if script:
+        raise ValueError(f"a script is for the model 'scripted', not for {chosen!r}")
+    if not chosen:
+        hint = f"name one, set {VARIABLE}, or write `model = ...` into antiphon.toml; {_KEYLESS}"
+        raise UnknownModelError(hint, chosen, _OWN)
+    return _local() if chosen == "local" else _of_provider(chosen)
+
+
+def _script(given: Script | Path | str) -> Script | None:
+    if isinstance(given, Script):
+        return given
+    return load_script(given) if given else None
+
+
+def _local() -> Model:
+    check_packages()
+    locate_weights()
+    from antiphon.agents.models._local import LocalModel  # noqa: PLC0415 (an extra)
+
+    return LocalModel()
+
+
+def _of_provider(name: str) -> Model:
+    provider, _ = parse_model_id(name)
+    if name != "test" and not _is_provider(provider, name):
+        raise _unknown(name)
+    try:
+        return infer_model(name)
+    except ImportError as exc:
+        raise _missing_package(name, exc) from exc
+    except Exception as exc:  # whatever a client raises while it is set up is about being let in
+        raise _missing_key(name, exc) from exc
+
+
+def _is_provider(provider: str | None, name: str) -> bool:
+    try:
+        return provider is not None and bool(infer_provider_class(provider))
+    except ValueError:
+        return False
+    except ImportError as exc:
+        raise _missing_package(name, exc) from exc
+
+
+def _unknown(name: str) -> UnknownModelError:
+    nearest = tuple(get_close_matches(name, (*_OWN, *known_model_names()), n=3))
+    hint = f"perhaps {' or '.join(map(repr, nearest))}" if nearest else "a name is PROVIDER:MODEL, such as 'openai:gpt-4o'"
+    return UnknownModelError(f"nobody knows it; {hint}; {_KEYLESS}", name, nearest)
+
+
+def _missing_key(name: str, exc: Exception) -> MissingKeyError:
+    variables = tuple(dict.fromkeys(_IN_MESSAGE.findall(str(exc))))
+    wanted = f"set {' or '.join(variables)}" if variables else str(exc)
+    return MissingKeyError(f"its provider lets nobody in without a key: {wanted}; {_KEYLESS}", name, variables)
+
+
+def _missing_package(name: str, exc: ImportError) -> MissingExtraError:
+    extra = _EXTRA.search(str(exc))
+    install = f'pip install "{extra[0]}"' if extra else "pip install pydantic-ai"
+    return MissingExtraError(f"its provider's client is not installed: {install}", name, install)

@@ -1,0 +1,255 @@
+"""Approvals: a person's word for one exact call, asked for and given in the ledger.
+
+The question is a call `APPROVE` in the thread, open until somebody answers, so it outlives every process. Its id is made
+of the digest of the call: the same call finds its question again, and another one (other arguments, another agent, thread
+or invocation) has another question. The answer is its result, posted under the name of whoever gives it; a call has one
+result, so nobody can answer twice. It is looked at again at the moment when the tool is started: is it an answer to this
+digest, by somebody who may give it, and not too late?
+
+What counts is the row that the ledger has from a person. A text that says it was approved is a text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from antiphon.agents.toolkit._errors import APPROVAL_EXPIRED
+from antiphon.agents.toolkit._names import check_agent
+from antiphon.errors import AppendRefusedError
+from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.messages import (
+    RESERVED_POLICIES,
+    RUNTIME_POLICY,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    current_port,
+    thaw,
+)
+
+__all__ = [
+    "APPROVE",
+    "Approval",
+    "Standing",
+    "answer",
+    "approval_id",
+    "find_approval",
+    "pending_approvals",
+    "wait_for_answer",
+]
+
+APPROVE: Final = "APPROVE"
+_OWN: Final = "antiphon"
+_ID_LENGTH: Final = 16
+
+Standing: TypeAlias = Literal["open", "approved", "denied", "expired"]
+
+
+def approval_id(digest: str) -> str:
+    """Return the id of the question about a call."""
+    return f"approval-{digest[:_ID_LENGTH]}"
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A question to a person, and the answer if there is one."""
+
+    id: str
+    thread_id: str
+    agent: str
+    tool: str
+    arguments: Mapping[str, Any]
+    """As they are shown: without what is sensitive."""
+    digest: str
+    """Of the exact call."""
+    reason: str
+    """Why a person is asked."""
+    expires_at: datetime
+    approvers: tuple[str, ...] = ()
+    """Who may answer; empty: whoever can write to the ledger."""
+    message_id: str = ""
+    answer: Message | None = None
+
+    # ------------------------------------------------------------ as rows
+
+    def question(self) -> Message:
+        """Return it as the row that asks."""
+        asked: dict[str, Any] = {
+            "agent": self.agent,
+            "tool": self.tool,
+            "arguments": dict(self.arguments),
+            "digest": self.digest,
+            "reason": self.reason,
+            "expires_at": self.expires_at.isoformat(),
+            "approvers": list(self.approvers),
+        }
+        payload = OptionCallPayload(invocation_id=self.id, option_name=APPROVE, arguments=asked)
+        return Message(policy=RUNTIME_POLICY, payload=payload, lane="control")
+
+    def expiry(self) -> Message:
+        """Return the row that closes it, because nobody has answered in time."""
+        payload = OptionResultPayload(
+            invocation_id=self.id,
+            option_name=APPROVE,
+            is_error=True,
+            error_type=APPROVAL_EXPIRED,
+            error_message=f"nobody has answered until {self.expires_at.isoformat()}",
+            retryable=False,
+        )
+        return Message(policy=RUNTIME_POLICY, payload=payload, lane="control", in_reply_to=self.message_id)
+
+    @classmethod
+    def of(cls, rows: tuple[Record, ...], thread_id: str) -> Approval | None:
+        """Return what the rows of an invocation say; None: they are no question of ours."""
+        asked = next((row.message for row in rows if _is_question(row.message)), None)
+        if asked is None or not isinstance(asked.payload, OptionCallPayload):
+            return None
+        said = thaw(asked.payload.arguments)
+        said["expires_at"] = datetime.fromisoformat(said["expires_at"])
+        said["approvers"] = tuple(said["approvers"])
+        given = next((row.message for row in rows if row.message.kind == "option_result"), None)
+        return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, answer=given, **said)
+
+    # ------------------------------------------------------------ what it amounts to
+
+    def standing(self, digest: str) -> Standing:
+        """Return what the answer means for a call with this digest. Whatever is not clearly a yes is none."""
+        if self.answer is None:
+            return "open"
+        if self.answer.policy == RUNTIME_POLICY:
+            return "expired"
+        said = _said(self.answer)
+        is_theirs = said.get("digest") == digest == self.digest and self.refusal(self.answer.policy) is None
+        is_yes = said.get("approved") is True and _is_signed(self.answer, self.message_id)
+        return "approved" if is_theirs and is_yes else "denied"
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether it counts no more, whatever was answered."""
+        return now >= self.expires_at
+
+    @property
+    def words(self) -> str:
+        """Who answered, and why, for whoever called."""
+        if self.answer is None:
+            return "nobody has answered"
+        reason = _said(self.answer).get("reason")
+        return f"{self.answer.policy!r} said no" + (f": {reason}" if reason else "")
+
+    def refusal(self, principal: str) -> str | None:
+        """Return why somebody may not answer; None if they may."""
+        if principal in RESERVED_POLICIES or principal == self.agent:
+            return f"{principal!r} cannot approve: it is the machine, or the agent that wants it"
+        if self.approvers and principal not in self.approvers:
+            return f"{principal!r} may not answer; {', '.join(self.approvers)} may"
+        return None
+
+
+def _is_question(message: Message) -> bool:
+    payload = message.payload
+    is_call = isinstance(payload, OptionCallPayload) and payload.option_name == APPROVE
+    return is_call and message.lane == "control" and message.policy == RUNTIME_POLICY
+
+
+def _is_signed(message: Message, question: str) -> bool:
+    """Whether it is as `answer` posts it: on the control lane, to this question, with a mark that comes from nowhere else."""
+    own = message.metadata.get(_OWN)
+    is_marked = isinstance(own, JsonObject) and own.get("principal") == message.policy
+    return is_marked and message.in_reply_to == question and message.lane == "control"
+
+
+def _said(answer: Message) -> dict[str, Any]:
+    payload = answer.payload
+    said = payload.result if isinstance(payload, OptionResultPayload) else None
+    return thaw(said) if isinstance(said, JsonObject) else {}
+
+
+async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
+    """Return the question of an id, with its answer; None: there is none."""
+    rows = await ledger.by_invocation(id, thread_id=thread_id)
+    where = rows[0].message.thread_id if rows else None
+    return None if where is None else Approval.of(rows, where)
+
+
+async def pending_approvals(ledger: Ledger) -> tuple[Approval, ...]:
+    """Return every question that waits for an answer, in all threads, oldest thread first."""
+    found: list[Approval] = []
+    async for thread_id in _open_threads(ledger):
+        asked = [Approval.of((row,), thread_id) for row in await ledger.open_calls(thread_id)]
+        found += [approval for approval in asked if approval is not None]
+    return tuple(found)
+
+
+async def _open_threads(ledger: Ledger) -> AsyncIterator[str]:
+    page = await ledger.threads(order="created_at")
+    while True:
+        for thread in page.threads:
+            if thread.open_calls:
+                yield thread.thread_id
+        if page.next is None:
+            return
+        page = await ledger.threads(order="created_at", page=page.next)
+
+
+async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, reason: str | None = None) -> Approval:
+    """Answer a question, under a name.
+
+    Raises:
+        ValueError: there is no such question, it was answered, it is too late, or it is not for this person to answer.
+        LedgerError: it could not be written down.
+    """
+    check_agent(principal)
+    asked = await find_approval(ledger, id)
+    if asked is None:
+        raise ValueError(f"nobody asks for an approval {id!r}")
+    if (refusal := asked.refusal(principal)) is not None:
+        raise ValueError(refusal)
+    if asked.is_late(current_port().now()):
+        raise ValueError(f"{id!r} was to be answered until {asked.expires_at.isoformat()}")
+    try:
+        await ledger.post(asked.thread_id, _answer_row(asked, principal, approved, reason))
+    except AppendRefusedError:
+        raise ValueError(f"{id!r} is answered already") from None
+    return asked
+
+
+def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | None) -> Message:
+    said: dict[str, Any] = {"approved": approved, "digest": asked.digest}
+    if reason is not None:
+        said["reason"] = reason
+    return Message(
+        policy=principal,
+        payload=OptionResultPayload(invocation_id=asked.id, option_name=APPROVE, result=said),
+        to=(RUNTIME_POLICY,),
+        lane="control",
+        in_reply_to=asked.message_id,
+        created_at=current_port().now(),
+        metadata={_OWN: {"principal": principal}},
+    )
+
+
+async def wait_for_answer(ledger: Ledger, asked: Approval, seconds: float | None) -> bool:
+    """Wait for an answer, for so long (None: as long as it is good for), and say whether there is more to learn now."""
+    horizon = await ledger.horizon()
+    if len(await ledger.by_invocation(asked.id, thread_id=asked.thread_id)) > 1:
+        return True
+    left = max(0.0, (asked.expires_at - current_port().now()).total_seconds())
+    try:
+        async with asyncio.timeout(left if seconds is None else min(left, seconds)):
+            await _next_row(ledger, asked, horizon)
+    except TimeoutError:
+        return asked.is_late(current_port().now())
+    return True
+
+
+async def _next_row(ledger: Ledger, asked: Approval, after: str) -> None:
+    tail = cast("AsyncGenerator[Tailed]", ledger.tail(after, thread_id=asked.thread_id))
+    async with aclosing(tail) as news:
+        async for tailed in news:
+            if tailed.record.message.invocation_id == asked.id:
+                return

@@ -1,0 +1,67 @@
+"""Why a call came to nothing, as it is told to whoever called, and the codes of it.
+
+| code | the tool was started | it means |
+|---|---|---|
+| `UNKNOWN_TOOL` | no | there is none of this name |
+| `PERMISSION_DENIED` | no | nobody has granted this call |
+| `INVALID_ARGUMENTS` | no | the arguments are not what the tool takes |
+| `APPROVAL_DENIED` | no | a person said no |
+| `APPROVAL_EXPIRED` | no | nobody said yes in time |
+| `APPROVAL_REQUIRED` | no | a person must say yes, and there is no run in which one could be asked |
+| `TOOL_FAILED` | yes | it raised |
+| `TIMEOUT` | yes | it took too long, and was given up |
+| `RESULT_TOO_LARGE` | yes | it has done what it does, and returned too much |
+| `RESULT_INVALID` | yes | it has done what it does, and returned what is no JSON |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from antiphon.messages import Json
+
+__all__ = [
+    "APPROVAL_DENIED",
+    "APPROVAL_EXPIRED",
+    "APPROVAL_REQUIRED",
+    "INVALID_ARGUMENTS",
+    "PERMISSION_DENIED",
+    "RESULT_INVALID",
+    "RESULT_TOO_LARGE",
+    "TIMEOUT",
+    "TOOL_FAILED",
+    "UNKNOWN_TOOL",
+    "InvalidArguments",
+    "ToolRefusal",
+]
+
+UNKNOWN_TOOL: Final = "UNKNOWN_TOOL"
+PERMISSION_DENIED: Final = "PERMISSION_DENIED"
+INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
+APPROVAL_DENIED: Final = "APPROVAL_DENIED"
+APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
+APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
+TOOL_FAILED: Final = "TOOL_FAILED"
+TIMEOUT: Final = "TIMEOUT"
+RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
+RESULT_INVALID: Final = "RESULT_INVALID"
+
+
+class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever called, never seen outside)
+    """What is told instead of a result."""
+
+    def __init__(self, code: str, reason: str, *, details: Json = None, retryable: bool = False) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+        self.details = details
+        self.retryable = retryable
+
+
+class InvalidArguments(ToolRefusal):
+    """The arguments are not what the tool takes."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        found = list(problems)
+        super().__init__(INVALID_ARGUMENTS, f"the arguments are wrong: {'; '.join(found)}", details=list(found))

@@ -1,0 +1,288 @@
+"""The toolkit: tools that agents share, who may use them, and how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from typing import Any, Self, TypeVar, Unpack
+
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.toolsets import AbstractToolset
+
+from antiphon.agents._run import current_run
+from antiphon.agents.toolkit._capability import ToolkitCapability
+from antiphon.agents.toolkit._errors import UNKNOWN_TOOL, InvalidArguments, ToolRefusal
+from antiphon.agents.toolkit._foreign import ForeignTools, bare_context, mcp_toolset
+from antiphon.agents.toolkit._functions import function_tool
+from antiphon.agents.toolkit._guard import Asked, Guard, PendingApproval
+from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
+from antiphon.agents.toolkit._origin import Reading, current_reading
+from antiphon.agents.toolkit._outcome import Outcome
+from antiphon.agents.toolkit._permissions import Grant, Permissions
+from antiphon.agents.toolkit._policy import Policy
+from antiphon.agents.toolkit._rules import ApprovalRule
+from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
+from antiphon.agents.toolkit._toolset import AgentToolset, waits_for
+from antiphon.ledger import STANDARD_REDACTION, Redaction
+from antiphon.messages import OptionResultPayload, current_port
+
+__all__ = ["Toolkit"]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+class Toolkit:
+    """Tools that agents share. An agent may use what was granted to it, and nothing else.
+
+    `rules` say which calls a person must approve, besides those of tools that always need it; `approvers` who may do that
+    (empty: whoever can write to the ledger); `approval_expires` for how long a question, and its answer, is good;
+    `approval_wait` for how many seconds a run waits for an answer before it stops (None: for ever); `redaction` what is taken
+    out of what a failing tool says.
+
+    Raises:
+        ValueError: a name is none, two tools have the same, or a time is none.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        *,
+        name: str = "toolkit",
+        rules: Sequence[ApprovalRule] = (),
+        approvers: Sequence[str] = (),
+        approval_expires: timedelta = timedelta(days=1),
+        approval_wait: float | None = 0.0,
+        redaction: Redaction = STANDARD_REDACTION,
+    ) -> None:
+        self.name = check_tool(name)
+        self.policy = Policy(rules, tuple(approvers), approval_expires, approval_wait, redaction)
+        self._own: dict[str, ToolkitTool] = {}
+        self._foreign: list[ForeignTools] = []
+        self._entered: list[AsyncExitStack] = []
+        for tool in tools:
+            self.add(tool)
+
+    # ------------------------------------------------------------ what there is
+
+    def add(
+        self,
+        function: Callable[..., Any] | Tool[Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        to: Sequence[str] = (),
+        **settings: Unpack[ToolSettings],
+    ) -> ToolkitTool:
+        """Add a function, or a tool of Pydantic AI; `to` are agents that may use it from now on.
+
+        Raises:
+            ValueError: the name is none, or another tool has it, or a setting is none.
+        """
+        tool = function_tool(function, name=name, description=description, **settings)
+        if tool.name in self._own:
+            raise ValueError(f"there is a tool {tool.name!r} already; give this one another name")
+        self._own[tool.name] = tool
+        for agent in to:
+            self.grant(agent, tool.name)
+        return tool
+
+    def tool(
+        self, *, name: str | None = None, to: Sequence[str] = (), **settings: Unpack[ToolSettings]
+    ) -> Callable[[FunctionT], FunctionT]:
+        """Add the function below, as a decorator.
+
+        Raises:
+            ValueError: as `add`.
+        """
+
+        def added(function: FunctionT) -> FunctionT:
+            self.add(function, name=name, to=to, **settings)
+            return function
+
+        return added
+
+    def add_toolset(
+        self,
+        toolset: AbstractToolset[Any],
+        *,
+        by_name: Mapping[str, ToolSettings] | None = None,
+        **settings: Unpack[ToolSettings],
+    ) -> None:
+        """Add a toolset of Pydantic AI. What is said holds for all its tools; `by_name` says more about some."""
+        self._foreign.append(ForeignTools(toolset, settings, by_name or {}))
+
+    def add_mcp(
+        self,
+        server: str | Sequence[str],
+        *,
+        prefix: str | None = None,
+        env: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        by_name: Mapping[str, ToolSettings] | None = None,
+        **settings: Unpack[ToolSettings],
+    ) -> None:
+        """Add a server that speaks the Model Context Protocol: a URL, or the command that starts it.
+
+        What its tools return is taken as written by strangers, unless you say `untrusted=False`.
+
+        Raises:
+            ModuleNotFoundError: what it takes is not installed.
+        """
+        toolset = mcp_toolset(server, env=env, headers=headers)
+        trusted: ToolSettings = {"untrusted": True, **settings}
+        self.add_toolset(toolset.prefixed(prefix) if prefix else toolset, by_name=by_name, **trusted)
+
+    async def tools(self, ctx: RunContext[Any] | None = None) -> dict[str, ToolkitTool]:
+        """Return all tools there are now.
+
+        Raises:
+            ValueError: two have the same name.
+        """
+        found = dict(self._own)
+        for foreign in self._foreign:
+            for name, tool in (await foreign.tools(ctx or bare_context())).items():
+                if name in found:
+                    raise ValueError(f"two tools are called {name!r}; give the tools of {foreign.toolset.label} a prefix")
+                found[name] = tool
+        return found
+
+    async def tools_of(self, agent: str, ctx: RunContext[Any] | None = None) -> dict[str, ToolkitTool]:
+        """Return the tools that an agent may use."""
+        permissions = self.policy.permissions
+        return {name: tool for name, tool in (await self.tools(ctx)).items() if permissions.knows(agent, name)}
+
+    # ------------------------------------------------------------ who may
+
+    @property
+    def permissions(self) -> Permissions:
+        """What is granted and revoked."""
+        return self.policy.permissions
+
+    def grant(
+        self,
+        agent: str,
+        tool: str = ANY,
+        *,
+        where: Mapping[str, Any] | None = None,
+        calls: int | None = None,
+        until: datetime | None = None,
+    ) -> Grant:
+        """Let an agent use a tool, or all of them; `where` is a JSON schema that the arguments must meet.
+
+        Raises:
+            ValueError: a name, the schema, the number or the time is none.
+        """
+        grant = Grant(agent, tool, None if where is None else Schema(where), calls, until)
+        self.policy.grant(grant)
+        return grant
+
+    def revoke(self, agent: str, tool: str = ANY) -> None:
+        """Let an agent use a tool, or any, no longer; calls that are not started yet are refused.
+
+        Raises:
+            ValueError: a name is none.
+        """
+        self.policy.revoke(agent, tool)
+
+    # ------------------------------------------------------------ use
+
+    def guard(self, agent: str) -> Guard:
+        """Return what stands between an agent and the tools."""
+        return Guard(self.policy, check_agent(agent))
+
+    def for_agent(self, agent: str) -> AgentToolset:
+        """Return what an agent may use, as a toolset of Pydantic AI.
+
+        Raises:
+            ValueError: no agent can be called so.
+        """
+        return AgentToolset(self, check_agent(agent))
+
+    def capability(self, agent: str) -> ToolkitCapability:
+        """Return the same as a capability of Pydantic AI, which can also wait for people.
+
+        Raises:
+            ValueError: no agent can be called so.
+        """
+        return ToolkitCapability(self, check_agent(agent))
+
+    async def call(
+        self, agent: str, tool: str, arguments: Mapping[str, Any], *, invocation_id: str | None = None
+    ) -> OptionResultPayload:
+        """Call a tool for an agent, and return what came of it: also a refusal or a failure is a result.
+
+        In a run, give the `invocation_id` of the call where several go on at the same time.
+
+        Raises:
+            ParkedError: a person must approve it, or say what became of it.
+            LedgerError: it could not be written down.
+        """
+        run = current_run()
+        made = current_port().new_id() if run is None else run.course.next_key(f"call:{tool}")
+        invocation_id = invocation_id or made
+        try:
+            async with await self.connect():
+                outcome = await self._called(agent, tool, arguments, invocation_id)
+        except ToolRefusal as exc:
+            return OptionResultPayload(
+                invocation_id=invocation_id,
+                option_name=tool,
+                result=exc.details,
+                is_error=True,
+                error_type=exc.code,
+                error_message=exc.reason,
+                retryable=exc.retryable,
+            )
+        return outcome.payload(invocation_id, tool)
+
+    async def _called(self, agent: str, name: str, arguments: Mapping[str, Any], id: str) -> Outcome:
+        guard = self.guard(agent)
+        tools = await self.tools()
+        tool = tools.get(name) or tools.get(name.removeprefix("functions."))
+        if tool is None:
+            raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}")
+        asked = Asked(
+            tool=tool,
+            arguments=_plain(arguments),
+            ctx=bare_context(),
+            key=f"tool:{tool.name}:{id}",
+            reading=current_reading() or Reading(),
+            run=current_run(),
+            parent_id=id,
+        )
+        try:
+            return await guard.call(asked)
+        except PendingApproval as exc:
+            if not await guard.wait(exc.ledger, exc.approval):
+                raise waits_for(exc.approval.id) from None
+            return await guard.call(asked)
+
+    async def connect(self) -> AsyncExitStack:
+        """Connect to the servers, and return what disconnects again."""
+        async with AsyncExitStack() as stack:
+            for foreign in self._foreign:
+                await stack.enter_async_context(foreign.toolset)
+            return stack.pop_all()
+
+    async def __aenter__(self) -> Self:
+        """Connect to the servers, for as long as the block lasts; without it, each call connects anew."""
+        self._entered.append(await self.connect())
+        return self
+
+    async def __aexit__(self, *args: object) -> None:
+        await self._entered.pop().aclose()
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as plain JSON.
+
+    Raises:
+        ToolRefusal: they are none.
+    """
+    try:
+        canonical(dict(arguments))
+    except (TypeError, ValueError) as exc:
+        raise InvalidArguments([f"they are no JSON: {exc}"]) from None
+    return dict(arguments)

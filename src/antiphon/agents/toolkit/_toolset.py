@@ -1,0 +1,144 @@
+"""An agent's view of a toolkit: a toolset of Pydantic AI with what was granted to it, every call through the guard."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
+from typing_extensions import override
+
+from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents.toolkit._errors import InvalidArguments, ToolRefusal
+from antiphon.agents.toolkit._guard import Asked, PendingApproval
+from antiphon.agents.toolkit._origin import Reading, current_reading, untrusted_in
+from antiphon.agents.toolkit._outcome import Outcome
+from antiphon.agents.toolkit._results import as_tool_return
+from antiphon.agents.toolkit._tool import ToolkitTool
+from antiphon.errors import ParkedError
+
+if TYPE_CHECKING:
+    from antiphon.agents.toolkit._toolkit import Toolkit
+
+__all__ = ["PARKED", "WAITS", "AgentToolset", "waits_for"]
+
+WAITS: Final = "approval"
+PARKED: Final = "parked"
+_ANY: Final = SchemaValidator(core_schema.any_schema())
+"""The guard checks arguments, by the whole schema; here they are only parsed."""
+_CORRECTIONS: Final = 3
+"""How often a model may send arguments that are no JSON."""
+
+
+class AgentToolset(AbstractToolset[Any]):
+    """What one agent may use of a toolkit."""
+
+    def __init__(self, toolkit: Toolkit, agent: str) -> None:
+        self._toolkit = toolkit
+        self._agent = agent
+        self._guard = toolkit.guard(agent)
+        self._reading = Reading()
+        self._run: LedgerRun | None = None
+        self._tools: dict[str, ToolkitTool] = {}
+        self._entered: list[AsyncExitStack] = []
+
+    @property
+    @override
+    def id(self) -> str:
+        return f"{self._toolkit.name}:{self._agent}"
+
+    @override
+    async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
+        """Return the same for one run, which remembers what the run has read."""
+        mine = copy.copy(self)
+        mine._reading = Reading(current_reading())
+        mine._run = None
+        mine._tools = {}
+        mine._entered = []
+        return mine
+
+    @override
+    async def __aenter__(self) -> Self:
+        self._entered.append(await self._toolkit.connect())
+        return self
+
+    @override
+    async def __aexit__(self, *args: object) -> None:
+        await self._entered.pop().aclose()
+
+    @override
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        self._reading.mark(untrusted_in(ctx.messages))
+        self._run = self._run or self._part_of_run()
+        self._tools = await self._toolkit.tools_of(self._agent, ctx)
+        return {name: self._shown(tool) for name, tool in self._tools.items()}
+
+    def _part_of_run(self) -> LedgerRun | None:
+        """Return what this run of the agent is in the ledger: the same when the program runs again."""
+        run = current_run()
+        if run is None:
+            return None
+        course = run.course
+        return run.part(f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}", agent=self._agent)
+
+    def _shown(self, tool: ToolkitTool) -> ToolsetTool[Any]:
+        definition = ToolDefinition(
+            name=tool.name,
+            description=tool.description,
+            parameters_json_schema=dict(tool.parameters),
+            metadata=tool.metadata(),
+        )
+        return ToolsetTool(toolset=self, tool_def=definition, max_retries=_CORRECTIONS, args_validator=_ANY)
+
+    @override
+    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
+        try:
+            return as_tool_return(await self._call(name, tool_args, ctx))
+        except ToolRefusal as exc:
+            raise ToolFailed(f"{name}: {exc.reason} ({exc.code})") from None
+        except ParkedError as exc:
+            if _can_wait(ctx):  # let the other calls of this step end first
+                raise CallDeferred({"antiphon": {PARKED: exc.reason}}) from exc
+            raise
+
+    async def _call(self, name: str, tool_args: object, ctx: RunContext[Any]) -> Outcome:
+        if not isinstance(tool_args, dict):
+            raise InvalidArguments(["the arguments are no JSON object"])
+        self._reading.mark(untrusted_in(ctx.messages))
+        asked = Asked(
+            tool=self._tools[name],
+            arguments=cast("dict[str, Any]", tool_args),
+            ctx=ctx,
+            key=f"tool:{name}:{ctx.tool_call_id}@{ctx.run_step}",
+            reading=self._reading,
+            run=self._run,
+            parent_id=ctx.tool_call_id,
+            is_approved=ctx.tool_call_approved,
+        )
+        try:
+            return await self._guard.call(asked)
+        except PendingApproval as exc:
+            if _can_wait(ctx) and not ctx.tool_call_approved:
+                raise ApprovalRequired({"antiphon": {WAITS: exc.approval.id}}) from None
+            if not await self._guard.wait(exc.ledger, exc.approval):
+                raise waits_for(exc.approval.id) from None
+            return await self._guard.call(asked)
+
+
+def waits_for(*approvals: str) -> ParkedError:
+    """Return the error that says which approvals are waited for."""
+    how = " and ".join(f"`antiphon approve {each}`" for each in approvals)
+    return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
+
+
+def _can_wait(ctx: RunContext[Any]) -> bool:
+    """Whether the run has a capability that waits for people at the end of a step."""
+    found: list[object] = []
+    if ctx.root_capability is not None:
+        ctx.root_capability.apply(found.append)
+    return any(getattr(each, "waits_for_people", False) for each in found)

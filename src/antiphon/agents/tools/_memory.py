@@ -1,0 +1,95 @@
+"""`memory_retrieval`: what was said before, found by its words."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from pydantic_ai import Tool
+from typing_extensions import TypedDict
+
+from antiphon.agents._run import current_run
+from antiphon.agents.tools._effects import READS
+from antiphon.agents.tools._knowledge import THREAD
+from antiphon.agents.tools._retrieval import retrieve
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+
+__all__ = ["Memory", "Scope", "memory_retrieval"]
+
+Scope: TypeAlias = Literal["thread", "ledger"]
+"""What may be remembered: what was said in the thread of the run, or in every thread of the ledger."""
+
+_MOST_FOUND = 20
+_LONGEST = 2000
+"""Characters of a message that are shown."""
+_OWN = frozenset({"memory_retrieval", "knowledge_base"})
+"""Whose calls and results are not remembered: they only repeat what somebody else said."""
+
+
+class Memory(TypedDict):
+    """Something that was said."""
+
+    id: str
+    """What it is cited by: the id of its message."""
+    thread: str
+    by: str
+    said_at: str
+    text: str
+
+
+def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str | None = None) -> Tool[Any]:
+    """Return the tool that looks up what was said before.
+
+    With scope `thread` it sees `thread_id`, or the thread of the run that it is called in. With scope `ledger` it sees every
+    thread, and so will whoever talks with the agent: not for a ledger that several people share.
+    """
+
+    async def remember(query: str, limit: int = 5) -> list[Memory]:
+        """Search what was said before. Cite what you use by its `id`.
+
+        Args:
+            query: A question, or the words to look for.
+            limit: How many messages to return, 20 at most.
+        """
+        where = None if scope == "ledger" else _thread(thread_id)
+        records = await retrieve(ledger, query, thread_id=where, limit=max(1, min(limit, _MOST_FOUND)), keep=_is_talk)
+        return [_memory(record) for record in records]
+
+    return Tool[Any](remember, name="memory_retrieval", metadata=READS)
+
+
+def _thread(chosen: str | None) -> str:
+    run = current_run()
+    found = chosen or (run.thread_id if run is not None else None)
+    if found is None:
+        raise RuntimeError("memory_retrieval needs a run (`async with ledger_run(...)`), a thread_id, or scope='ledger'")
+    return found
+
+
+async def _is_talk(record: Record) -> bool:
+    message = record.message
+    if message.lane != "talk" or message.thread_id == THREAD:
+        return False
+    payload = message.payload
+    is_own = isinstance(payload, (OptionCallPayload, OptionResultPayload)) and payload.option_name in _OWN
+    return not is_own and bool(_text(message))
+
+
+def _memory(record: Record) -> Memory:
+    message = record.message
+    return Memory(
+        id=message.id,
+        thread=message.thread_id or "",
+        by=message.policy,
+        said_at=f"{record.recorded_at:%Y-%m-%dT%H:%M:%SZ}",
+        text=_text(message)[:_LONGEST],
+    )
+
+
+def _text(message: Message) -> str:
+    payload = message.payload
+    if isinstance(payload, PartsPayload):
+        return "\n".join(part.text for part in payload.parts if isinstance(part, TextPart))
+    if isinstance(payload, OptionResultPayload):
+        return str(payload.error_message or payload.result or "")
+    return ""

@@ -1,0 +1,13 @@
+"""`antiphon deny`: a person's no to a call."""
+
+from __future__ import annotations
+
+from antiphon.cli._approve import ApprovalArgument, NameOption, ReasonOption, give_answer
+from antiphon.cli._ledger import LedgerOption
+
+__all__ = ["deny"]
+
+
+def deny(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None, ledger: LedgerOption = None) -> None:
+    """Say no to a call that waits, under your name; whoever called is told so, with the reason."""
+    give_answer(id, name, reason, ledger, approved=False)

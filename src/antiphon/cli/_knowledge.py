@@ -1,0 +1,106 @@
+"""`antiphon knowledge`: documents for agents to look things up in, kept in a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
+from antiphon.cli._progress import bar, wheel
+from antiphon.cli._rows import print_json
+from antiphon.cli._screen import fail, note, open_console, print_table, styled
+
+if TYPE_CHECKING:
+    from antiphon.agents.tools import Added, Passage
+    from antiphon.ledger import Ledger
+
+__all__ = ["knowledge"]
+
+_LARGEST = 20_000_000
+"""Bytes of a file; a book has one million."""
+
+knowledge = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Keep documents for agents to look things up in, and search them."
+)
+
+
+@knowledge.command()
+def add(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Text or Markdown, in UTF-8.")],
+    *,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Add documents to a ledger, which is made if it is not there; one that is there under its name is replaced."""
+    texts = {str(path): _read(path) for path in files}  # before there is a ledger: a file that cannot be read makes none
+    added = with_ledger(ledger, partial(_add, texts=texts), create=True)
+    if for_programs:
+        print_json([asdict(each) for each in added])
+        return
+    rows = [(each.source, str(each.passages), str(each.version), "added" if each.is_new else "as it was") for each in added]
+    print_table(open_console(), ("source", "passages", "version", ""), rows)
+
+
+@knowledge.command()
+def search(
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="A question, or the words to look for.")],
+    *,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the N best.")] = 5,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Find passages as an agent would find them, the best first."""
+    with wheel("searching"):
+        found = with_ledger(ledger, partial(_search, question=" ".join(words), limit=limit))
+    if for_programs:
+        print_json([asdict(each) for each in found])
+    elif not found:
+        note("nothing found")
+    else:
+        _print(found)
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST:
+            fail(f"{path}: more than {_LARGEST // 1_000_000} MB; divide it", code=2)
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as exc:
+        fail(f"{path}: {exc.strerror or exc}", code=2)
+    except UnicodeDecodeError:
+        fail(f"{path}: not text in UTF-8; turn it into text first")
+    if not text.strip() or "\0" in text:
+        fail(f"{path}: there is no text in it")
+    return text
+
+
+async def _add(ledger: Ledger, *, texts: dict[str, str]) -> list[Added]:
+    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (only where it is used)
+
+    documents = KnowledgeBase(ledger)
+    added: list[Added] = []
+    with bar("adding") as progress:
+        for source, text in texts.items():
+            added.append(await documents.add(source, text))
+            progress(len(added), len(texts))
+    return added
+
+
+async def _search(ledger: Ledger, *, question: str, limit: int) -> tuple[Passage, ...]:
+    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (only where it is used)
+
+    return await KnowledgeBase(ledger).search(question, limit=limit)
+
+
+def _print(found: Sequence[Passage]) -> None:
+    console = open_console()
+    for number, passage in enumerate(found):
+        if number:
+            console.print()
+        console.print(styled(f"{passage.id}  {passage.source}", style="bold"), soft_wrap=True)
+        console.print(styled(passage.text), soft_wrap=True)

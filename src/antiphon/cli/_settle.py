@@ -1,0 +1,52 @@
+"""`antiphon settle`: a person says what became of something that is parked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from antiphon.cli._ledger import LedgerOption, ThreadArgument, known_thread, with_ledger
+from antiphon.cli._screen import fail, note
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
+
+__all__ = ["settle"]
+
+
+def settle(
+    thread: ThreadArgument,
+    invocation: Annotated[str, typer.Argument(metavar="INVOCATION", help="What is parked; see antiphon parked.")],
+    *,
+    result: Annotated[str | None, typer.Option("--result", metavar="JSON", help="It was done: what came of it.")] = None,
+    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="It failed: why.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="It was not done: it may be tried again.")] = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Say what became of something that is parked. It is written down, and the thread goes on when its program does."""
+    if sum((result is not None, error is not None, retry)) != 1:
+        fail("say one of --result JSON, --error TEXT or --retry", code=2)
+    value = None if result is None else _read(result)
+    with_ledger(ledger, partial(_settle, thread=thread, invocation=invocation, result=value, error=error, retry=retry))
+    note(f"{invocation} is settled; start its program again, and it goes on")
+
+
+def _read(result: str) -> Any:
+    try:
+        return orjson.loads(result)
+    except orjson.JSONDecodeError as exc:
+        fail(f"--result is JSON, a text in quotes: {exc}", code=2)
+
+
+async def _settle(ledger: Ledger, *, thread: str, invocation: str, result: Any, error: str | None, retry: bool) -> None:
+    from antiphon.runtime import System  # noqa: PLC0415 (only where it is used)
+
+    await known_thread(ledger, thread)
+    async with System(ledger) as system:
+        try:
+            await system.settle(thread, invocation, result=result, error=error, retry=retry)
+        except ValueError:
+            fail(f"{invocation!r} is not parked in thread {thread!r}; `antiphon parked` lists what is")

@@ -1,0 +1,197 @@
+"""Writes a conversation as a body: the short way if it is plain, else unit by unit.
+
+What is native is written as it was: its unit with the same others, and with its residue put back. All others are written by
+the rules of the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from antiphon.checks import TARGETS, projected
+from antiphon.dialects._aliases import Aliases
+from antiphon.dialects._arrange import arrange
+from antiphon.dialects._body import Body, BodyFormat
+from antiphon.dialects._measure import Piece, Written
+from antiphon.dialects._plain import NotPlainError, last_group, plain_contents
+from antiphon.dialects._residue import restore
+from antiphon.dialects._shares import gathered, stem
+from antiphon.dialects._writing import BodyWriting
+from antiphon.messages import Conversation, Message, Tool, thaw
+from antiphon.messages._json import plain
+from antiphon.messages._model import EMPTY
+
+__all__ = ["began", "joins", "talk", "write_body", "write_long", "write_more"]
+
+_NONE: Mapping[str, Any] = {}
+_CONTROL = "the protocol of actors is not said to a model"
+
+
+def began(form: BodyFormat, as_policy: str | None, options: Mapping[str, Any]) -> BodyWriting:
+    """Return what is known before anything is written."""
+    return BodyWriting(form.name, as_policy, options, Aliases(TARGETS[form.name]))
+
+
+def talk(messages: Iterable[Message]) -> list[Message]:
+    """Return what is said to a model."""
+    return [message for message in messages if message.__dict__["lane"] == "talk"]
+
+
+def write_body(
+    form: BodyFormat, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]
+) -> tuple[Body, BodyWriting]:
+    """Write a conversation, the short way if it is plain."""
+    writing = began(form, as_policy, options)
+    with suppress(NotPlainError):
+        return _write_plain(form, conversation, writing), writing
+    writing = began(form, as_policy, options)  # what was begun is of no use
+    shown = projected(conversation)
+    body = write_long(form, shown, writing, None)
+    writing.is_regular = writing.is_regular and shown is conversation
+    return body, writing
+
+
+def _write_plain(form: BodyFormat, conversation: Conversation, writing: BodyWriting) -> Body:
+    if form.write_plain is None:
+        raise NotPlainError
+    messages = list(conversation)
+    contents = plain_contents(messages, writing)
+    writing.aliases.begin(messages, {})
+    body, slot = _begun(form, conversation, messages, writing), _front(form, messages, writing)
+    if slot:
+        body.instructions = form.write_slot(slot, writing)[0]
+        messages, contents = messages[len(slot) :], contents[len(slot) :]
+    body.units = form.write_plain(messages, contents, writing)
+    body.tools = _write_tools(form, conversation, writing)
+    writing.is_regular = True
+    writing.previous = last_group(messages) if messages else None
+    return body
+
+
+def write_long(form: BodyFormat, conversation: Conversation, writing: BodyWriting, written: Written | None) -> Body:
+    """Write a conversation unit by unit, and note in `written` what became of each message."""
+    said = talk(conversation)
+    arranged = arrange(said, writing.is_native)
+    writing.aliases.begin(said, arranged.reused)
+    writing.is_regular = arranged.messages is said
+    body, slot = _begun(form, conversation, said, writing), _front(form, arranged.messages, writing)
+    if slot:
+        body.instructions = _restored(form, slot, form.write_slot(slot, writing), writing)[0]
+    if written is not None:
+        written.left_out += [(message, _CONTROL) for message in conversation if message.lane == "control"]
+        written.left_out += arranged.left_out
+        written.moved += arranged.moved
+        written.pieces += [Piece(slot, 0 if body.instructions is None else 1)] if slot else []
+    write_more(form, arranged.messages[len(slot) :], writing, written, body)
+    body.tools = _write_tools(form, conversation, writing)
+    return body
+
+
+def write_more(
+    form: BodyFormat, messages: Sequence[Message], writing: BodyWriting, written: Written | None, body: Body
+) -> None:
+    """Write messages at the end of a body."""
+    for group in _groups(form, messages, writing):
+        units = form.write(group, writing)
+        added = _added(form, group, writing) if units else []
+        if units and writing.is_native(group[0]):
+            units = _restored(form, group, units, writing)
+        if written is not None:
+            written.pieces += [Piece(group, 1, was_added=True)] if added else []
+            written.pieces.append(Piece(group, len(units)))
+        body.units += [*added, *units] if added else units
+        writing.previous = group if units else writing.previous
+
+
+# ---------------------------------------------------------------- what is around the units
+
+
+def _begun(form: BodyFormat, conversation: Conversation, said: Sequence[Message], writing: BodyWriting) -> Body:
+    """Return a body without units: what came beside them, as long as that fits."""
+    envelope = _envelope(form, conversation)
+    body = Body(_shape(envelope, said, writing), [])
+    if body.shape == envelope.get("shape"):
+        body.rest = cast("dict[str, Any]", thaw(envelope.get("rest", {})))
+    return body
+
+
+def _envelope(form: BodyFormat, conversation: Conversation) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", plain(conversation.metadata).get(form.name, _NONE))
+
+
+def _shape(envelope: Mapping[str, Any], said: Sequence[Message], writing: BodyWriting) -> str:
+    """Return the shape it came in, as long as that can hold it."""
+    shape = str(envelope.get("shape", "request"))
+    return shape if shape in ("request", "list") or all(map(writing.is_native, said)) else "request"
+
+
+def _write_tools(form: BodyFormat, conversation: Conversation, writing: BodyWriting) -> list[Any]:
+    tools = [form.write_tool(tool, _tool_name(tool, writing)) for tool in conversation.tools]
+    patch = _envelope(form, conversation).get("tools")
+    return tools if patch is None else restore(tools, thaw(patch))
+
+
+def _tool_name(tool: Tool, writing: BodyWriting) -> str:
+    return tool.name if writing.notes(tool).get("named") else writing.aliases.option(tool.name)
+
+
+def _front(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[Message]:
+    """Return the messages at the front that go into the instructions' own place."""
+    slot: list[Message] = []
+    for message in messages:
+        if not _has_room(form, slot) or not _in_slot(message, writing):
+            break
+        slot.append(message)
+    return slot
+
+
+def _has_room(form: BodyFormat, slot: Sequence[Message]) -> bool:
+    return form.write_instructions is not None and (form.slot_holds is None or len(slot) < form.slot_holds)
+
+
+def _in_slot(message: Message, writing: BodyWriting) -> bool:
+    if writing.is_native(message):
+        return bool(writing.notes(message).get("slot"))
+    return message.payload.kind == "parts" and writing.role(message) == "system"
+
+
+# ---------------------------------------------------------------- units
+
+
+def _groups(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[list[Message]]:
+    """Return messages unit by unit."""
+    groups: list[list[Message]] = []
+    group: list[Message] = []
+    for message in messages:
+        if group and joins(form, group, message, writing):
+            group.append(message)
+        else:
+            group = [message]
+            groups.append(group)
+    return groups
+
+
+def joins(form: BodyFormat, group: Sequence[Message], message: Message, writing: BodyWriting) -> bool:
+    """Whether a message goes into the unit that was begun: as it did before, if that is still there, or as is usual."""
+    notes = _NONE if message.__dict__["metadata"] is EMPTY else writing.notes(message)
+    joined = notes.get("joined") if notes else None
+    if joined is not None:
+        return bool(joined) and stem(group[-1]) == stem(message)
+    if writing.as_policy is not None and writing.side(group[-1]) != writing.side(message):
+        return False
+    return form.together(group, message)
+
+
+def _added(form: BodyFormat, group: Sequence[Message], writing: BodyWriting) -> list[Any]:
+    """Return what the format wants before the unit of a group, if that is not written as it was."""
+    if writing.is_native(group[0]) and not writing.is_other_than_it_was(group[0]):
+        return []
+    added = form.before(writing.previous, group, writing)
+    return [] if added is None else [added]
+
+
+def _restored(form: BodyFormat, group: Sequence[Message], units: list[Any], writing: BodyWriting) -> list[Any]:
+    changes = gathered(group, units, writing, form.invocation_in)
+    return restore(units, changes) if changes else units

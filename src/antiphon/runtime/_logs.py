@@ -1,0 +1,51 @@
+"""Logs: what the runtime says about itself, with fields that a machine can read, and without a word of any message.
+
+The text of an exception may quote what was said to whoever raised it. So of the errors of actors only the code or the
+class is logged, and the places in the code; the ledger's own errors speak of threads, ids and files, and may be quoted.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+from antiphon.errors import DeliveryError, LedgerError
+
+if TYPE_CHECKING:
+    from antiphon.runtime._envelope import Envelope
+
+__all__ = ["LOG", "about", "trail", "words"]
+
+LOG = logging.getLogger("antiphon.runtime")
+
+
+def about(
+    subject: Envelope | str = "", *, thread_id: str | None = None, error: BaseException | str | None = None
+) -> dict[str, str]:
+    """Return the fields of a log record, named as in traces; `subject` is a message, or the address of an actor."""
+    found: dict[str, str | None] = {"antiphon.thread.id": thread_id}
+    if isinstance(subject, str):
+        found["antiphon.actor.address"] = str(subject) or None
+    else:
+        found["antiphon.actor.address"] = str(subject.to)
+        found["antiphon.message.id"] = subject.id
+        found["antiphon.message.type"] = subject.type
+        found["antiphon.thread.id"] = subject.thread_id
+    if error is not None:
+        found["error.type"] = error if isinstance(error, str) else _class(error)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def words(error: BaseException) -> str:
+    """Return what may be said of an error."""
+    return str(error) if isinstance(error, LedgerError) else _class(error)
+
+
+def trail(error: BaseException) -> str:
+    """Return where an error came from: what a traceback says, but for the error's own words."""
+    return "".join(traceback.format_tb(error.__traceback__)).rstrip()
+
+
+def _class(error: BaseException) -> str:
+    return error.code if isinstance(error, DeliveryError) else type(error).__qualname__

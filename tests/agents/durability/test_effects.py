@@ -1,0 +1,324 @@
+"""What happens to a call that was started and has no outcome: run again, run again under its key, or left to a person.
+
+G6, G7, F31.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import UserError
+from tests.agents.durability.agents import Desk, call, clerk, script
+
+from antiphon.agents import LedgerDurability, LedgerRun, NotDone, Unsettled, current_effect, current_run, ledger_run
+from antiphon.errors import EffectFailedError, FencedError, ParkedError
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import DataPart, Message, PartsPayload
+from antiphon.runtime import System, UnknownOutcomeError
+
+
+class DiedError(BaseException):
+    """Ends the program as a kill does: nothing that happens in it is written down."""
+
+
+def dying(ledger: Ledger, desk: Desk, declared: str | None, turns: Any, *, is_dying: bool, **more: Any) -> Agent[None, str]:
+    agent: Agent[None, str] = Agent(script(desk, *turns), name="clerk", capabilities=[LedgerDurability(ledger, **more)])
+    metadata = {} if declared is None else {"metadata": {"antiphon": {"effects": declared}}}
+
+    @agent.tool_plain(**metadata)
+    async def pay(amount: int) -> str:
+        desk.note(f"pay {amount}")
+        if is_dying:
+            raise DiedError
+        return f"paid {amount}"
+
+    return agent
+
+
+PAYING = ([call("pay", "p1", amount=7)], ["thank you"])
+
+
+async def die(ledger: Ledger, desk: Desk, declared: str | None, **more: Any) -> None:
+    with pytest.raises(DiedError):
+        async with ledger_run("t"):
+            await dying(ledger, desk, declared, PAYING, is_dying=True, **more).run("pay")
+    assert desk.taken() == ["model 0", "pay 7"]
+
+
+@pytest.mark.parametrize("effects", ["none", "idempotent"])
+def test_what_may_be_done_twice_is_done_again_under_the_same_key(effects: str) -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        await die(ledger, desk, effects)
+        key = desk.keys.pop("pay 7")
+        async with ledger_run("t"):
+            assert (await dying(ledger, desk, effects, PAYING, is_dying=False).run("pay")).output == "thank you"
+        assert desk.taken() == ["pay 7", "model 1"]
+        assert desk.keys["pay 7"] == key == "t/run/clerk/pay:p1"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("effects", [None, "once"])
+def test_what_must_not_be_done_twice_waits_for_a_person(effects: str | None) -> None:
+    """G7: however often the program is started."""
+
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        await die(ledger, desk, effects)
+        for _ in range(3):
+            with pytest.raises(ParkedError, match="nobody knows whether .*pay' was done"):
+                async with ledger_run("t"):
+                    await dying(ledger, desk, effects, PAYING, is_dying=False).run("pay")
+        assert desk.taken() == []
+        async with System(ledger) as system:
+            (parked,) = await system.parked()
+            assert parked.invocation_id == parked.evidence["effect"] == "t/run/clerk/pay:p1"
+            await system.settle("t", parked.invocation_id, result="paid, says the bank")
+            assert await system.parked() == ()
+        agent = dying(ledger, desk, effects, PAYING, is_dying=False)
+        async with ledger_run("t"):
+            result = await agent.run("pay")
+        assert "paid, says the bank" in str(result.all_messages())
+        assert desk.taken() == ["model 1"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settlement", "seen", "told"),
+    [
+        ({"result": {"kind": "odd"}}, ["model 1"], "odd"),
+        ({"error": "the bank knows of none"}, ["model 1"], "the bank knows of none"),
+        ({"retry": True}, ["pay 7", "model 1"], "paid 7"),
+    ],
+)
+def test_a_person_says_what_became_of_it_and_the_run_goes_on(settlement: Any, seen: list[str], told: str) -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        await die(ledger, desk, "once")
+        agent = dying(ledger, desk, "once", PAYING, is_dying=False)
+        with pytest.raises(ParkedError):
+            async with ledger_run("t"):
+                await agent.run("pay")
+        async with System(ledger) as system:
+            await system.settle("t", "t/run/clerk/pay:p1", **settlement)
+        for expected in (seen, []):
+            async with ledger_run("t"):
+                result = await agent.run("pay")
+            assert told in str(result.all_messages()[2])
+            assert desk.taken() == expected
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("found", "seen"), [("paid 7", ["model 1"]), (NotDone(), ["pay 7", "model 1"]), (None, None)])
+def test_a_function_may_find_out_what_became_of_it(found: Any, seen: list[str] | None) -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        asked: list[Unsettled] = []
+
+        async def reconcile(unsettled: Unsettled) -> Any:
+            asked.append(unsettled)
+            return found
+
+        await die(ledger, desk, "once", reconcile=reconcile)
+        agent = dying(ledger, desk, "once", PAYING, is_dying=False, reconcile=reconcile)
+        if seen is None:
+            with pytest.raises(ParkedError):
+                async with ledger_run("t"):
+                    await agent.run("pay")
+            return
+        async with ledger_run("t"):
+            assert "paid 7" in str((await agent.run("pay")).all_messages())
+        assert desk.taken() == seen
+        (unsettled,) = asked
+        assert (unsettled.tool, unsettled.arguments, unsettled.key) == ("pay", {"amount": 7}, "t/run/clerk/pay:p1")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("effects", ["once", "idempotent"])
+def test_a_call_that_runs_out_of_its_time_may_have_been_made(effects: str) -> None:
+    """F31: what must not be done twice is parked; of anything else the model is told."""
+
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        agent: Agent[None, str] = Agent(
+            script(desk, [call("hang", "h1")], ["too bad"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+        )
+
+        @agent.tool_plain(timeout=0.01, metadata={"antiphon": {"effects": effects}})
+        async def hang() -> str:
+            desk.note("hang")
+            await asyncio.Event().wait()
+            return "never"
+
+        if effects == "idempotent":
+            async with ledger_run("t"):
+                assert (await agent.run("go")).output == "too bad"
+            return
+        for _ in range(2):
+            with pytest.raises(ParkedError):
+                async with ledger_run("t"):
+                    await agent.run("go")
+        assert desk.taken() == ["model 0", "hang"]
+
+    asyncio.run(main())
+
+
+def test_what_a_tool_raises_is_its_outcome_and_stays() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        agent: Agent[None, str] = Agent(
+            script(desk, [call("fail", "f1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+        )
+
+        @agent.tool_plain
+        async def fail() -> str:
+            desk.note("fail")
+            raise OSError("the printer is on fire")
+
+        for cause in (OSError, type(None)):
+            with pytest.raises(EffectFailedError, match="OSError: the printer is on fire") as caught:
+                async with ledger_run("t"):
+                    await agent.run("go")
+            assert isinstance(caught.value.__cause__, cause)
+        assert desk.taken() == ["model 0", "fail"]
+
+    asyncio.run(main())
+
+
+def test_tools_in_parallel_are_parked_one_by_one() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        turns = ([call("pay", "p1", amount=1), call("pay", "p2", amount=2)], ["thank you"])
+        with pytest.raises(BaseException) as caught:  # noqa: B017, PT011 (a group, or the one)
+            async with ledger_run("t"):
+                await dying(ledger, desk, "once", turns, is_dying=True).run("pay")
+        assert caught.group_contains(DiedError) if isinstance(caught.value, BaseExceptionGroup) else True
+        started = [what for what in desk.taken() if what.startswith("pay")]
+        with pytest.raises(ParkedError):
+            async with ledger_run("t"):
+                await dying(ledger, desk, "once", turns, is_dying=False).run("pay")
+        again = [what for what in desk.taken() if what.startswith("pay")]
+        assert not set(started) & set(again)
+
+    asyncio.run(main())
+
+
+def test_who_made_the_agent_may_say_what_a_tool_does() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        await die(ledger, desk, "once", effects={"pay": "none"})
+        async with ledger_run("t"):
+            await dying(ledger, desk, "once", PAYING, is_dying=False, effects={"pay": "none"}).run("pay")
+        assert desk.taken() == ["pay 7", "model 1"]
+        with pytest.raises(UserError, match="the effects of tool 'pay' are one of none, idempotent, once, not 'twice'"):
+            async with ledger_run("u"):
+                await dying(ledger, desk, "twice", PAYING, is_dying=False).run("pay")
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_process_that_was_thought_dead_cannot_write() -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+
+        async def nothing(key: str) -> None:
+            return None
+
+        with pytest.raises(FencedError):
+            async with ledger_run("t", ledger=ledger) as run:
+                await run.effect("first", {}, nothing)
+                await ledger.claim("t")  # as another process does
+                await run.effect("second", {}, nothing)
+        assert [row.message.invocation_id for row in await ledger.open_calls("t")] == ["t/run"]
+
+    asyncio.run(main())
+
+
+def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
+    """S15: what kills its process each time does not do so for ever."""
+
+    async def main() -> None:
+        ledger, lives = MemoryLedger(), 0
+        with pytest.raises(ParkedError, match="it was begun 51 times, and never ended"):
+            while True:
+                with pytest.raises(DiedError):
+                    async with ledger_run("t", ledger=ledger):
+                        lives += 1
+                        raise DiedError
+        assert lives == 51
+        with pytest.raises(ParkedError, match="waits for a person"):
+            async with ledger_run("t", ledger=ledger):
+                pass
+        async with System(ledger) as system:
+            await system.settle("t", "t/run", retry=True)
+        async with ledger_run("t", ledger=ledger):
+            pass
+        assert not await ledger.open_calls("t")
+
+    asyncio.run(main())
+
+
+def test_a_run_is_at_work_once_in_a_process_and_runs_of_other_ids_beside_it() -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+        async with ledger_run("t", ledger=ledger), ledger_run("t", ledger=ledger, id="other"):
+            with pytest.raises(RuntimeError, match="run 'run' of thread 't' is at work in this process"):
+                async with ledger_run("t", ledger=ledger):
+                    pass
+        assert not await ledger.open_calls("t")
+
+    asyncio.run(main())
+
+
+def test_what_is_noted_is_in_the_thread_once() -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+        note = Message(policy="toolkit", payload=PartsPayload(parts=(DataPart(data={"granted": True}),)))
+        for _ in range(2):
+            with pytest.raises(DiedError):
+                async with ledger_run("t", ledger=ledger):
+                    run = current_run()
+                    assert isinstance(run, LedgerRun)
+                    assert run.ledger is ledger
+                    await run.note(note, key="decision")
+                    raise DiedError
+        noted = [record.message async for record in ledger.read("t") if record.message.lane == "control"]
+        assert [(message.id, message.parent_id) for message in noted] == [("t/run/decision", "t/run")]
+        assert current_run() is None
+        assert current_effect() is None
+
+    asyncio.run(main())
+
+
+def test_an_effect_may_say_that_it_does_not_know() -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+
+        async def unsure(key: str) -> None:
+            raise UnknownOutcomeError("no answer from the bank")
+
+        async with ledger_run("t", ledger=ledger) as run:
+            with pytest.raises(EffectFailedError, match="no answer from the bank"):
+                await run.effect("look", {}, unsure, effects="none")
+            with pytest.raises(ParkedError, match="no answer from the bank"):
+                await run.effect("pay", {}, unsure)
+
+    asyncio.run(main())
+
+
+def test_a_run_without_a_ledger_says_so() -> None:
+    async def main() -> None:
+        async with ledger_run("t") as run:
+            with pytest.raises(RuntimeError, match="run 'run' has no ledger: use ledger_run\\('t', ledger="):
+                run.ledger  # noqa: B018
+
+    asyncio.run(main())

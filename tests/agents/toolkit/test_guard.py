@@ -1,0 +1,268 @@
+"""The guard: what is written down before a tool is started, and what a program finds there when it runs again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, noted, returns, rows, run_agent, script, started
+
+from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents.toolkit import Toolkit
+from antiphon.errors import HistoryMismatchError, ParkedError
+from antiphon.ledger import Ledger, open_ledger
+from antiphon.messages import OptionCallPayload, thaw, use_port
+
+
+def within(work: Callable[[Ledger], Awaitable[None]]) -> None:
+    """Do something with a ledger."""
+
+    async def inside() -> None:
+        async with open_ledger("memory:") as ledger:
+            await work(ledger)
+
+    asyncio.run(inside())
+
+
+def shop(witness: Witness, **settings: Any) -> Toolkit:
+    """Return a toolkit as a program makes it when it begins."""
+    toolkit = Toolkit()
+
+    def buy(item: str, card: str = "") -> str:
+        witness.done.append(("buy", item))
+        return f"bought {item}"
+
+    def look(item: str) -> str:
+        witness.done.append(("look", item))
+        return f"{item} costs 5"
+
+    toolkit.add(buy, sensitive=("card",), **settings)
+    toolkit.add(look, effects="none")
+    return toolkit
+
+
+# ---------------------------------------------------------------- rows
+
+
+def test_a_decision_and_the_intent_are_written_down_before_the_tool_is_started() -> None:
+    """G6, S5: every decision is a row, and so is what it rests on."""
+    seen: list[list[str]] = []
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = Toolkit()
+
+        async def peek() -> None:
+            seen.append([f"{message.lane} {message.kind}" for message in await rows(ledger)])
+
+        toolkit.add(peek, to=["clerk"])
+        await run_agent(toolkit, script([call("peek")]), ledger=ledger)
+        (granted,) = await noted(ledger, "TOOL_GRANTED")
+        (decided,) = await noted(ledger, "TOOL_PERMISSION")
+        assert granted == {"type": "TOOL_GRANTED", "agent": "clerk", "tool": "peek"}
+        assert (decided["verdict"], decided["reason"]) == ("allow", "granted")
+        assert (decided["agent"], decided["tool"]) == ("clerk", "peek")
+        assert decided["grant"] == {"agent": "clerk", "tool": "peek"}
+        assert {message.policy for message in await rows(ledger) if message.lane == "control"} == {"runtime"}
+
+    within(work)
+    assert seen == [["effect option_call", "control parts", "control parts", "effect option_call"]]
+
+
+def test_a_refusal_is_a_row_too_and_nothing_is_started() -> None:
+    """S5, AT-038."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(witness)
+        toolkit.grant("clerk", "buy", where={"properties": {"item": {"const": "tea"}}})
+        told = await run_agent(toolkit, script([call("buy", item="gold")]), ledger=ledger)
+        (decided,) = await noted(ledger, "TOOL_PERMISSION")
+        assert told == [("failed", f"buy: {decided['reason']} (PERMISSION_DENIED)")]
+        assert decided["verdict"] == "deny"
+        assert started(await rows(ledger), "buy") == 0
+
+    within(work)
+    assert witness.done == []
+
+
+def test_sensitive_arguments_are_not_written_down() -> None:
+    """AT-053, S7."""
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(Witness(), approval=True)
+        toolkit.grant("clerk")
+        asked = script([call("buy", item="tea", card="canary-4111")])
+        with pytest.raises(ParkedError):
+            await run_agent(toolkit, asked, ledger=ledger)
+        stored = [record.body async for record in ledger.read("t")]
+        assert any(b"[redacted:sensitive]" in body for body in stored)
+        assert not any(b"canary" in body for body in stored)
+
+    within(work)
+
+
+# ---------------------------------------------------------------- again
+
+
+def test_a_finished_call_is_not_made_again_and_its_decision_is_not_made_again() -> None:
+    """G9: also if the permission is gone meanwhile, and the budget used up."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        first, later = shop(witness), shop(witness)
+        first.grant("clerk", calls=1)
+        later.grant("clerk", until=NOON)
+        for toolkit in (first, later, later):
+            told = await run_agent(toolkit, script([call("buy", item="tea")]), ledger=ledger)
+            assert told == [("success", "bought tea")]
+        assert len(await noted(ledger, "TOOL_PERMISSION")) == 1
+
+    within(work)
+    assert witness.done == [("buy", "tea")]
+
+
+def test_a_program_that_asks_for_something_else_is_stopped() -> None:
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        for item in ("tea", "gold"):
+            toolkit = shop(witness)
+            toolkit.grant("clerk")
+            async with ledger_run("t", ledger=ledger):
+                agent = Agent(script([call("buy", item=item)]), name="clerk", toolsets=[toolkit.for_agent("clerk")])
+                await agent.run("go")
+
+    with pytest.raises(HistoryMismatchError):
+        within(work)
+    assert witness.done == [("buy", "tea")]
+
+
+def test_a_permission_that_is_revoked_after_the_decision_counts_where_the_tool_is_started() -> None:
+    """S5: the decision was made before a crash, and the grant is gone when the program runs again."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(witness)
+        toolkit.grant("clerk")
+        guard_note = ledger.append
+
+        async def dies(thread_id: str, messages: Any, **more: Any) -> Any:
+            kept = list(messages)
+            if any(isinstance(each.payload, OptionCallPayload) and each.payload.option_name == "buy" for each in kept):
+                raise KeyboardInterrupt
+            return await guard_note(thread_id, kept, **more)
+
+        ledger.append = dies  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            await _buy(toolkit, ledger)
+        ledger.append = guard_note  # type: ignore[method-assign]
+        toolkit = shop(witness)
+        payload = await _buy(toolkit, ledger)
+        assert failure(payload) == ("PERMISSION_DENIED", "nobody has granted 'buy' to 'clerk'")
+        assert [each["verdict"] for each in await noted(ledger, "TOOL_PERMISSION")] == ["allow"]
+
+    within(work)
+    assert witness.done == []
+
+
+async def _buy(toolkit: Toolkit, ledger: Ledger) -> Any:
+    async with ledger_run("t", ledger=ledger):
+        return await toolkit.call("clerk", "buy", {"item": "tea"}, invocation_id="i1")
+
+
+def test_a_budget_of_calls_is_that_of_the_thread_whoever_counts() -> None:
+    """S5, S15: the calls of a thread count, also those of an earlier process; each thread has its own."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        told: list[Any] = []
+        for thread, run in (("t", "one"), ("t", "two"), ("t", "three"), ("u", "one")):
+            toolkit = shop(witness)
+            toolkit.grant("clerk", "look", calls=2)
+            async with ledger_run(thread, id=run, ledger=ledger):
+                told.append((await toolkit.call("clerk", "look", {"item": "tea"})).error_type)
+        assert told == [None, None, "PERMISSION_DENIED", None]
+
+    within(work)
+
+
+def test_calls_at_the_same_time_do_not_share_the_last_of_a_budget() -> None:
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(witness)
+        toolkit.grant("clerk", "buy", calls=1)
+        calls = [call("buy", f"c{number}", item=str(number)) for number in range(5)]
+        told = await run_agent(toolkit, script(calls), ledger=ledger)
+        assert sorted(outcome for outcome, _ in told) == ["failed"] * 4 + ["success"]
+
+    within(work)
+    assert len(witness.done) == 1
+
+
+def test_a_grant_ends_when_its_time_is_over() -> None:
+    clock = SetClock()
+    toolkit = shop(Witness())
+    toolkit.grant("clerk", "look", until=NOON + timedelta(minutes=1))
+
+    async def look() -> str | None:
+        return (await toolkit.call("clerk", "look", {"item": "tea"})).error_type
+
+    with use_port(clock):
+        assert asyncio.run(look()) is None
+        clock.move(minutes=1)
+        assert asyncio.run(look()) == "PERMISSION_DENIED"
+
+
+# ---------------------------------------------------------------- unknown outcomes
+
+
+def test_a_call_that_must_not_be_made_twice_and_took_too_long_is_left_to_a_person() -> None:
+    """G7, F31: nobody knows whether it was done; the calls beside it end first."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(witness)
+        hanging = asyncio.Event()
+
+        async def pay() -> None:
+            witness.done.append(("pay", None))
+            await hanging.wait()
+
+        toolkit.add(pay, timeout=0.01)
+        toolkit.grant("clerk")
+        both = script([call("pay", "c1"), call("look", "c2", item="tea")])
+        for _ in range(2):
+            with pytest.raises(ParkedError, match="pay"):
+                await run_agent(toolkit, both, ledger=ledger)
+        parked = [record.message for record in await ledger.open_calls("t") if "PARK" in str(record.message.payload)]
+        assert len(parked) == 1
+        assert isinstance(parked[0].payload, OptionCallPayload)
+        assert "it took more than 0.01 s" in str(thaw(parked[0].payload.arguments))
+
+    within(work)
+    assert witness.names() == ["pay", "look"]
+
+
+# ---------------------------------------------------------------- with the durability of agents
+
+
+def test_a_durable_agent_uses_a_toolkit_and_finishes_where_it_was() -> None:
+    """G9: model answers and tool results come from the ledger; the tool that was not started yet is started."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        for attempt in range(2):
+            toolkit = shop(witness)
+            toolkit.grant("clerk")
+            model = script([call("look", "c1", item="tea")], [call("buy", "c2", item="tea")])
+            capabilities = [LedgerDurability(ledger), toolkit.capability("clerk")]
+            agent = Agent(model, name="clerk", capabilities=capabilities)
+            async with ledger_run("t"):
+                told = returns((await agent.run("go")).all_messages())
+            assert told == [("success", "tea costs 5"), ("success", "bought tea")], attempt
+
+    within(work)
+    assert witness.names() == ["look", "buy"]

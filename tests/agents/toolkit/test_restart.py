@@ -1,0 +1,106 @@
+"""Approvals outlive the process that asked, and are given at the command line."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.agents.toolkit.kit import call, run_agent, script
+from tests.cli.running import run
+
+from antiphon.agents.toolkit import Toolkit
+from antiphon.errors import ParkedError
+from antiphon.ledger import open_ledger
+from antiphon.messages import OptionCallPayload
+
+ROOT = Path(__file__).parents[3]
+
+
+def start(url: str, witness: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "tests.agents.toolkit.waiting_program", url, witness], cwd=ROOT)
+
+
+async def until_quiet(url: str) -> None:
+    """Wait until the program has asked, and has nothing else to do."""
+    async with open_ledger(url) as ledger:
+        found: set[str] = set()
+        async for tailed in ledger.tail(thread_id="order"):
+            payload = tailed.record.message.payload
+            if isinstance(payload, OptionCallPayload) and payload.option_name == "APPROVE":
+                found.add("asked")
+            if tailed.record.message.id.endswith("look:c1@1@ended"):
+                found.add("looked")
+            if len(found) == 2:
+                return
+
+
+@pytest.mark.slow
+def test_a_program_that_is_killed_while_it_waits_goes_on_with_the_answer(tmp_path: Path) -> None:
+    """S5, G7, G9: SIGKILL while the question is open; a yes at the command line; started again, each tool ran once."""
+    url, witness = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "witness"
+    with start(url, witness) as program:
+        asyncio.run(asyncio.wait_for(until_quiet(url), 60))
+        program.kill()
+    assert witness.read_text() == "looked\n"
+
+    (waiting,) = json.loads(run("approvals", "--json", "--ledger", url).stdout)
+    assert (waiting["tool"], waiting["arguments"], waiting["agent"]) == ("pay", {"word": "paid"}, "clerk")
+    said = run("approve", waiting["id"], "--as", "ada", "--ledger", url)
+    assert (said.exit_code, said.stdout) == (0, "order\n")
+
+    with start(url, witness) as program:
+        assert program.wait(60) == 0
+    assert witness.read_text() == "looked\npaid\n"
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Return a ledger in which somebody is asked."""
+    place = f"sqlite:///{tmp_path}/ledger.db"
+
+    async def ask() -> None:
+        toolkit = Toolkit(approvers=["ada"], approval_expires=timedelta(days=9999))
+
+        def pay(amount: int, note: str) -> None: ...
+
+        toolkit.add(pay, approval=True, to=["clerk"])
+        async with open_ledger(place, create=True) as ledger:
+            with pytest.raises(ParkedError):
+                await run_agent(toolkit, script([call("pay", amount=5, note="a\u202eb")]), ledger=ledger, thread="order")
+
+    asyncio.run(ask())
+    return place
+
+
+def test_what_waits_is_listed_with_all_that_is_needed_to_decide(url: str) -> None:
+    """What cannot be seen is shown by its number."""
+    listed = run("approvals", "--ledger", url)
+
+    heading, line = listed.stdout.splitlines()
+    assert heading.split() == ["id", "thread", "agent", "call", "why", "until", "(UTC)"]
+    assert 'order   clerk  pay {"amount":5,"note":"a⟨U+202E⟩b"}' in line
+    assert "'pay' needs an approval, whatever it is called with" in line
+
+
+def test_an_answer_is_given_once_by_somebody_who_may(url: str) -> None:
+    (waiting,) = json.loads(run("approvals", "--json", "--ledger", url).stdout)
+
+    refused = run("approve", waiting["id"], "--as", "mallory", "--ledger", url)
+    denied = run("deny", waiting["id"], "--as", "ada", "--reason", "too dear", "--ledger", url)
+    late = run("approve", waiting["id"], "--as", "ada", "--ledger", url)
+
+    assert (refused.exit_code, refused.stderr) == (1, "'mallory' may not answer; ada may\n")
+    assert (denied.exit_code, denied.stdout) == (0, "order\n")
+    assert denied.stderr == "denied: pay by clerk, in thread order\n"
+    assert (late.exit_code, late.stderr) == (1, f"'{waiting['id']}' is answered already\n")
+    assert run("approvals", "--ledger", url).stderr == "nothing waits for an approval\n"
+
+
+def test_who_answers_must_be_said(url: str) -> None:
+    assert run("approve", "approval-x", "--ledger", url).exit_code == 2

@@ -1,0 +1,23 @@
+"""How often each fault is tried: a little in `make test`, as often as the tables say in `make chaos`."""
+
+import os
+
+__all__ = ["count"]
+
+_COUNTS: dict[str, tuple[int, int, int]] = {
+    # fault: make test, make chaos, ANTIPHON_CHAOS=nightly
+    "seeds": (500, 20_000, 200_000),  # worlds that are simulated
+    "F13": (30, 300, 1_000),  # ledgers, each with three processes killed
+    "F16": (5, 20, 200),  # of each of four ways
+    "F17": (3, 20, 50),
+    "F18": (1, 5, 50),
+    "F19": (1, 100, 100),  # of each of fourteen ways
+    "F20": (10, 100, 500),
+    "overload": (1, 10, 60),  # seconds
+}
+
+
+def count(fault: str) -> int:
+    """Return how often to try a fault."""
+    level = {"": 0, "ci": 1, "nightly": 2}[os.environ.get("ANTIPHON_CHAOS", "")]
+    return _COUNTS[fault][level]

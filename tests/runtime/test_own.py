@@ -1,0 +1,85 @@
+"""What the runtime makes without the constructors is what the constructors make, and what they refuse is refused."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from antiphon.messages import Limits, Message, OptionCallPayload, OptionResultPayload, dumps, use_limits
+from antiphon.runtime._own import own_call, own_message, own_result
+
+NAMES = st.one_of(
+    st.sampled_from(["worker/1", "", " a", "a ", "a b", "ümlaut", "u\u0308mlaut", "a\u200bb", "x" * 512, "x" * 513]),
+    st.text(max_size=8),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.text(max_size=4), VALUES, max_size=3)
+
+
+def made(make: Callable[[], Any]) -> tuple[Any, bytes] | None:
+    """Return what was made and how it is written; None if it is refused."""
+    try:
+        value = make()
+    except ValidationError:
+        return None
+    message = value if isinstance(value, Message) else Message(id="m", policy="p", payload=value)
+    return value, dumps(message)
+
+
+@given(NAMES, NAMES, OBJECTS)
+def test_a_call_is_what_the_constructor_makes_of_it(invocation: str, option: str, arguments: dict[str, Any]):
+    assert made(lambda: own_call(invocation, option, arguments)) == made(
+        lambda: OptionCallPayload(invocation_id=invocation, option_name=option, arguments=arguments)
+    )
+
+
+@given(NAMES, NAMES, VALUES)
+def test_a_result_is_what_the_constructor_makes_of_it(invocation: str, option: str, result: Any):
+    assert made(lambda: own_result(invocation, option, result)) == made(
+        lambda: OptionResultPayload(invocation_id=invocation, option_name=option, result=result)
+    )
+
+
+@given(NAMES, NAMES, NAMES, st.lists(NAMES, max_size=2), st.one_of(st.none(), NAMES))
+def test_a_message_is_what_the_constructor_makes_of_it(
+    id: str, policy: str, thread: str, to: list[str], correlation: str | None
+):
+    payload = OptionCallPayload(invocation_id="i", option_name="o", arguments={})
+    fields: dict[str, Any] = {
+        "id": id,
+        "thread_id": thread,
+        "to": tuple(to),
+        "lane": "control",
+        "correlation_id": correlation,
+        "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+        "metadata": {"antiphon": {"hops": 1}},
+    }
+    assert made(lambda: own_message(policy, payload, **fields)) == made(
+        lambda: Message(policy=policy, payload=payload, **fields)
+    )
+
+
+def test_what_was_given_can_be_changed_and_the_payload_stays():
+    arguments: dict[str, Any] = {"to": ["Oslo"]}
+    call, result = own_call("i", "o", arguments), own_result("i", "o", arguments)
+    arguments["to"].append("Bergen")
+    assert call.arguments == {"to": ["Oslo"]}
+    assert result.result == {"to": ["Oslo"]}
+
+
+def test_narrower_limits_hold_for_what_the_runtime_says():
+    deep: dict[str, Any] = {"a": {"b": {"c": {"d": 1}}}}
+    with use_limits(Limits(depth=2)):
+        for make in (own_call, own_result):
+            with pytest.raises(ValidationError, match="deep"):
+                make("i", "o", deep)
+    with use_limits(Limits(message_bytes=200)), pytest.raises(ValidationError):
+        own_message("p", own_call("i", "o", {"text": "x" * 300}))
