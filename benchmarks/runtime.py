@@ -44,7 +44,7 @@ ASKS_EACH = 10
 """How often each of many clients asks, so that what is measured is not how they begin."""
 MANY = TOGETHER * ASKS_EACH
 OTHERS = 100
-SPAWNED = 200
+SPAWNED, THREADS = 1_000, 100
 IDLE, IDLE_THREADS = 100_000, 1_000
 CLIENTS, ASKS = 100, 10
 ROUNDS = 11
@@ -182,13 +182,13 @@ def _fan_out(name: str, stage: Stage) -> Table:
 
 
 def _spawn(name: str, stage: Stage) -> Table:
-    def sample(troupe: Troupe) -> Sample:
-        numbers = count(step=SPAWNED)
-        return worked(lambda: troupe.begin(_fresh(numbers)), SPAWNED)
+    def sample(kind: str, troupe: Troupe) -> Sample:
+        actors, numbers = _crowd(kind), count()
+        return worked(lambda: troupe.begin(_fresh(actors, numbers)), actors)
 
     return _table(
         name,
-        {kind: sample(troupe) for kind, troupe in stage.troupes(MESSAGES).items()},
+        {kind: sample(kind, troupe) for kind, troupe in stage.troupes(MESSAGES).items()},
         (Goal(ANTIPHON, 1 / 10, ROUTED),),
         f"{ANTIPHON} makes the place, and the actor itself for its first message; the others make the actor",
         unit="us an actor",
@@ -196,16 +196,21 @@ def _spawn(name: str, stage: Stage) -> Table:
 
 
 def _spawn_and_ask(name: str, stage: Stage) -> Table:
-    def sample(troupe: Troupe) -> Sample:
-        numbers = count(step=SPAWNED)
-        return worked(lambda: troupe.ask(troupe.begin(_fresh(numbers))), SPAWNED)
+    def sample(kind: str, troupe: Troupe) -> Sample:
+        actors, numbers = _crowd(kind), count()
+        return worked(lambda: troupe.ask(troupe.begin(_fresh(actors, numbers))), actors)
 
-    return _table(name, {kind: sample(troupe) for kind, troupe in stage.troupes(MESSAGES).items()}, (), unit="us an actor")
+    return _table(
+        name, {kind: sample(kind, troupe) for kind, troupe in stage.troupes(MESSAGES).items()}, (), unit="us an actor"
+    )
 
 
-def _fresh(numbers: Iterator[int]) -> list[str]:
-    first = next(numbers)
-    return [str(each) for each in range(first, first + SPAWNED)]
+def _crowd(kind: str) -> int:
+    return THREADS if kind == PYKKA else SPAWNED
+
+
+def _fresh(actors: int, numbers: Iterator[int]) -> list[str]:
+    return [str(next(numbers)) for _ in range(actors)]
 
 
 def _idle(name: str, _: Stage) -> Table:

@@ -1,12 +1,13 @@
 """AP2xx: ids and names that a target refuses."""
 
+import re
 from typing import Any
 
 import pytest
 from tests.checks.said import calls, codes, finding, gives, mended, mended_for, says, warnings
 
 from antiphon import Conversation, decode, encode
-from antiphon.checks import TARGETS
+from antiphon.checks import TARGETS, Target
 from antiphon.messages import Tool
 
 ASK = says("user", "How warm is it?")
@@ -33,6 +34,12 @@ def test_spellings_are_those_of_the_formats(target: str, spelling: str, accepted
 
     assert [name for name in accepted if not accepts(name)] == []
     assert [name for name in refused if accepts(name)] == []
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_ids_are_runs_of_one_alphabet(target: Target) -> None:
+    """Dialects rely on it: many ids fit if they fit in a row."""
+    assert re.fullmatch(r"\.\+|\[[^\]]+\]\+", target.call_id.pattern.pattern)
 
 
 def pair(invocation: str, option: str, native: str | None) -> Conversation:

@@ -121,11 +121,10 @@ def test_threads_are_a_table_in_a_terminal(url: str) -> None:
     assert "│ chat   │" in shown
 
 
-@pytest.mark.slow
 def test_the_id_of_a_thread_stays_in_one_piece_in_a_terminal(url: str) -> None:
     name = run("fork", "chat", "--ledger", url).stdout.strip()
 
-    assert f"│ {name} │" in in_terminal("threads", "--ledger", url, columns=80)
+    assert f"│ {name} │" in run("threads", "--ledger", url, FORCE_COLOR="1", COLUMNS="80").stdout
 
 
 def test_the_ledger_may_be_named_by_the_environment(url: str) -> None:

@@ -7,6 +7,7 @@ from tests.providers.types import as_request, problems
 
 from antiphon import (
     Conversation,
+    MediaPart,
     Message,
     OptionCallPayload,
     OptionResultPayload,
@@ -120,6 +121,16 @@ def test_fresh_ids_keep_what_they_link() -> None:
     assert one.pairs() == two.pairs() == ((1, 2),)
     assert not {message.invocation_id for message in one.calls()} & {message.invocation_id for message in two.calls()}
     assert encode(one, "gemini").value == body
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("url", ["https://[", "https://[x]/a.pdf", "https://example.com:port/a.pdf?b=.png#c.gif"])
+def test_a_url_that_is_none_is_written_like_any_other(name: str, url: str) -> None:
+    """Whoever is shown it will say so; the type is told from what stands where the path does."""
+    shown = MediaPart(modality="document", url=url)
+    value = written(Conversation([Message(policy="user", payload=PartsPayload(parts=(shown,)))]), name)
+
+    assert url in str(value)
 
 
 def test_a_legacy_call_is_answered_as_such() -> None:

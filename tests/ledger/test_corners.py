@@ -54,6 +54,12 @@ def test_errors_of_sqlite_say_what_to_do(theirs: type[apsw.Error], ours: type[Le
     assert words in str(error)
 
 
+def test_a_file_in_a_folder_that_is_gone_cannot_be_opened(tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "gone" / "ledger.db"), 5)
+    with pytest.raises(LedgerUnavailableError, match="cannot be opened: .*; look at the path and who may read it"):
+        connect(place, create=True)
+
+
 def test_errors_survive_the_way_between_processes() -> None:
     for error in (
         LedgerError("why", "t"),

@@ -38,7 +38,8 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(seed: int, disk: Disk, 
     events = recorded(disk, lambda scribe: work(scribe, seed))
     cuts = tried(disk, events, most=count("F2") // SHARES, seeds=max(3, count("F2") // SHARES // len(disk.log) + 1))
 
-    record_property("F2", f"{cuts.tried} power cuts, {cuts.acknowledged} acknowledged, {len(cuts.lost)} lost")
+    told = f"{cuts.tried} power cuts, {cuts.acknowledged} acknowledged, {len(cuts.lost)} lost"
+    record_property("F2", f"part {seed + 1} of {SHARES}: {told}")
     assert cuts.lost == []
     assert cuts.tried >= count("F2") // SHARES
     assert cuts.acknowledged > 45

@@ -124,8 +124,8 @@ async def main(path: str, witness: str, place: str = "") -> None:
         open_ledger(f"sqlite:///{path}") as ledger,
         System(cast("Ledger", Killing(ledger, place)), settings=Settings(within=600)) as system,
     ):
-        system.register("shop", Shop)
-        system.register("bank", Bank)
+        system.register("shop", Shop, grace=60)
+        system.register("bank", Bank, grace=60)
         await system.recover()
         orders = asyncio.gather(*(_order(system, witness, number) for number in range(THREADS)), return_exceptions=True)
         try:

@@ -11,26 +11,37 @@ if TYPE_CHECKING:
     from antiphon.agents._budget import AgentBudget
     from antiphon.agents._run import CurrentEffect, LedgerRun, current_effect, current_run, ledger_run
     from antiphon.agents._store import LedgerConversationStore
-    from antiphon.agents.durability import LedgerDurability, NotDone, Unsettled
+    from antiphon.agents.durability import Delta, LedgerDurability, NotDone, Reconcile, Unsettled, listen
+    from antiphon.agents.models import model
+    from antiphon.agents.toolkit import Toolkit
 
 __all__ = [
     "AgentBudget",
     "CurrentEffect",
+    "Delta",
     "LedgerConversationStore",
     "LedgerDurability",
     "LedgerRun",
     "NotDone",
+    "Reconcile",
+    "Toolkit",
     "Unsettled",
     "current_effect",
     "current_run",
     "ledger_run",
+    "listen",
+    "model",
 ]
 
 _HOME = {
     **dict.fromkeys(__all__, "antiphon.agents._run"),
     "AgentBudget": "antiphon.agents._budget",
     "LedgerConversationStore": "antiphon.agents._store",
-    **dict.fromkeys(("LedgerDurability", "NotDone", "Unsettled"), "antiphon.agents.durability"),
+    **dict.fromkeys(
+        ("Delta", "LedgerDurability", "NotDone", "Reconcile", "Unsettled", "listen"), "antiphon.agents.durability"
+    ),
+    "Toolkit": "antiphon.agents.toolkit",
+    "model": "antiphon.agents.models",
 }
 
 

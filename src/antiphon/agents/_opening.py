@@ -131,15 +131,15 @@ class _Opening:
 
     async def open(self) -> Opened:
         await self._journal.own(self._thread_id)
-        rows = await self._journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
-        rows = tuple(row for row in rows if row.message.lane == "effect")
+        records = await self._journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
+        rows = [record for record in records if record.message.lane == "effect"]
         if not rows:
             (run,) = await self._journal.write(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
             return self._opened(1, began=run.recorded_at)
-        if len(rows) > 1:
-            finished = self._opened(2, began=rows[0].recorded_at)
-            return replace(finished, journal=_Finished(self._journal.ledger, Budget()))
-        return await self._again(rows[0])
+        if len(rows) == 1:
+            return await self._again(rows[0])
+        finished = _Finished(self._journal.ledger, Budget())
+        return replace(self._opened(2, began=rows[0].recorded_at), journal=finished)
 
     def _opened(self, attempt: int, **more: Any) -> Opened:
         course = RunCourse(self._thread_id, self._id, "program", attempt)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from antiphon.agents._course import Keys, Part, as_key
+from antiphon.agents._ledgers import shared_ledger
 from antiphon.agents._opening import Opened, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError
 from antiphon.ledger import Ledger, Record
@@ -63,6 +64,8 @@ class LedgerRun:
         """How many runs of agents this is inside of."""
         self._opened: Opened | None = None
         self._opening = Lock()
+        self._stack = AsyncExitStack()
+        self._url: str | None = None
         self._agents = Keys()
         self._parts: dict[str, LedgerRun] = {}
 
@@ -180,8 +183,8 @@ class LedgerRun:
 
     # ------------------------------------------------------------ parts
 
-    async def open(self, ledger: Ledger) -> None:
-        """Begin it in a ledger, or go on with it there; does nothing where that was done.
+    async def open(self, ledger: Ledger | str) -> None:
+        """Begin it in a ledger (a URL is opened until the run ends), or go on with it there; nothing where that was done.
 
         Raises:
             ParkedError: a person must settle something first.
@@ -189,8 +192,10 @@ class LedgerRun:
         """
         async with self._opening:
             if self._opened is None:
+                if isinstance(ledger, str):
+                    self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
                 self._opened = await open_run(ledger, self.thread_id, self.id)
-        if self._opened.journal.ledger is not ledger:
+        if ledger not in (self._url, self.ledger):
             raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
 
     def attach(self, opened: Opened) -> None:
@@ -218,6 +223,7 @@ class LedgerRun:
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
         part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper)
+        part._url = self._url
         part.attach(self.opened.within(Part(self.course, invocation_id, agent or self.course.to)))
         return part
 
@@ -230,10 +236,11 @@ class LedgerRun:
         if self._opened is not None:
             await self._opened.close()
 
-    def leave(self) -> None:
-        """Leave it open, for the next time."""
+    async def leave(self) -> None:
+        """Let go of it; if it was not closed, for the next time."""
         if self._opened is not None:
             self._opened.leave()
+        await self._stack.aclose()
 
 
 @contextmanager
@@ -258,7 +265,7 @@ def effect_scope(effect: CurrentEffect) -> Generator[CurrentEffect, None, None]:
 
 @asynccontextmanager
 async def ledger_run(
-    thread_id: str | Context, *, id: str = "run", ledger: Ledger | None = None
+    thread_id: str | Context, *, id: str = "run", ledger: Ledger | str | None = None
 ) -> AsyncGenerator[LedgerRun, None]:
     """Have everything that agents do in the block written down in a thread, and taken from there when it was done before.
 
@@ -286,7 +293,7 @@ async def ledger_run(
             yield run
         await run.close()
     finally:
-        run.leave()
+        await run.leave()
 
 
 def _within(context: Context) -> LedgerRun:

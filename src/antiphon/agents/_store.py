@@ -23,9 +23,9 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from typing_extensions import override
 
 from antiphon.agents.durability._prompt import dump, unit_marks
-from antiphon.agents.durability._talk import OWN, Talk, restore_unit
+from antiphon.agents.durability._talk import OWN, Place, Talk, restore_unit
 from antiphon.errors import AppendConflictError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, thaw
 
 __all__ = ["LedgerConversationStore"]
@@ -76,7 +76,7 @@ class LedgerConversationStore(ConversationStore):
         entries = {entry.id for entry in new_entries}
         if record.head_id is not None and record.head_id not in entries and not await self._has(record.head_id):
             raise ConversationConflict(record.conversation_id)
-        saving = _Saving(await _Heard.of(self._ledger, record.conversation_id))
+        saving = _Saving(record.conversation_id, await _Heard.of(self._ledger, record.conversation_id))
         for entry in new_entries:
             saving.add(entry)
         said = cast("dict[str, Any]", _records.dump_python(record, mode="json"))
@@ -107,22 +107,32 @@ class LedgerConversationStore(ConversationStore):
 
     @override
     async def read_entry(self, entry_id: str) -> ConversationEntry:
-        for row in await self._ledger.by_correlation(entry_id):
-            if (said := _told(row.message, ENTRY)) is not None:
-                return ConversationEntry(id=entry_id, parent_id=said["parent"], message=await self._message(row, said))
-        raise KeyError(f"no conversation has an entry {entry_id!r}")
+        return (await self._heard_with(entry_id)).entry(entry_id)
 
-    async def _message(self, row: Record, said: dict[str, Any]) -> ModelMessage:
-        if "message" in said:
-            return _load(said["message"])
-        rows = await self._ledger.by_correlation(said["said_in"], thread_id=row.message.thread_id)
-        return _load({**restore_unit(_unit([each.message for each in rows], said["unit"])), **said["kept"]})
+    @override
+    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+        heard: _Heard | None = None
+        entries: list[ConversationEntry] = []
+        while head_id is not None and (limit is None or len(entries) < limit):
+            if heard is None or head_id not in heard.entries:
+                heard = await self._heard_with(head_id)
+            entries.append(heard.entry(head_id))
+            head_id = entries[-1].parent_id
+        return entries[::-1]
+
+    async def _heard_with(self, entry_id: str) -> _Heard:
+        """Read the thread that has an entry."""
+        for row in await self._ledger.by_correlation(entry_id):
+            if _told(row.message, ENTRY) is not None:
+                return await _Heard.of(self._ledger, row.message.thread_id or "")
+        raise KeyError(f"no conversation has an entry {entry_id!r}")
 
 
 class _Saving:
     """The rows that save messages."""
 
-    def __init__(self, heard: _Heard) -> None:
+    def __init__(self, thread_id: str, heard: _Heard) -> None:
+        self._thread_id = thread_id
         self._heard = heard
         self.rows: list[Message] = []
 
@@ -131,13 +141,13 @@ class _Saving:
         (unit,) = dump([entry.message])
         mark, own = _mark(unit), self._heard.units.get(_mark(unit))
         if own is None:
-            talk = self._heard.talk.unsaid([unit], entry.id, "assistant", marks=[mark])
+            talk = self._heard.talk.unsaid([unit], Place(self._thread_id, entry.id, "assistant"), marks=[mark])
             self.rows += talk
-            own = _Said(entry.id, talk)
+            own = self._heard.units[mark] = _Said(talk)
         kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
         if unit["kind"] == "request":
             kept["instructions"] = unit.get("instructions")
-        said: dict[str, Any] = {"parent": entry.parent_id, "unit": mark, "said_in": own.id, "kept": kept}
+        said: dict[str, Any] = {"parent": entry.parent_id, "unit": mark, "kept": kept}
         if {**restore_unit(own.rows), **kept} != unit:
             said = {"parent": entry.parent_id, "message": unit}  # the talk does not give it back as it was: it is kept whole
         self.rows.append(_row(ENTRY, said, entry.id))
@@ -145,40 +155,38 @@ class _Saving:
 
 @dataclass(slots=True)
 class _Said:
-    """Where in the talk a message is."""
+    """The rows that say a message."""
 
-    id: str
-    """The exchange that its rows are of."""
-    rows: list[Message] = field(default_factory=list)
+    rows: list[Message] = field(default_factory=list[Message])
 
 
-@dataclass(slots=True)
 class _Heard:
-    """What the talk of a thread has, by its marks."""
+    """What a thread has: the talk by its marks, and entries by their ids."""
 
-    units: dict[str, _Said]
-    talk: Talk
+    def __init__(self) -> None:
+        self.units: dict[str, _Said] = {}
+        self.talk = Talk()
+        self.entries: dict[str, dict[str, Any]] = {}
 
     @classmethod
     async def of(cls, ledger: Ledger, thread_id: str) -> _Heard:
         """Read it."""
-        heard, last = cls({}, Talk()), _Said("")
+        heard, last = cls(), _Said()
         async for record in ledger.read(thread_id):
             message = record.message
-            if message.lane != "talk":
-                continue
-            if (mark := _mark_of(message)) is not None:
-                last = heard.units[mark] = _Said(message.correlation_id or "")
-            last.rows.append(message)
+            if (entry := _told(message, ENTRY)) is not None:
+                heard.entries[message.correlation_id or ""] = entry
+            elif message.lane == "talk":
+                if (mark := _mark_of(message)) is not None:
+                    last = heard.units[mark] = _Said()
+                last.rows.append(message)
         return heard
 
-
-def _unit(rows: Sequence[Message], mark: str) -> list[Message]:
-    """Return the rows that say one message, among those of an exchange."""
-    talk = [row for row in rows if row.lane == "talk"]
-    start = next(index for index, row in enumerate(talk) if _mark_of(row) == mark)
-    end = next((index for index, row in enumerate(talk) if index > start and _mark_of(row) is not None), len(talk))
-    return talk[start:end]
+    def entry(self, entry_id: str) -> ConversationEntry:
+        """Return an entry of the thread."""
+        said = self.entries[entry_id]
+        unit = said.get("message") or {**restore_unit(self.units[said["unit"]].rows), **said["kept"]}
+        return ConversationEntry(id=entry_id, parent_id=said["parent"], message=_load(unit))
 
 
 def _mark(unit: dict[str, Any]) -> str:

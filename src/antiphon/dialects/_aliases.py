@@ -52,9 +52,7 @@ class Aliases:
         # In every format an id is a run of one alphabet. So all of them fit if they do in a row, in a third of the time.
         spelling = self.ids.spelling
         is_short = max(map(len, invocations), default=0) <= spelling.longest
-        return not invocations or (
-            is_short and "" not in invocations and spelling.pattern.fullmatch("".join(invocations)) is not None
-        )
+        return is_short and (not invocations or spelling.pattern.fullmatch("".join(invocations)) is not None)
 
     def hold(self, more: Iterable[Message]) -> bool:
         """Whether all that was written is right if more is said: no name is kept there that has an alias."""

@@ -55,7 +55,7 @@ class Actor:
 
     concurrency: ClassVar[int] = 1
     """How many messages it handles at once. More than one is for actors without state of their own; messages of the same
-    thread (outside of threads: of the same sender) still come one after the other.
+    thread (outside of threads: of the same sender) still come one after the other, unless `ordering_key` says otherwise.
     """
     capacity: ClassVar[int] = CAPACITY
     """How many messages may wait; further senders wait until there is room, or until their deadline."""
@@ -65,6 +65,14 @@ class Actor:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.handlers = {**cls.handlers, **_handlers_in(cls)}
+
+    @classmethod
+    def ordering_key(cls, message: Message) -> str | None:
+        """Return what a message has in common with those that it must not be handled beside; None: its thread or sender.
+
+        Only asked where `concurrency` is more than one. It looks at nothing but the message, and does not raise.
+        """
+        return None
 
     async def started(self, context: Context) -> None:
         """Begin: called before the first message of each new actor."""

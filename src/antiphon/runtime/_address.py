@@ -42,9 +42,11 @@ class Address(str):
         Raises:
             ValueError: it is none.
         """
-        kind, _, key = text.partition("/")
         if text.endswith("/"):
             raise ValueError(f"an address has a key after its slash: {text!r}")
+        if _PLAIN.fullmatch(text):
+            return super().__new__(cls, text)
+        kind, _, key = text.partition("/")
         return cls(kind, key)
 
     @property

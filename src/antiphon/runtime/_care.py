@@ -117,4 +117,5 @@ class Care:
             envelope.is_interrupted = False
             error = ActorFailedError(reason, address)
             await self._kernel.post.failed(envelope, reason, error)
+            cell.box.done(envelope)
         self.report(cell, Failure(address, cell.incarnation, "Linked", reason, ""))

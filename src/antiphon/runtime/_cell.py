@@ -156,6 +156,7 @@ class Cell:
         try:
             hooks, running = self.kernel.hooks, self.run(envelope, Context(self, envelope))
             outcome = await (running if hooks is None else hooks.run(self, envelope, running))
+            envelope.task = None  # what it came to is being written down, which nobody may stop half way
             if not envelope.is_settled:
                 if envelope.thread_id is None:
                     envelope.settle(outcome)
@@ -163,6 +164,7 @@ class Cell:
                     await self.kernel.post.answer(envelope, outcome)
             self._measure(began)
         except BaseException as exc:  # noqa: BLE001 (what a handler raised: see above)
+            envelope.task = None
             await self._caught(envelope, exc, task)
         finally:
             envelope.task = None
@@ -217,13 +219,19 @@ class Cell:
                 raise error
             await self.kernel.post.put_away(envelope, envelope.withdrawn)
         elif isinstance(error, DeliveryError):
-            await self.kernel.post.put_away(envelope, error)
+            await self._refuse(envelope, error)
         elif isinstance(error, FencedError):
             self.kernel.post.durable.let_go(envelope, error)
         elif isinstance(error, LedgerUnavailableError):
             self._wait_for_ledger(envelope, error)
         else:
             await self._fail(envelope, error)
+
+    async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
+        try:
+            await self.kernel.post.put_away(envelope, error)
+        except ValueError as exc:  # what it says cannot be written down
+            await self._fail(envelope, exc)
 
     def _wait_for_ledger(self, envelope: Envelope, error: LedgerUnavailableError) -> None:
         """Begin anew in a while: nobody is to blame, and nothing can be written down at present."""

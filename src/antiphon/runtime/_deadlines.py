@@ -1,7 +1,8 @@
 """Deadlines: what is to be given up when its time is over, in coarse buckets with one timer for all.
 
 A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next tick, all of
-one tick share a bucket, and only the earliest bucket has a timer.
+one tick share a bucket, and only the earliest bucket has a timer. Those far away are rounded more, to a five-hundredth of the
+time that is left, so that there are never more than some thousand buckets, however long people are willing to wait.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["Deadlines"]
 
 _TICK = 0.02
-"""How late a deadline may be noticed, in seconds."""
+"""How late a deadline may be noticed, in seconds; of one that is more than ten seconds away, relatively."""
+_FINE = 9
+"""How many binary digits of the ticks that are left are kept."""
 
 
 class Deadlines:
@@ -32,6 +35,9 @@ class Deadlines:
     def add(self, envelope: Envelope, deadline: float) -> None:
         """Let an envelope expire at its deadline, unless it is taken out of its bucket before."""
         tick = int(deadline / _TICK) + 1
+        coarseness = (tick - int(self._loop.time() / _TICK)).bit_length() - _FINE
+        if coarseness > 0:
+            tick = ((tick >> coarseness) + 1) << coarseness
         bucket = self._buckets.get(tick)
         if bucket is None:
             bucket = self._buckets[tick] = {}

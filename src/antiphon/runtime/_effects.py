@@ -22,7 +22,7 @@ from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchErr
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.runtime._observer import EffectRun
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import begun, ended
+from antiphon.runtime._rows import begun, child_id, ended
 from antiphon.runtime._same import says_the_same
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Effect:
         self._parent_id = parent_id or course.invocation_id
         self._forgiven = forgiven
         self.thread_id = course.thread_id or ""
-        self.id = f"{course.invocation_id}/{course.next_key(key)}"
+        self.id = child_id(course.invocation_id, course.next_key(key))
         """Its invocation, and the key that `run` is given."""
 
     async def perform(self, run: Run) -> Any:
@@ -143,12 +143,10 @@ class Effect:
         intent, outcome = await self._recall() if self.course.attempt > 1 else (None, None)
         if outcome is not None:
             return _value(outcome, self.course.to)
-        if intent is None:
-            intent = await self.begin()
-        elif self._effects == "once":
+        if intent is not None and self._effects == "once":
             reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
             return await self._end(run, intent, await self.unknown(reason))
-        return await self._run(run, intent)
+        return await self._run(run, await self._admitted(intent))
 
     # ------------------------------------------------------------ what a kind of effect may do in its own way
 
@@ -222,6 +220,11 @@ class Effect:
             reason = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
             raise HistoryMismatchError(reason, self.course.to)
 
+    async def _admitted(self, intent: Message | None) -> Message:
+        """Wait until the thread admits that something is begun; write down that it is, unless the ledger has that."""
+        async with self.journal.admit(self.thread_id):
+            return intent or await self.begin()
+
     async def _run(self, run: Run, intent: Message) -> Any:
         self.course.open_effects += (intent,)
         try:
@@ -246,7 +249,7 @@ class Effect:
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == WithdrawnError.code:
             self._rename()
-            return await self._run(run, await self.begin())
+            return await self._run(run, await self._admitted(None))
         return _value(payload, self.course.to)
 
     def _rename(self) -> None:

@@ -38,7 +38,7 @@ def endings(envelope: Envelope) -> list[Message]:
 def leftovers(rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> Iterator[Message]:
     """Yield the rows that end what is open only for the sake of a message, by the open calls of its thread."""
     parked = {row.message.parent_id for row in rows if _option(row.message) == PARK}
-    for message in [row.message for row in rows if row.message.parent_id == invocation_id]:
+    for message in _following([row.message for row in rows], invocation_id):
         payload = message.payload
         assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
         if message.lane == "effect" and payload.option_name == AGAIN:
@@ -48,6 +48,23 @@ def leftovers(rows: Sequence[Record], invocation_id: str, thread_id: str, to: st
         elif is_asked_of_itself(message):
             yield from leftovers(rows, payload.invocation_id, thread_id, to)
             yield _withdrawn(message, payload)
+
+
+def _following(calls: Sequence[Message], invocation_id: str) -> list[Message]:
+    """Return what is said and done in the course of a message: what says so, and effects of a part of its handling.
+
+    Those are known by the message's id and more; what others do for it is too, but in the course of a message of its own.
+    """
+    others = [call.invocation_id for call in calls if call.lane != "effect" and call.parent_id == invocation_id]
+    own = [call for call in calls if call.parent_id == invocation_id]
+    return own + [
+        call
+        for call in calls
+        if call.lane == "effect"
+        and call.parent_id != invocation_id
+        and (call.invocation_id or "").startswith(f"{invocation_id}/")
+        and not any((call.invocation_id or "").startswith(f"{other}/") for other in others)
+    ]
 
 
 def is_asked_of_itself(message: Message) -> bool:

@@ -26,6 +26,7 @@ from antiphon.messages import (
 from antiphon.protocol import Notice, Request
 from antiphon.runtime._again import Standing
 from antiphon.runtime._own import own_call, own_message
+from antiphon.runtime._rows import child_id
 
 if TYPE_CHECKING:
     import asyncio
@@ -78,6 +79,7 @@ class Envelope:
     """Whether its handler is being stopped for the actor's sake, to run again."""
     is_urgent: bool = False
     """Whether it is a message of the system, which comes before all others."""
+    _key: str | None = None
     is_derived: bool = False
     """Whether its id is made of the id of what its sender handles."""
     may_be_known: bool = False
@@ -144,8 +146,11 @@ class Envelope:
 
     @property
     def key(self) -> str:
-        """What must be handled one after the other has the same."""
-        return self.thread_id or self.sender
+        """What must be handled one after the other has the same: as its actor says, else the thread, else the sender."""
+        if self._key is None:
+            choose = None if self.cell is None else self.cell.props.ordering_key
+            self._key = (None if choose is None else choose(self.message)) or self.thread_id or self.sender
+        return self._key
 
     @property
     def attempt(self) -> int:
@@ -236,7 +241,7 @@ class Envelope:
 
     def derive_id(self, parent: Envelope, key: str) -> None:
         """Take an id that is the same when the handler of the other message runs again."""
-        self._id = f"{parent.invocation_id}/{key}"
+        self._id = child_id(parent.invocation_id, key)
         self.is_derived = True
         self.may_be_known = parent.attempt > 1
 

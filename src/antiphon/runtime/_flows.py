@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowReporter"]
 
+_MOST = 10_000
+"""Threads that are judged at once: one that was silent while so many others were not is judged no more."""
+
 
 class FlowReporter:
     """Judges each thread by a flow, message by message."""
@@ -20,13 +24,16 @@ class FlowReporter:
         self._flow = flow
         self._report = report
         self._roles = roles
-        self._watches: dict[str, FlowWatch | None] = {}
-        """By thread; None where a violation was reported, or the beginning is not known."""
+        self._watches: OrderedDict[str, FlowWatch | None] = OrderedDict()
+        """By thread, the latest last; None where a violation was reported, or the beginning is not known."""
 
     def __call__(self, record: Record) -> None:
         thread_id = record.message.thread_id or ""
         if thread_id not in self._watches:
             self._watches[thread_id] = self._flow.watch(**self._roles) if record.seq == 1 else None
+        self._watches.move_to_end(thread_id)
+        if len(self._watches) > _MOST:
+            self._watches.popitem(last=False)
         watch = self._watches[thread_id]
         if watch is None:
             return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from antiphon.errors import BudgetExceededError, FencedError, LedgerUnavailableError
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record
@@ -17,10 +19,15 @@ if TYPE_CHECKING:
     from antiphon.ledger import ThreadSummary
     from antiphon.runtime._hooks import Hooks
 
-__all__ = ["Budget", "Journal"]
+__all__ = ["Admit", "Budget", "Journal"]
+
+Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
+"""Given a thread, what an effect passes when it begins: it waits in there, or raises, while nothing may begin."""
 
 _DELAYS = (0.05, 0.2, 0.8)
 """Seconds to wait before an append is tried again that the ledger could not take."""
+_MOST = 100_000
+"""Threads that are owned at once: an owner forgets those that it did not write to while it wrote to so many others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,14 @@ class Budget:
 class Journal:
     """The ledger, with an owner's epoch for every thread that was written to."""
 
-    def __init__(self, ledger: Ledger, budget: Budget) -> None:
+    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None) -> None:
         self.ledger = ledger
+        self.admit: Admit = _at_once if admit is None else admit
+        """What effects pass before they are begun, as long as it takes to write that down."""
         self._budget = budget
-        self._epochs: dict[str, int] = {}
+        self._epochs: OrderedDict[str, int] = OrderedDict()
+        """By thread that this journal owns, the latest last."""
+        self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
@@ -81,15 +92,21 @@ class Journal:
 
     async def _append(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
         epoch = await self.own(thread_id)
+        self._writing[thread_id] += 1
         try:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
         except FencedError:
             self._epochs.pop(thread_id, None)
             raise
+        finally:
+            self._writing[thread_id] -= 1
+            if not self._writing[thread_id]:
+                del self._writing[thread_id]
 
     async def own(self, thread_id: str) -> int:
         """Return the epoch under which this journal owns a thread; claim it the first time."""
         if (epoch := self._epochs.get(thread_id)) is not None:
+            self._epochs.move_to_end(thread_id)
             return epoch
         claim = self._claims.get(thread_id)
         if claim is None:
@@ -101,7 +118,15 @@ class Journal:
             epoch = self._epochs[thread_id] = await self.ledger.claim(thread_id)
         finally:
             del self._claims[thread_id]
+        self._forget_some()
         return epoch
+
+    def _forget_some(self) -> None:
+        """Forget a thread that was not written to for long; if it is again, it is claimed again."""
+        if len(self._epochs) > _MOST:
+            oldest = next(iter(self._epochs))
+            if not self._writing[oldest]:
+                del self._epochs[oldest]
 
     async def close(self) -> None:
         """Wait for what is being claimed."""
@@ -122,3 +147,7 @@ class Journal:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
             raise BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)
+
+
+def _at_once(thread_id: str) -> AbstractAsyncContextManager[None]:
+    return nullcontext()

@@ -30,6 +30,7 @@ from antiphon.runtime._watchdog import Watchdog
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
+    from antiphon.runtime._journal import Admit
     from antiphon.runtime._observer import Observer
     from antiphon.runtime._system import System
 
@@ -39,7 +40,14 @@ __all__ = ["Kernel"]
 class Kernel:
     """The parts of a system."""
 
-    def __init__(self, system: System, ledger: Ledger, settings: Settings, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        system: System,
+        ledger: Ledger,
+        settings: Settings,
+        observer: Observer | None = None,
+        admit: Admit | None = None,
+    ) -> None:
         self.system = system
         self.settings = settings
         self.loop = asyncio.get_running_loop()
@@ -47,7 +55,7 @@ class Kernel:
         self.context = copy_context()
         """What handlers run in, so that they have the system's port and not their sender's variables."""
         self.hooks = None if observer is None else Hooks(observer, self.loop.time)
-        self.journal = Journal(ledger, settings.budget)
+        self.journal = Journal(ledger, settings.budget, admit)
         self.journal.hooks = self.hooks
         self.states = States(self.journal)
         self.deadlines = Deadlines(self.loop)

@@ -26,7 +26,8 @@ async def halt(cell: Cell, grace: float) -> list[Envelope]:
         return []
     drains = dict(cell.drains)
     _, late = await asyncio.wait(drains, timeout=cell.kernel.left_of(grace))
-    handled = {task: envelope for task, envelope in drains.items() if task in late and envelope is not None}
+    now = dict(cell.drains or drains)  # what a drain handles has changed, perhaps
+    handled = {task: envelope for task in late if (envelope := now.get(task)) is not None and envelope.task is not None}
     for task, envelope in handled.items():
         envelope.is_interrupted = True
         task.cancel()
@@ -34,7 +35,10 @@ async def halt(cell: Cell, grace: float) -> list[Envelope]:
     for task in [task for task in handled if task in stubborn]:
         LOG.error("%s: its handler ignores that it is cancelled", cell.address, extra=about(handled[task]))
         error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
-        await cell.kernel.post.put_away(handled.pop(task), error)  # what it may still return is ignored
+        await cell.kernel.post.put_away(handled[task], error)  # what it may still return is ignored
+        cell.box.done(handled.pop(task))
+    if writing := [task for task in late if not task.done() and task not in stubborn]:
+        await asyncio.wait(writing)  # they have an outcome, and write it down
     return list(handled.values())
 
 

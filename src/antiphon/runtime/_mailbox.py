@@ -20,7 +20,7 @@ __all__ = ["Mailbox"]
 class Mailbox:
     """What waits for an actor. The queues are made when needed, and given back when they are empty."""
 
-    __slots__ = ("_box", "_busy", "_capacity", "_ready", "_senders", "_urgent", "waiting")
+    __slots__ = ("_box", "_busy", "_capacity", "_holders", "_ready", "_senders", "_urgent", "waiting")
 
     def __init__(self, capacity: int, *, is_keyed: bool) -> None:
         self._capacity = capacity
@@ -31,6 +31,8 @@ class Mailbox:
         self._senders: deque[asyncio.Future[None]] | None = None
         self._busy: dict[str, deque[Envelope]] | None = {} if is_keyed else None
         """By key, what waits for the message of that key that is being handled."""
+        self._holders: dict[str, Envelope] | None = {} if is_keyed else None
+        """By key, the message that is being handled."""
         self._ready: deque[str] = deque() if is_keyed else _NOTHING
         """Keys whose message was handled, and which have another."""
 
@@ -122,23 +124,26 @@ class Mailbox:
         return envelope
 
     def _next_free(self) -> Envelope | None:
-        busy = self._busy
-        assert busy is not None  # noqa: S101 (only asked where messages have keys)
+        busy, holders = self._busy, self._holders
+        assert busy is not None and holders is not None  # noqa: S101, PT018 (only asked where messages have keys)
         if self._ready:
-            return busy[self._ready.popleft()].popleft()
+            key = self._ready.popleft()
+            envelope = holders[key] = busy[key].popleft()
+            return envelope
         while self._box:
             envelope = self._box.popleft()
             if (held := busy.get(envelope.key)) is None:
-                busy[envelope.key] = deque()
+                busy[envelope.key], holders[envelope.key] = deque(), envelope
                 return envelope
             held.append(envelope)
         return None
 
     def done(self, envelope: Envelope) -> None:
-        """Let the next message of the same thread or sender follow. Called once for each message of `next`."""
-        if self._busy is None or envelope.is_urgent or (held := self._busy.get(envelope.key)) is None:
+        """Let the next message of the same thread or sender follow. To say it twice does no harm."""
+        if self._busy is None or self._holders is None or self._holders.get(envelope.key) is not envelope:
             return
-        if held:
+        del self._holders[envelope.key]
+        if self._busy[envelope.key]:
             self._ready.append(envelope.key)
         else:
             del self._busy[envelope.key]

@@ -100,8 +100,9 @@ class Post:
 
     async def _do_at_once(self, cell: Cell, envelope: Envelope) -> Any:
         hooks, running = self._hooks, cell.run(envelope, Context(cell, envelope))
+        limit = asyncio.timeout_at(envelope.deadline)
         try:
-            async with asyncio.timeout_at(envelope.deadline) as limit:
+            async with limit:
                 return await (running if hooks is None else hooks.run(cell, envelope, running))
         except TimeoutError as exc:
             if not limit.expired():

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from antiphon.messages import Message
     from antiphon.runtime._actor import Actor
 
-__all__ = ["CAPACITY", "Props", "RestartWhen", "props_of"]
+__all__ = ["CAPACITY", "OrderingKey", "Props", "RestartWhen", "props_of"]
 
 CAPACITY = 1000
 """Messages that may wait for an actor, unless it says otherwise."""
 
 RestartWhen: TypeAlias = Literal["permanent", "transient", "temporary"]
 """When an actor is begun anew after it has ended: always; only if it failed; never."""
+
+OrderingKey: TypeAlias = "Callable[[Message], str | None]"
+"""Says what a message must not be handled beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Props:
     """How many seconds it may go on with what it is doing when it has to stop."""
     concurrency: int
     capacity: int
+    ordering_key: OrderingKey | None = None
+    """Where the class has one of its own."""
 
 
 @lru_cache(maxsize=256)  # so that actors which are made alike share it
@@ -42,12 +48,21 @@ def props_of(
     concurrency: int | None = None,
     capacity: int | None = None,
 ) -> Props:
-    """Return how an actor is made; what is not said is what its class says, if the factory is a class."""
+    """Return how an actor is made; what is not said is what its class says, if the factory is one, or calls one."""
+    made: Any = factory.func if isinstance(factory, partial) else factory
     return Props(
         factory=factory,
         supervisor=supervisor,
         restart=restart,
         grace=grace,
-        concurrency=getattr(factory, "concurrency", 1) if concurrency is None else concurrency,
-        capacity=getattr(factory, "capacity", CAPACITY) if capacity is None else capacity,
+        concurrency=getattr(made, "concurrency", 1) if concurrency is None else concurrency,
+        capacity=getattr(made, "capacity", CAPACITY) if capacity is None else capacity,
+        ordering_key=_own_ordering_key(made),
     )
+
+
+def _own_ordering_key(made: Any) -> OrderingKey | None:
+    """Return the ordering key of a class, unless it is the one that every actor has: that needs no message to be made."""
+    found = getattr(made, "ordering_key", None)
+    is_everybodys = getattr(found, "__module__", "") == "antiphon.runtime._actor"
+    return None if found is None or is_everybodys else found

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Parked", "Recovered", "Recovery"]
 
+_AT_ONCE = 16
+"""Threads that are taken up at the same time, so that they share commits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -80,9 +83,21 @@ class Recovery:
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
-        found = Recovered()
-        for thread_id in await self._open_threads():
-            found += await self.thread(thread_id)
+        threads = await self._open_threads()
+        todo, found = iter(threads), Recovered()
+
+        async def take_up_some() -> None:
+            nonlocal found
+            for thread_id in todo:
+                taken_up = await self.thread(thread_id)
+                found += taken_up
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in threads[:_AT_ONCE]:
+                    group.create_task(take_up_some())
+        except ExceptionGroup as exc:
+            raise exc.exceptions[0] from exc
         return found
 
     async def thread(self, thread_id: str, *, with_timers: bool = True) -> Recovered:

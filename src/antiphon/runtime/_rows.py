@@ -16,6 +16,7 @@ says when it took them in.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Final
 
 from antiphon.messages import (
@@ -27,12 +28,22 @@ from antiphon.messages import (
 )
 from antiphon.runtime._own import own_message
 
-__all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "ended", "park_id"]
+__all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "child_id", "ended", "park_id"]
+
+_LONG = 256
+"""Characters of an id that leave room in a name for a key, and for the marks of the rows."""
 
 DELIVER: Final = "DELIVER"
 AGAIN: Final = "AGAIN"
 PARK: Final = "PARK"
 TIMER: Final = "TIMER"
+
+
+def child_id(parent_id: str, key: str) -> str:
+    """Return the id of what is said or done in the course of an invocation: the same whenever its handler runs."""
+    if len(parent_id) > _LONG:  # a name has its limits, and a course may be deep
+        parent_id = sha256(parent_id.encode()).hexdigest()
+    return f"{parent_id}/{key}"
 
 
 def again_id(invocation_id: str, attempt: int) -> str:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._bus import Bus
     from antiphon.runtime._dead import DeadLetter
+    from antiphon.runtime._journal import Admit
     from antiphon.runtime._observer import Observer
 
 __all__ = ["ROOT", "System"]
@@ -57,13 +58,15 @@ class System:
         supervision: Supervision = Supervision(beyond="stop"),  # noqa: B008 (frozen)
         settings: Settings = Settings(),  # noqa: B008 (frozen)
         observer: Observer | None = None,
+        admit: Admit | None = None,
     ) -> None:
         """Make a system; within a running event loop, of which it is from then on.
 
         Without a ledger it has one in memory. `supervision` is that of the actors that have no other supervisor. An
-        `observer` is told what happens.
+        `observer` is told what happens. `admit` is what effects of a thread pass when they begin, so that a thread can be
+        held: nothing of it is begun while it waits in there, and once it is left, the intent is written down.
         """
-        self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings, observer)
+        self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings, observer, admit)
         self._kernel.tree.spawn(
             ROOT, props_of(partial(Supervisor, supervision), supervisor="", concurrency=Supervisor.concurrency)
         )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import DeliveryError, LedgerError
+from antiphon.errors import DeliveryError, LedgerError, LedgerUnavailableError
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._own import own_message
-from antiphon.runtime._rows import DELIVER, TIMER, begun, ended
+from antiphon.runtime._rows import DELIVER, TIMER, begun, child_id, ended
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice
     from antiphon.runtime._kernel import Kernel
 
 __all__ = ["Timers"]
+
+_PAUSE = 2.0
+"""Seconds to wait for a ledger that cannot be used."""
 
 
 class Timers:
@@ -34,7 +37,7 @@ class Timers:
         if envelope.thread_id is None:
             self._kernel.loop.call_later(after, self._tell, address, notice)
             return
-        row_id = f"{envelope.invocation_id}/{envelope.next_key(key)}"
+        row_id = child_id(envelope.invocation_id, envelope.next_key(key))
         if envelope.attempt > 1 and await self._kernel.journal.ledger.by_invocation(row_id, thread_id=envelope.thread_id):
             return
         due = current_port().now() + timedelta(seconds=after)
@@ -55,7 +58,8 @@ class Timers:
         self._kernel.loop.call_later(max(0.0, left), self._ring, row, context=self._kernel.context.copy())
 
     def _tell(self, address: str, notice: Notice) -> None:
-        self._kernel.start(self._kernel.care.inform(address, notice, address))
+        if not self._kernel.is_closing:
+            self._kernel.start(self._kernel.care.inform(address, notice, address))
 
     def _ring(self, row: Message) -> None:
         if not self._kernel.is_closing:
@@ -73,7 +77,7 @@ class Timers:
             to=(to,),
             lane="control",
             parent_id=row.parent_id,
-            created_at=current_port().now(),
+            created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),  # the same, however often it is tried
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
         delivery = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
@@ -82,6 +86,10 @@ class Timers:
             envelope = Envelope(record.message, to, to)
             envelope.thread_id, envelope.seq = thread_id, record.seq
             await self._kernel.post.durable.hand_over(self._kernel.tree.at(to), envelope)
+        except LedgerUnavailableError as exc:
+            fields = about(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s rings later: %s", to, words(exc), extra=fields)
+            self._kernel.loop.call_later(_PAUSE, self._ring, row, context=self._kernel.context.copy())
         except (LedgerError, DeliveryError) as exc:
             fields = about(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)

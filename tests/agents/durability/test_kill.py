@@ -70,7 +70,7 @@ class Life:
         self._known: set[str] = set()
 
     def check(self) -> None:
-        """Check what one more life has done: no finished step was run again, and nothing that must not be was started twice."""
+        """Check what one more life has done: it ran no finished step again, and started nothing twice that must not be."""
         started = _started(self._folder)
         again = {line for line in started if started[line] > self._before[line] > 0}
         assert not {line for line in started if line.endswith(" once") and started[line] > 1}  # R6, G7

@@ -1,18 +1,22 @@
 """An agent's run is written down before it acts, and the same program gets back what is recorded. G6, G9."""
 
 import asyncio
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastmcp.client.transports import StdioTransport
 from inline_snapshot import snapshot
 from pydantic import BaseModel
 from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.capabilities import ModelFallback
 from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability, ledger_run, listen
 from antiphon.errors import EffectFailedError, HistoryMismatchError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -46,7 +50,7 @@ def test_a_run_is_a_call_and_a_result_for_each_thing_done_and_the_talk_between()
         assert desk.keys["refund 3"] == "order-42/run/clerk/refund:c1"
         return [
             f"{message.lane} {message.kind} {message.id} < {message.parent_id}: "
-            f"{getattr(message.payload, 'option_name', None) or message.parts[0].text}"
+            f"{getattr(message.payload, 'option_name', '').removeprefix('clerk__function_toolset__') or message.parts[0].text}"
             for message in await rows(ledger, "order-42")
         ]
 
@@ -61,26 +65,26 @@ def test_a_run_is_a_call_and_a_result_for_each_thing_done_and_the_talk_between()
             "talk option_call order-42/run/clerk/model@answer3 < order-42/run/clerk/model: look",
             "talk option_call order-42/run/clerk/model@answer4 < order-42/run/clerk/model: reserve",
             "effect option_result order-42/run/clerk/model@ended < order-42/run/clerk: clerk__model.request",
-            "effect option_call order-42/run/clerk/refund:c1@begun < c1: clerk__function_toolset__<agent>.call_tool:refund",
-            "effect option_result order-42/run/clerk/refund:c1@ended < c1: clerk__function_toolset__<agent>.call_tool:refund",
-            "effect option_call order-42/run/clerk/look:c2@begun < c2: clerk__function_toolset__<agent>.call_tool:look",
-            "effect option_call order-42/run/clerk/reserve:c3@begun < c3: clerk__function_toolset__<agent>.call_tool:reserve",
-            "effect option_result order-42/run/clerk/reserve:c3@ended < c3: clerk__function_toolset__<agent>.call_tool:reserve",
-            "effect option_result order-42/run/clerk/look:c2@ended < c2: clerk__function_toolset__<agent>.call_tool:look",
+            "effect option_call order-42/run/clerk/refund:c1@begun < c1: <agent>.call_tool:refund",
+            "effect option_result order-42/run/clerk/refund:c1@ended < c1: <agent>.call_tool:refund",
+            "effect option_call order-42/run/clerk/look:c2@begun < c2: <agent>.call_tool:look",
+            "effect option_call order-42/run/clerk/reserve:c3@begun < c3: <agent>.call_tool:reserve",
+            "effect option_result order-42/run/clerk/reserve:c3@ended < c3: <agent>.call_tool:reserve",
+            "effect option_result order-42/run/clerk/look:c2@ended < c2: <agent>.call_tool:look",
             "talk option_result order-42/run/clerk/model=2@said1 < order-42/run/clerk/model=2: refund",
             "talk option_result order-42/run/clerk/model=2@said2 < order-42/run/clerk/model=2: look",
             "talk option_result order-42/run/clerk/model=2@said3 < order-42/run/clerk/model=2: reserve",
             "effect option_call order-42/run/clerk/model=2@begun < order-42/run/clerk: clerk__model.request",
             "talk option_call order-42/run/clerk/model=2@answer1 < order-42/run/clerk/model=2: flaky",
             "effect option_result order-42/run/clerk/model=2@ended < order-42/run/clerk: clerk__model.request",
-            "effect option_call order-42/run/clerk/flaky:c4@begun < c4: clerk__function_toolset__<agent>.call_tool:flaky",
-            "effect option_result order-42/run/clerk/flaky:c4@ended < c4: clerk__function_toolset__<agent>.call_tool:flaky",
+            "effect option_call order-42/run/clerk/flaky:c4@begun < c4: <agent>.call_tool:flaky",
+            "effect option_result order-42/run/clerk/flaky:c4@ended < c4: <agent>.call_tool:flaky",
             "talk option_result order-42/run/clerk/model=3@said1 < order-42/run/clerk/model=3: flaky",
             "effect option_call order-42/run/clerk/model=3@begun < order-42/run/clerk: clerk__model.request",
             "talk option_call order-42/run/clerk/model=3@answer1 < order-42/run/clerk/model=3: flaky",
             "effect option_result order-42/run/clerk/model=3@ended < order-42/run/clerk: clerk__model.request",
-            "effect option_call order-42/run/clerk/flaky:c5@begun < c5: clerk__function_toolset__<agent>.call_tool:flaky",
-            "effect option_result order-42/run/clerk/flaky:c5@ended < c5: clerk__function_toolset__<agent>.call_tool:flaky",
+            "effect option_call order-42/run/clerk/flaky:c5@begun < c5: <agent>.call_tool:flaky",
+            "effect option_result order-42/run/clerk/flaky:c5@ended < c5: <agent>.call_tool:flaky",
             "talk option_result order-42/run/clerk/model=4@said1 < order-42/run/clerk/model=4: flaky",
             "effect option_call order-42/run/clerk/model=4@begun < order-42/run/clerk: clerk__model.request",
             "talk option_call order-42/run/clerk/model=4@answer1 < order-42/run/clerk/model=4: final_result",
@@ -146,9 +150,9 @@ def test_a_finished_run_takes_nothing_more() -> None:
         agent = clerk(ledger, desk, script(desk, ["hello"]))
         async with ledger_run("t"):
             await agent.run("hi")
-        with pytest.raises(HistoryMismatchError, match="the run is finished in thread 't', and this program does more"):
-            async with ledger_run("t"):
-                await agent.run("hi")
+        async with ledger_run("t"):
+            await agent.run("hi")
+            with pytest.raises(HistoryMismatchError, match="the run is finished in thread 't', and this program does more"):
                 await agent.run("hi")
         async with ledger_run("t", id="another"):
             await agent.run("hi")
@@ -227,8 +231,7 @@ def test_streams_are_live_the_first_time_and_whole_the_second() -> None:
         events: list[AgentStreamEvent] = []
 
         async def handler(ctx: Any, stream: Any) -> None:
-            async for event in stream:
-                events.append(event)
+            events.extend([event async for event in stream])
 
         agent = clerk(
             ledger, desk, script(desk, [call("look", "c1", what="x")], ["it is there"]), event_stream_handler=handler
@@ -307,5 +310,53 @@ def test_outside_of_a_run_an_agent_is_as_it_was() -> None:
         assert result.output == Receipt(total=3)
         assert desk.keys == {}
         assert (await ledger.threads()).threads == ()
+
+    asyncio.run(main())
+
+
+def test_who_listens_hears_each_word_and_the_ledger_has_the_whole_once() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        agent: Agent[None, str] = Agent(
+            script(desk, ["it is there"]), name="clerk", capabilities=[LedgerDurability(ledger, live=True)]
+        )
+        async with listen(ledger, "t") as deltas:
+            async with ledger_run("t"):
+                assert (await agent.run("look")).output.strip() == "it is there"
+            heard = [await anext(deltas) for _ in range(4)]
+        assert {(delta.agent, delta.invocation_id) for delta in heard} == {("clerk", "t/run/clerk/model")}
+        assert [delta.event.event_kind for delta in heard] == ["part_start", "final_result", "part_delta", "part_delta"]
+        said = [row for row in await rows(ledger) if row.lane == "talk"]
+        assert [part.text for row in said for part in row.parts] == ["look", "it is there "]
+
+    asyncio.run(main())
+
+
+def test_the_tools_of_an_mcp_server_are_durable_and_looked_up_once(tmp_path: Path) -> None:
+    """What the server offers is taken from the journal, so it need not even be there when all was done before."""
+
+    async def main() -> None:
+        ledger, desk, witness = MemoryLedger(), Desk(), tmp_path / "lent"
+
+        def agent(command: str) -> Agent[None, Any]:
+            server = StdioTransport(command, [str(Path(__file__).parent / "books.py"), str(witness)])
+            books: MCPToolset[None] = MCPToolset(server, id="books", include_instructions=True, cache_tools=False)
+            turns = ([call("borrow", "c1", title="Emma")], ["here you are"])
+            return clerk(ledger, desk, script(desk, *turns), toolsets=[books], effects={"borrow": "idempotent"})
+
+        for command in (sys.executable, "no-such-command"):
+            async with ledger_run("t"):
+                result = await agent(command).run("Emma, please")
+            assert "Emma is yours" in str(result.all_messages())
+        assert desk.taken() == ["model 0", "model 1"]
+        assert witness.read_text() == "Emma\n"
+        options = {row.payload.option_name for row in await rows(ledger) if row.lane == "effect"}
+        assert {option for option in options if "mcp" in option} == {
+            "clerk__mcp_server__books.get_tools",
+            "clerk__mcp_server__books.get_instructions",
+            "clerk__mcp_server__books.call_tool",
+        }
+        found = [row for row in await rows(ledger) if row.policy == "clerk__mcp_server__books.get_tools"]
+        assert [set(row.payload.result) for row in found] == [{"found"}, {"same_as"}]
 
     asyncio.run(main())

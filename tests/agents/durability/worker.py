@@ -1,7 +1,7 @@
 """Processes that run a durable agent on a ledger in a file, and can be told where to be killed: see `tests/runtime/worker.py`.
 
-A place is `before NAME` or `after NAME`, an append of a row with that option (`=NAME` for its result); or `in NAME`, in the middle of
-a tool or of the model. Whatever is started is written to the witness by the tool itself: `start KEY EFFECTS`.
+A place is `before NAME` or `after NAME`, an append of a row with that option (`=NAME` for its result); or `in NAME`, in the
+middle of a tool or of the model. Whatever is started is written to the witness by the tool itself: `start KEY EFFECTS`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Program:
             number = sum(isinstance(message, ModelResponse) for message in messages)
             calls = turns[number] if number < len(turns) else ()
             return ModelResponse(
-                [ToolCallPart(tool, given, tool_call_id=id) for tool, id, given in calls] or [TextPart("done")]
+                [ToolCallPart(tool, given, tool_call_id=call_id) for tool, call_id, given in calls] or [TextPart("done")]
             )
 
         agent: Agent[None, str] = Agent(
@@ -98,7 +98,7 @@ def live(path: str, witness: str, place: str) -> int:
         asyncio.run(main(path, witness, place))
     except ParkedError:
         return PARKED
-    except BaseException:
+    except BaseException:  # noqa: BLE001 (whatever it is, the test shows it)
         traceback.print_exc()
         return 1
     return 0

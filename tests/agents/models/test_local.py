@@ -3,22 +3,25 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_ai import Agent, ToolOutput
-from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.tools import ToolDefinition
 from tests.agents.models.phases import Phase
 
-from antiphon.agents.models import LocalModel, model
+from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents.models import LocalModel, LocalServer, model
 from antiphon.agents.models._local import _step
 from antiphon.agents.models._local_schema import BoundedSchema
+from antiphon.ledger import Ledger, open_ledger
 
 SHORT: Any = {"max_tokens": 6}
 
@@ -37,7 +40,10 @@ def local() -> Iterator[LocalModel]:
 
 @pytest.mark.slow
 def test_it_calls_a_tool_and_answers_in_the_schema_of_a_phase(local: LocalModel) -> None:
-    """CH-070, CH-077: `response`, `confidence`, `next_phase`, `tool_calls`, by grammar: whatever it thinks."""
+    """CH-070, CH-077: `response`, `confidence`, `next_phase`, `tool_calls`, by grammar: whatever it thinks.
+
+    In a durable run: the second time, everything is given back, and a model that cannot be asked is not asked.
+    """
     called: list[str] = []
 
     def get_weather(city: Annotated[str, Field(max_length=20)]) -> str:
@@ -45,17 +51,25 @@ def test_it_calls_a_tool_and_answers_in_the_schema_of_a_phase(local: LocalModel)
         called.append(city)
         return "4 degrees"
 
-    agent = Agent(local, tools=[get_weather], output_type=Phase, instructions="You are the action phase.")
-    result = asyncio.run(agent.run("What is the weather in Paris?"))
+    async def run(asked: LocalModel, ledger: Ledger) -> Any:
+        durable = [LedgerDurability(ledger)]
+        agent = Agent(asked, name="clerk", tools=[get_weather], output_type=Phase, capabilities=durable)
+        async with ledger_run("weather"):
+            return await agent.run("What is the weather in Paris?")
+
+    async def twice() -> tuple[Any, Any]:
+        async with open_ledger("memory:") as ledger:
+            unable = LocalModel(server=LocalServer((sys.executable, "-c", "raise SystemExit('asked again')")))
+            return await run(local, ledger), await run(unable, ledger)
+
+    result, again = asyncio.run(twice())
 
     assert len(called) == 1
     assert isinstance(result.output, Phase)
-    asked, call, answered, answer = result.all_messages()
-    assert isinstance(asked, ModelRequest)
-    assert isinstance(call, ModelResponse)
+    assert again.output == result.output
+    _, call, answered, answer = result.all_messages()
     assert [type(part) for part in call.parts] == [ToolCallPart]
     assert [type(part) for part in answered.parts] == [ToolReturnPart]
-    assert isinstance(answer, ModelResponse)
     assert isinstance(answer.parts[0], TextPart)
     for response in (call, answer):
         assert (response.model_name, response.provider_name) == ("smollm2-135m-instruct", "local")
@@ -118,6 +132,42 @@ def test_it_goes_on_when_its_server_is_killed_during_a_request(local: LocalModel
         return (await asking).output
 
     assert asyncio.run(asked())
+
+
+@pytest.mark.slow
+def test_it_goes_on_when_its_server_has_frozen(local: LocalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not dead, and answers nobody: after the time that was given to the request, another takes its place."""
+    monkeypatch.setattr("antiphon.agents.models._local_server._WELL", 0.2)
+    frozen = local.server.ensure() and local.server.pid
+    assert frozen is not None
+    os.kill(frozen, signal.SIGSTOP)
+
+    assert asyncio.run(Agent(local, model_settings={"max_tokens": 2, "timeout": 3}).run("Hi")).output
+    assert local.server.pid not in (None, frozen)
+
+
+def test_a_server_that_answers_nobody_twice_is_the_error_of_a_provider() -> None:
+    server = LocalServer((sys.executable, "-c", "input(); print('http://127.0.0.1:1', flush=True); input()"))
+
+    with pytest.raises(ModelConnectionError):
+        asyncio.run(Agent(LocalModel(server=server)).run("Hi"))
+    endpoint = server.endpoint
+    assert endpoint is not None  # the second one, of which nobody has asked how it is
+    assert server.is_lost(endpoint)
+    assert server.pid is None
+    assert server.is_lost(endpoint)
+
+
+@pytest.mark.slow
+def test_several_requests_that_lose_their_server_share_the_next(local: LocalModel) -> None:
+    async def together() -> list[str]:
+        agent = Agent(local, model_settings=SHORT)
+        await agent.run("Hi")
+        assert local.server.pid is not None
+        os.kill(local.server.pid, signal.SIGKILL)
+        return [result.output for result in await asyncio.gather(*(agent.run("Hi") for _ in range(4)))]
+
+    assert len(set(asyncio.run(together()))) == 1
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_one_that_dies_again_and_again_is_given_up_with_its_last_words() -> None
         assert server._process is not None
         server._process.wait()
 
-    with pytest.raises(LocalServerError, match="died 3 times without an answer") as raised:
+    with pytest.raises(LocalServerError, match="died 3 times without an answer; its last words: out of memory") as raised:
         server.ensure()
     assert raised.value.retryable
     server.ensure()  # whoever tries again later, may

@@ -146,6 +146,18 @@ def test_an_answer_that_was_refused_is_not_taken_for_a_word_of_the_user() -> Non
         ask(short, "a", output_type=ToolOutput(check))
 
 
+def test_a_turn_may_speak_and_call() -> None:
+    script = Script(turns=(Turn(text="I look.", calls=({"tool": "t"},)), Turn(text="{result}")))
+
+    def t() -> int:
+        return 3
+
+    result = ask(script, "a", tools=[t])
+
+    assert [part.part_kind for part in result.all_messages()[1].parts] == ["text", "tool-call"]
+    assert result.output == "3"
+
+
 def test_a_turn_may_say_what_it_cost() -> None:
     result = ask(Script(turns=(Turn(text="x", input_tokens=7, output_tokens=3),)), "a")
 
@@ -154,8 +166,11 @@ def test_a_turn_may_say_what_it_cost() -> None:
 
 # ---------------------------------------------------------------- names in strings
 
+short = st.text(max_size=8)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | short,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(short, inner, max_size=3),
+    max_leaves=4,
 )
 
 
@@ -164,7 +179,7 @@ def test_what_names_nothing_stays_as_it_is(value: Any) -> None:
     assert spoken(value, {}) == value
 
 
-@given(st.text(), json_values)
+@given(short, json_values)
 def test_what_is_put_in_is_not_looked_at_again(text: str, value: Any) -> None:
     """A tool's result cannot reach the other names: content is data (S4)."""
     words = {"text": text, "result": value}

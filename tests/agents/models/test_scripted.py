@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
-from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
+from pydantic_ai import Agent, ImageUrl, NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.messages import ModelResponse, PartDeltaEvent, ToolCallPart
 from tests.agents.models.phases import PHASES, Phase
 
-from antiphon.agents.models import ScriptedModel
+from antiphon.agents.models import ScriptedModel, ScriptError
 from antiphon.agents.models._fill import Filler
 from antiphon.messages import use_port
 from antiphon.testing import CountingPort
@@ -160,8 +160,25 @@ def test_it_takes_a_default_and_refers_through_more_than_one_step() -> None:
 def test_a_schema_without_end_is_refused() -> None:
     schema = {"$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}}
 
-    with pytest.raises(ValueError, match="refers to itself without end"):
-        Filler({**schema, "$ref": "#/$defs/a"}, "text").value()
+    for whole in ({"$ref": "#/$defs/a"}, {"anyOf": [{"$ref": "#/$defs/a"}]}):
+        with pytest.raises(ValueError, match="refers to itself without end"):
+            Filler({**schema, **whole}, "text").value()
+
+
+def test_instructions_may_come_as_a_system_prompt_and_words_among_pictures() -> None:
+    prompt = ["Hello", ImageUrl("https://example.com/cat.png"), "there"]
+    agent = Agent(ScriptedModel(), output_type=Phase, system_prompt="You are the intention phase.")
+
+    assert asyncio.run(agent.run("Hi")).output.next_phase == "observation"
+    assert asyncio.run(Agent(ScriptedModel()).run(prompt)).output.endswith("You said: Hello\nthere")
+
+
+def test_an_output_that_cannot_be_made_up_is_said_to_be_so() -> None:
+    class Endless(BaseModel):
+        inside: "Endless"
+
+    with pytest.raises(ScriptError, match="no output can be made up: .* give the turn an `output`"):
+        ask("Hello", output_type=Endless)
 
 
 # ---------------------------------------------------------------- streams

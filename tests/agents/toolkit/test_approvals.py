@@ -15,7 +15,7 @@ from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, not
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
 from antiphon.errors import ParkedError
-from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, use_port
 
 Work = Callable[[Ledger], Awaitable[None]]
@@ -187,6 +187,22 @@ def test_a_yes_is_good_only_until_its_time_and_what_was_done_on_it_stays_done() 
     with use_port(clock):
         within(work)
     assert len(witness.done) == 1
+
+
+def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_to() -> None:
+    """S7: the question shows no secret, and the answer is still for the call with the secret in it."""
+    witness = Witness()
+    model = script([call("pay", amount=5, to="https://ada:canary-pass@bank.example")])
+
+    async def work() -> None:
+        async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
+            approval = await asked(bank(witness), ledger, model)
+            assert "canary" not in str(approval)
+            await answer(ledger, approval.id, principal="ada", approved=True)
+            await run_agent(bank(witness), model, ledger=ledger)
+
+    asyncio.run(work())
+    assert witness.done == [("pay", (5, "https://ada:canary-pass@bank.example"))]
 
 
 # ---------------------------------------------------------------- exactly that call, once, by somebody who may

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from pydantic_ai import Agent
 from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, noted, returns, rows, run_agent, script, started
+from typing_extensions import override
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.messages import OptionCallPayload, thaw, use_port
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw, use_port
+from antiphon.runtime import Actor, Context, System
 
 
 def within(work: Callable[[Ledger], Awaitable[None]]) -> None:
@@ -139,28 +141,46 @@ def test_a_program_that_asks_for_something_else_is_stopped() -> None:
     assert witness.done == [("buy", "tea")]
 
 
-def test_a_permission_that_is_revoked_after_the_decision_counts_where_the_tool_is_started() -> None:
-    """S5: the decision was made before a crash, and the grant is gone when the program runs again."""
+def revoked(witness: Witness) -> Toolkit:
+    return shop(witness)
+
+
+def stricter(witness: Witness) -> Toolkit:
+    toolkit = shop(witness, approval=True)
+    toolkit.grant("clerk")
+    return toolkit
+
+
+@pytest.mark.parametrize(
+    ("later", "code", "reason"),
+    [
+        (revoked, "PERMISSION_DENIED", "nobody has granted 'buy' to 'clerk'"),
+        (stricter, "APPROVAL_REQUIRED", "'buy' needs an approval, whatever it is called with, and did not"),
+    ],
+)
+def test_what_holds_where_the_tool_is_started_counts(later: Callable[[Witness], Toolkit], code: str, reason: str) -> None:
+    """S5: the decision was made before a crash; when the program runs again, the grant is gone, or a person must say yes."""
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:
         toolkit = shop(witness)
         toolkit.grant("clerk")
-        guard_note = ledger.append
+        append = ledger.append
 
         async def dies(thread_id: str, messages: Any, **more: Any) -> Any:
             kept = list(messages)
             if any(isinstance(each.payload, OptionCallPayload) and each.payload.option_name == "buy" for each in kept):
                 raise KeyboardInterrupt
-            return await guard_note(thread_id, kept, **more)
+            return await append(thread_id, kept, **more)
 
         ledger.append = dies  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             await _buy(toolkit, ledger)
-        ledger.append = guard_note  # type: ignore[method-assign]
-        toolkit = shop(witness)
-        payload = await _buy(toolkit, ledger)
-        assert failure(payload) == ("PERMISSION_DENIED", "nobody has granted 'buy' to 'clerk'")
+        ledger.append = append  # type: ignore[method-assign]
+        for _ in range(2):
+            found, said = failure(await _buy(later(witness), ledger))
+            assert found == code
+            assert str(said).startswith(reason)
         assert [each["verdict"] for each in await noted(ledger, "TOOL_PERMISSION")] == ["allow"]
 
     within(work)
@@ -244,6 +264,75 @@ def test_a_call_that_must_not_be_made_twice_and_took_too_long_is_left_to_a_perso
 
     within(work)
     assert witness.names() == ["pay", "look"]
+
+
+@pytest.mark.parametrize(
+    ("settled", "told"),
+    [
+        ({"result": "paid by hand"}, [("success", "paid by hand")]),
+        ({"result": {"result": 5, "by": "hand"}}, [("success", {"result": 5, "by": "hand"})]),
+        ({"error": "the bank says no"}, [("failed", "pay: the bank says no (TOOL_FAILED)")]),
+        ({"retry": True}, [("success", "paid")]),
+    ],
+)
+def test_a_person_says_what_became_of_it_and_the_thread_goes_on(settled: dict[str, Any], told: list[Any]) -> None:
+    """G7: with what came of it, with a failure, or with another try."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = Toolkit()
+
+        async def pay() -> str:
+            witness.done.append(("pay", None))
+            if len(witness.done) == 1:
+                await asyncio.Event().wait()
+            return "paid"
+
+        toolkit.add(pay, timeout=0.01, to=["clerk"])
+        with pytest.raises(ParkedError):
+            await run_agent(toolkit, script([call("pay")]), ledger=ledger)
+        async with System(ledger) as system:
+            (parked,) = await system.parked()
+            await system.settle("t", parked.invocation_id, **settled)
+        assert await run_agent(toolkit, script([call("pay")]), ledger=ledger) == told
+
+    within(work)
+    assert len(witness.done) == (2 if "retry" in settled else 1)
+
+
+# ---------------------------------------------------------------- in a handler of an actor
+
+
+class Till(Actor):
+    """An actor that pays with a tool, in the course of a message."""
+
+    def __init__(self, toolkit: Toolkit) -> None:
+        self._toolkit = toolkit
+
+    @override
+    async def hear(self, message: Message, context: Context) -> Any:
+        async with ledger_run(context):
+            return await self._toolkit.call("till", "buy", {"item": "tea"})
+
+
+def test_a_handler_of_an_actor_uses_a_toolkit() -> None:
+    """G6: the decision and the effect are rows of the thread that the message is of."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(witness)
+        toolkit.grant("till")
+        async with System(ledger) as system:
+            system.spawn("till/1", lambda: Till(toolkit))
+            asking = Message(policy="ada", payload=OptionCallPayload(invocation_id="i1", option_name="BUY", arguments={}))
+            answer = await system.ask("till/1", asking, thread_id="t")
+        assert isinstance(answer.payload, OptionResultPayload)
+        assert answer.payload.result == "bought tea"
+        assert [each["verdict"] for each in await noted(ledger, "TOOL_PERMISSION")] == ["allow"]
+        assert started(await rows(ledger), "buy") == 1
+
+    within(work)
+    assert witness.done == [("buy", "tea")]
 
 
 # ---------------------------------------------------------------- with the durability of agents

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 from pydantic_ai import BinaryContent, FunctionToolset, ImageUrl, ModelRetry, RunContext, Tool, ToolReturn
-from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
 from tests.agents.toolkit.kit import call, failure, run_agent, script
 
 from antiphon.agents.toolkit import Toolkit
-from antiphon.messages import MediaPart, OptionResultPayload, TextPart, thaw
+from antiphon.errors import RefusedError
+from antiphon.messages import MediaPart, OptionCallPayload, OptionResultPayload, TextPart, thaw
 
 
 def called(toolkit: Toolkit, tool: str, **arguments: Any) -> OptionResultPayload:
@@ -142,6 +143,21 @@ def test_arguments_that_are_no_json_are_refused() -> None:
     payload = called(Toolkit([weather]), "weather", city=object())
 
     assert failure(payload)[0] == "INVALID_ARGUMENTS"
+
+
+def test_the_arguments_of_a_message_can_be_given_as_they_are() -> None:
+    """MA-061: a call as a model made it, and its result."""
+
+    def total(items: list[dict[str, int]]) -> int:
+        return sum(item["n"] for item in items)
+
+    payload = OptionCallPayload(invocation_id="i", option_name="total", arguments={"items": [{"n": 1}, {"n": 2}]})
+    toolkit = Toolkit([total])
+    toolkit.grant("ada")
+
+    result = asyncio.run(toolkit.call("ada", "total", payload.arguments, invocation_id=payload.invocation_id))
+
+    assert result == OptionResultPayload(invocation_id="i", option_name="total", result=3)
 
 
 def test_a_function_is_given_values_of_its_types() -> None:
@@ -295,6 +311,22 @@ def test_a_model_is_told_of_a_failure_and_goes_on() -> None:
         ("failed", "find: it failed with KeyError: 7 (TOOL_FAILED)"),
         ("failed", 'find: the arguments are wrong: order: the value is not of type "integer" (INVALID_ARGUMENTS)'),
     ]
+
+
+@pytest.mark.parametrize("error", [ApprovalRequired(), CallDeferred()])
+def test_a_tool_cannot_defer_itself(error: Exception) -> None:
+    def later() -> None:
+        raise error
+
+    code, reason = failure(called(Toolkit([later]), "later"))
+    assert (code, reason) == ("TOOL_FAILED", "a tool of a toolkit cannot defer itself; use approval=True, or a rule")
+
+
+def test_what_another_actor_answers_with_is_the_tools_failure() -> None:
+    def ask() -> None:
+        raise RefusedError("the till is closed", "CLOSED")
+
+    assert failure(called(Toolkit([ask]), "ask")) == ("TOOL_FAILED", "it failed with RefusedError: the till is closed")
 
 
 def test_what_takes_too_long_is_given_up() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic_ai import Agent
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder
-from antiphon.agents import ledger_run
+from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.models import Script, ScriptedModel, Turn
 from antiphon.agents.tools import BUILTIN_TOOLS, KnowledgeBase, builtin_tools, knowledge_base, memory_retrieval
 from antiphon.agents.tools._passages import passages_of
@@ -100,7 +100,7 @@ def test_a_passage_is_cited_by_the_id_of_its_message(opened: Any) -> None:
 
 
 def test_a_document_is_written_once_and_a_new_text_takes_its_place(opened: Any) -> None:
-    """Nothing is deleted: what it said before is in the ledger, and is not found any more. Back again is a text like others."""
+    """Nothing is deleted: what it said before is in the ledger, and is not found any more."""
 
     async def work(ledger: Ledger) -> Any:
         documents = KnowledgeBase(ledger)
@@ -215,27 +215,31 @@ def test_without_a_run_or_a_thread_there_is_nothing_to_remember(opened: Any) -> 
         within(opened, lambda ledger: remembered(memory_retrieval(ledger), "x"))
 
 
-def test_in_a_run_an_agent_remembers_its_thread_and_looks_things_up(opened: Any) -> None:
-    """The whole way: a scripted model, both tools, the thread of the run."""
+def test_in_a_durable_run_an_agent_remembers_its_thread_but_not_what_it_was_just_asked(opened: Any) -> None:
+    """The whole way: a scripted model, both tools, and a second run that knows what was said in the first."""
     script = Script(
         turns=(
-            Turn(calls=({"tool": "memory_retrieval", "arguments": {"query": "cat"}},)),
+            Turn(calls=({"tool": "memory_retrieval", "arguments": {"query": "{text}"}},)),
             Turn(calls=({"tool": "knowledge_base", "arguments": {"query": "refunds", "limit": 1}},)),
-            Turn(text="{result}"),
+            Turn(text="noted"),
         )
     )
 
     async def work(ledger: Ledger) -> Any:
-        await ledger.append("ada", [said("My cat is called Tibbles.")])
         await KnowledgeBase(ledger).add("shop.md", SHOP)
         tools = builtin_tools(["memory_retrieval", "knowledge_base"], ledger=ledger)
-        async with ledger_run("ada", ledger=ledger):
-            return (await Agent(ScriptedModel(script), tools=tools).run("?")).all_messages()
+        agent = Agent(ScriptedModel(script), name="clerk", tools=tools, capabilities=[LedgerDurability(ledger)])
+        heard = []
+        for number, text in enumerate(("My cat is called Tibbles.", "What is my cat called?")):
+            async with ledger_run("ada", id=f"turn-{number}"):
+                heard.append((await agent.run(text)).all_messages())
+        return heard
 
-    messages = within(opened, work)
+    first, second = within(opened, work)
 
-    assert messages[2].parts[0].content[0]["text"] == "My cat is called Tibbles."
-    assert messages[4].parts[0].content[0]["source"] == "shop.md"
+    assert first[2].parts[0].content == []
+    assert [each["text"] for each in second[2].parts[0].content] == ["My cat is called Tibbles."]
+    assert second[4].parts[0].content[0]["source"] == "shop.md"
 
 
 @pytest.mark.parametrize("limit", [-5, 0, 1, 1000])

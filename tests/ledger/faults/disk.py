@@ -47,18 +47,20 @@ class Disk:
         self._vfs.unregister()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def cuts(self, seeds: int, every: int = 1) -> Iterator[tuple[int, dict[str, bytes]]]:
+    def cuts(self, seeds: int, most: int | None = None) -> Iterator[tuple[int, dict[str, bytes]]]:
         """Yield what is on the disk after a power cut: after each operation, so many times with other luck.
 
-        `every`: only the first of so many.
+        `most`: only so many, spread evenly over all of them.
         """
-        numbers = count()
+        total = len(self.log) * seeds
+        wanted = total if most is None else min(most, total)
+        numbers = count(wanted - 1, wanted)
         durable: dict[str, bytes] = {}
         pending: dict[str, list[Op]] = {}
         doomed: dict[str, list[Op]] = {}
         for place, op in enumerate(self.log, start=1):
             _take(op, durable, pending, doomed)
-            for seed in (each for each in range(seeds) if next(numbers) % every == 0):
+            for seed in (each for each in range(seeds) if next(numbers) % total < wanted):
                 yield place, _image(durable, pending, Random(f"{place} {seed}") if seed > 1 else None, keep=seed == 1)
 
 

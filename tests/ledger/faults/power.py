@@ -99,12 +99,11 @@ def recorded(disk: Disk, doing: Callable[[Scribe], Any]) -> list[Event]:
 
 def tried(disk: Disk, events: list[Event], *, most: int, seeds: int = 3) -> Cuts:
     """Cut the power after each operation, and look: spread over the whole run if there are more cuts than wanted."""
-    every = max(1, len(disk.log) * seeds // most)
     lost: list[str] = []
     known: dict[bytes, Evidence] = {}
     tries = 0
     with tempfile.TemporaryDirectory(dir=disk.folder.parent) as folder:
-        for place, image in disk.cuts(seeds, every):
+        for place, image in disk.cuts(seeds, most):
             tries += 1
             try:
                 evidence = _evidence(Path(folder), image, known)

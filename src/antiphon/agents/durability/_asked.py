@@ -6,7 +6,6 @@ prompt is what the thread says up to there. What is journaled of the answer is h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ from typing_extensions import override
 from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._prompt import dump, plain_settings, prompt_hash, tools_hash
-from antiphon.agents.durability._talk import Talk, restore, say
+from antiphon.agents.durability._talk import Place, Talk, as_unit, restore, say
 from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime import Effect
@@ -56,15 +55,15 @@ class Asked(Effect):
     @override
     async def begin(self) -> Message:
         await self._talk.spend(self._run_of, self._limits, "request", self.id)
-        said = self._talk.unsaid(self._units, self.id, self._agent)
+        said = self._talk.unsaid(self._units, self._place)
         while True:
             intent = self._upto(self._talk.seq + len(said))
             try:
                 records = await self._append([*said, intent], expected_version=self._talk.seq)
             except AppendConflictError as exc:
-                self._talk.seq = exc.version  # another part of the run, or somebody who posts, was faster
+                self._talk.reach(exc.version)  # another part of the run, or somebody who posts, was faster
             else:
-                self._talk.seq = records[-1].seq
+                self._talk.reach(records[-1].seq)
                 return records[-1].message
 
     def _upto(self, seq: int) -> Message:
@@ -94,7 +93,7 @@ class Asked(Effect):
             said["priced"] = True
         if (conversation := unit.get("conversation_id")) is not None:
             said["conversation_id"] = conversation
-        if restore(messages, is_priced=cost is not None) != {**unit, "conversation_id": None}:
+        if as_unit(messages, is_priced=cost is not None) != {**unit, "conversation_id": None}:
             said["response"] = unit  # the dialect does not give it back as it was: it is kept whole
         self._answer = (unit, messages)
         return said
@@ -104,21 +103,25 @@ class Asked(Effect):
         if self._answer is None or not isinstance(outcome.payload, OptionResultPayload) or outcome.payload.is_error:
             return await super().end(outcome)
         unit, messages = self._answer
-        rows = self._talk.answered(unit, messages, self.id, self._agent)
+        rows = self._talk.answered(unit, messages, self._place)
         *said, record = await self._append([*rows, outcome])
-        self._stored = [row.message for row in said]
+        self._talk.reach(record.seq)
+        if any(stored.message is not row for stored, row in zip(said, rows, strict=True)):
+            self._answer = None  # something was redacted: what counts is what is stored
         return record
 
-    _stored: Sequence[Message] = ()
+    @property
+    def _place(self) -> Place:
+        return Place(self.thread_id, self.id, self._agent)
 
     async def answer(self, said: dict[str, Any]) -> dict[str, Any]:
         """Return the answer that the journal speaks of, as the thread has it."""
         if "response" in said:
             return dict(said["response"])
-        stored = self._stored
-        if not stored:
-            records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
-            stored = [row.message for row in records if row.message.lane == "talk" and "@answer" in row.message.id]
+        if self._answer is not None:
+            return self._answer[0]
+        records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+        stored = [row.message for row in records if row.message.lane == "talk" and "@answer" in row.message.id]
         return {**restore(stored, is_priced=said.get("priced", False)), "conversation_id": said.get("conversation_id")}
 
     async def _append(self, rows: list[Message], **more: Any) -> tuple[Record, ...]:

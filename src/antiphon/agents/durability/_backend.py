@@ -48,6 +48,7 @@ from antiphon.agents._budget import Limits
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents.durability._asked import Asked
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
+from antiphon.agents.durability._found import Found
 from antiphon.agents.durability._prices import price_of
 from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of
 from antiphon.errors import EffectFailedError
@@ -81,7 +82,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
     """What runs an agent's operations as effects."""
 
     def __init__(
-        self, agent: str, ledger: Ledger, *, effects: Mapping[str, Effects], reconcile: Reconcile | None, limits: Limits
+        self, agent: str, ledger: Ledger | str, *, effects: Mapping[str, Effects], reconcile: Reconcile | None, limits: Limits
     ) -> None:
         self.agent = agent
         self.ledger = ledger
@@ -183,12 +184,14 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async def do(key: str) -> Json:
             with run_scope(run.part(key)):
-                return cast("Json", self._operation.result_codec.dump(await self._handled(params)))
+                found = self._operation.result_codec.dump(await self._handled(params))
+                return Found.of(run).write(name, key, cast("Json", found))
 
         async def perform(do: Run) -> Any:
             return await run.effect(name, {}, do, effects=effects)
 
-        return self._operation.result_codec.load(await with_known_errors(perform, do))
+        found = await Found.of(run).read(run, await with_known_errors(perform, do))
+        return self._operation.result_codec.load(found)
 
     async def _handled(self, params: ParamsT) -> ResultT:
         with durable_unit_scope():
@@ -231,8 +234,9 @@ async def _in_time(
     if effects != "once" or not isinstance(tool, FunctionToolsetTool) or tool.timeout is None:
         return await call(params)
     untimed = replace(cast("ToolsetCallToolParams", params), tool=replace(tool, timeout=None))
+    limit = asyncio.timeout(tool.timeout)
     try:
-        async with asyncio.timeout(tool.timeout) as limit:
+        async with limit:
             return await call(untimed)
     except TimeoutError as exc:
         if not limit.expired():

@@ -19,8 +19,9 @@ from typing_extensions import override
 from antiphon.agents._budget import AgentBudget, Limits
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents.durability._backend import LedgerBackend
+from antiphon.agents.durability._live import live_handler
 from antiphon.agents.durability._prompt import dump
-from antiphon.agents.durability._talk import Talk
+from antiphon.agents.durability._talk import Place, Talk
 from antiphon.agents.durability._tool import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_port
@@ -48,25 +49,28 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Ledger | str,
         *,
         effects: Mapping[str, Effects] | None = None,
         reconcile: Reconcile | None = None,
         budget: AgentBudget | None = None,
         thread_budget: AgentBudget | None = None,
+        live: bool = False,
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
         name: str | None = None,
     ) -> None:
         """Make it.
 
-        `effects` says by name what tools do that do not say so themselves, such as those of an MCP server. `reconcile` finds
-        out what became of a call that must not be made twice, where the process died in the middle; without it, or if it
-        cannot say, the call waits for a person. `budget` is what a run may use, with all its agents, `thread_budget` what
-        all runs in a thread may; what goes beyond is refused with `BudgetExceededError`. `name` is what the journal calls
-        the agent, if not by its own name.
+        `ledger` may be a URL, which is opened for each run. `effects` says by name what tools do that do not say so
+        themselves, such as those of an MCP server. `reconcile` finds out what became of a call that must not be made twice,
+        where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
+        a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
+        `BudgetExceededError`. `live` has models stream their answers, for `listen`. `name` is what the journal calls the
+        agent, if not by its own name.
         """
-        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        handler = live_handler(event_stream_handler) if live else event_stream_handler
+        super().__init__(models=models, event_stream_handler=handler, name=name)
         self._ledger = ledger
         self._effects: Mapping[str, Effects] = dict(effects or {})
         self._reconcile = reconcile
@@ -130,6 +134,7 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Say what no model was told any more, such as that the last tool call was the answer."""
     talk = Talk.of(run)
     await talk.read(run)
-    rest = talk.unsaid(dump(result.all_messages()), f"{run.course.invocation_id}@end", run.agent or "agent")
+    place = Place(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
+    rest = talk.unsaid(dump(result.new_messages()), place)
     if rest:
         await run.journal.write(run.thread_id, rest, allow_foreign=True)

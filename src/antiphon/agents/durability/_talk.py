@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from antiphon.agents._budget import Kind, Limits, Spending
 from antiphon.agents.durability._prompt import unit_marks
@@ -19,7 +19,7 @@ from antiphon.messages import Conversation, JsonObject, Message, TextPart, curre
 if TYPE_CHECKING:
     from antiphon.agents._run import LedgerRun
 
-__all__ = ["OWN", "Talk", "restore", "restore_unit", "say"]
+__all__ = ["OWN", "Place", "Talk", "as_unit", "restore", "restore_unit", "say"]
 
 OWN = "antiphon"
 _DIALECT = "pydantic-ai"
@@ -49,11 +49,15 @@ class Talk:
         self._is_read = True
         self.spending.run.began = run.opened.began
         async for record in run.ledger.read(run.thread_id):
-            self.seq = record.seq
+            self.reach(record.seq)
             self.spending.thread.began = self.spending.thread.began or record.recorded_at
             self.spending.heard(record.message, run.opened.root)
             if record.message.lane == "talk":
                 self._heard(record.message)
+
+    def reach(self, seq: int) -> None:
+        """Know that the thread is at least so long."""
+        self.seq = max(self.seq, seq)
 
     async def spend(self, run: LedgerRun, limits: Limits, kind: Kind, where: str) -> None:
         """Count something that is about to be begun, unless a budget is used up.
@@ -77,33 +81,56 @@ class Talk:
             case _:
                 pass
 
-    def unsaid(
-        self, units: Sequence[dict[str, Any]], id: str, agent: str, *, marks: Sequence[str] | None = None
-    ) -> list[Message]:
+    def unsaid(self, units: Sequence[dict[str, Any]], place: Place, *, marks: Sequence[str] | None = None) -> list[Message]:
         """Return what a prompt says that the thread has not, as messages that are to be said now."""
-        messages: list[Message] = []
+        rows: list[Message] = []
         for unit, mark in zip(units, marks or unit_marks(units), strict=True):
             if mark not in self._marks:
                 self._marks.add(mark)
-                messages += self._said(unit, mark, agent)
-        return [_placed(message, f"{id}@said{number}", id) for number, message in enumerate(messages, 1)]
+                for number, message in enumerate(self._said(unit)):
+                    rows.append(place.row(message, f"said{len(rows) + 1}", None if number else mark))
+        return rows
 
-    def answered(self, unit: dict[str, Any], messages: Sequence[Message], id: str, agent: str) -> list[Message]:
+    def answered(self, unit: dict[str, Any], messages: Sequence[Message], place: Place) -> list[Message]:
         """Return an answer as messages that are to be said now."""
         (mark,) = unit_marks([unit])
         self._marks.add(mark)
-        first, *others = messages
-        marked = [_marked(first, mark), *others]
-        self.spending.pay(first.usage)
-        return [_placed(_by(message, agent), f"{id}@answer{number}", id) for number, message in enumerate(marked, 1)]
+        self.spending.pay(messages[0].usage)
+        return [
+            place.row(message, f"answer{number}", mark if number == 1 else None) for number, message in enumerate(messages, 1)
+        ]
 
-    def _said(self, unit: dict[str, Any], mark: str, agent: str) -> list[Message]:
+    def _said(self, unit: dict[str, Any]) -> list[Message]:
         held = self._instructions
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
         before = [] if held is None else [_instructing(held)]
-        messages = list(decode([*before, _without_conversation(unit)], _DIALECT))[len(before) :]
-        return [_marked(_by(messages[0], agent), mark), *(_by(message, agent) for message in messages[1:])]
+        return list(decode([*before, _without_conversation(unit)], _DIALECT))[len(before) :]
+
+
+class Place(NamedTuple):
+    """Where in a thread something is said, and by which agent."""
+
+    thread_id: str
+    id: str
+    """The exchange that it is of: an effect, or an entry."""
+    agent: str
+
+    def row(self, message: Message, name: str, mark: str | None) -> Message:
+        """Return a message as it is said here, with the mark of its unit if it is the first."""
+        own: dict[str, Any] = {
+            "id": f"{self.id}@{name}",
+            "thread_id": self.thread_id,
+            "parent_id": self.id,
+            "correlation_id": self.id,
+        }
+        if message.turn_id is not None:
+            own["turn_id"] = self.id
+        if message.role_hint_for_llm == "assistant":
+            own["policy"] = self.agent
+        if mark is not None:
+            own["metadata"] = {**message.metadata, OWN: {_MARK: mark}}
+        return message.model_copy(update=own)
 
 
 def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
@@ -117,15 +144,25 @@ def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
 def restore(messages: Iterable[Message], *, is_priced: bool) -> dict[str, Any]:
     """Return the answer that messages say, as it was."""
     plain = [_plain(message) for message in messages]
-    if is_priced and (usage := plain[0].usage) is not None:
-        plain[0] = plain[0].model_copy(update={"usage": usage.model_copy(update={"cost": None})})
-    return restore_unit(plain)
+    return as_unit(_unpriced(plain) if is_priced else plain)
 
 
 def restore_unit(messages: Iterable[Message]) -> dict[str, Any]:
     """Return the request or the answer that messages say, but for the conversation; empty if they are not one."""
-    value = cast("list[dict[str, Any]]", encode(Conversation(map(_plain, messages)), _DIALECT).value)
+    return as_unit([_plain(message) for message in messages])
+
+
+def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> dict[str, Any]:
+    """Return what messages say that are in no thread yet."""
+    value = cast("list[dict[str, Any]]", encode(Conversation(_unpriced(messages) if is_priced else messages), _DIALECT).value)
     return value[0] if len(value) == 1 else {}
+
+
+def _unpriced(messages: Sequence[Message]) -> list[Message]:
+    first, *others = messages
+    if first.usage is not None:
+        first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": None})})
+    return [first, *others]
 
 
 def _plain(message: Message) -> Message:
@@ -144,16 +181,3 @@ def _instructing(words: str) -> dict[str, Any]:
 def _without_conversation(unit: dict[str, Any]) -> dict[str, Any]:
     """The conversation is the thread; whoever restores it knows which."""
     return {**unit, "conversation_id": None}
-
-
-def _by(message: Message, agent: str) -> Message:
-    return message.model_copy(update={"policy": agent}) if message.role_hint_for_llm == "assistant" else message
-
-
-def _marked(message: Message, mark: str) -> Message:
-    return message.model_copy(update={"metadata": {**message.metadata, OWN: {_MARK: mark}}})
-
-
-def _placed(message: Message, id: str, effect: str) -> Message:
-    turn = {} if message.turn_id is None else {"turn_id": effect}
-    return message.model_copy(update={"id": id, "thread_id": None, "parent_id": effect, "correlation_id": effect, **turn})

@@ -14,6 +14,7 @@ from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import Talk
 from antiphon.errors import WithdrawnError
+from antiphon.ledger import Record
 from antiphon.messages import Json, Message, thaw
 from antiphon.runtime import Effect, Effects
 
@@ -86,14 +87,23 @@ class Called(Effect):
             forgiven=run.forgiven,
         )
         self._run_of = run
+        self._talk = Talk.of(run)
         self._tool = tool
         self._settle = settle
         self._limits = limits
 
     @override
     async def begin(self) -> Message:
-        await Talk.of(self._run_of).spend(self._run_of, self._limits, "tool", self.id)
-        return await super().begin()
+        await self._talk.spend(self._run_of, self._limits, "tool", self.id)
+        (record,) = await self.journal.write(self.thread_id, [self.intent()])
+        self._talk.reach(record.seq)
+        return record.message
+
+    @override
+    async def end(self, outcome: Message) -> Record:
+        record = await super().end(outcome)
+        self._talk.reach(record.seq)
+        return record
 
     @override
     async def unknown(self, reason: str) -> Message:

@@ -33,8 +33,6 @@ __all__ = ["LocalModel"]
 
 _NOWHERE = Endpoint("http://127.0.0.1:9", "none")
 """Until there is a server; nothing is sent there."""
-_TRIES = 2
-"""A request whose server has died under it is made once more, to the next one."""
 _SETTINGS = ModelSettings(temperature=0, max_tokens=512, timeout=300, max_retries=0)
 _EACH_ITS_OWN = {"Connection": "close"}
 """A connection that is kept would be left open by whoever does not enter the model; to this machine, another costs nothing."""
@@ -90,18 +88,22 @@ class LocalModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        settings, parameters = _step(messages, model_settings, model_request_parameters)
-        for left in reversed(range(_TRIES)):
-            await self._connect()
-            try:
-                answer = await self.wrapped.request(messages, settings, parameters)
-            except ModelConnectionError:
-                if not left or not await to_thread.run_sync(self.server.is_gone):
-                    raise
-            else:
-                self.server.answered()
-                return answer
-        raise AssertionError("the last try returns or raises")
+        step = _step(messages, model_settings, model_request_parameters)
+        asked = await self._connect()
+        try:
+            return await self._ask(messages, *step)
+        except ModelConnectionError:
+            if not await to_thread.run_sync(self.server.is_lost, asked):
+                raise
+        await self._connect()
+        return await self._ask(messages, *step)  # the server that has taken its place
+
+    async def _ask(
+        self, messages: list[ModelMessage], settings: ModelSettings, parameters: ModelRequestParameters
+    ) -> ModelResponse:
+        answer = await self.wrapped.request(messages, settings, parameters)
+        self.server.answered()
+        return answer
 
     @override
     @asynccontextmanager
@@ -118,14 +120,15 @@ class LocalModel(WrapperModel):
             yield stream
         self.server.answered()
 
-    async def _connect(self) -> None:
-        """See to it that there is a server, and that it is the one that is spoken to."""
+    async def _connect(self) -> Endpoint:
+        """See to it that there is a server, and that it is the one that is spoken to. Return where it is."""
         found = self.server.endpoint
         if found is None:
             found = await to_thread.run_sync(self.server.ensure)
         if found != self._endpoint:
             self._endpoint = found
             self.wrapped = _client(found, self._chosen)
+        return found
 
 
 def _client(endpoint: Endpoint, settings: ModelSettings | None) -> OpenAIChatModel:

@@ -15,10 +15,13 @@ import subprocess
 import sys
 import threading
 from functools import cache
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
+from urllib.parse import urlsplit
 
 from antiphon.agents.models._errors import LocalServerError, MissingExtraError
 from antiphon.agents.models._weights import find_weights
@@ -37,10 +40,15 @@ _PATIENCE = 60.0
 """Seconds that a start may take; half a second is usual."""
 _GRACE = 5.0
 """Seconds that an end may take; it takes none."""
-_DYING = 2.0
-"""Seconds between the end of a process's connections and its own."""
+_WELL = 2.0
+"""Seconds that a server may take to say that it is well; it says so while it works on something else too."""
 _MOST_STARTS = 3
 """Starts without an answer between them; after that something is wrong that one more will not mend."""
+
+
+_SAID = 10_000
+"""Bytes of a log that its last lines are looked for in."""
+_SILENT = "it left no word"
 
 
 class Endpoint(NamedTuple):
@@ -60,16 +68,18 @@ class LocalServer:
         self._log: IO[bytes] | None = None
         self._endpoint: Endpoint | None = None
         self._starts = 0
+        self._words = _SILENT
 
     @property
     def endpoint(self) -> Endpoint | None:
         """Where the server is; None if it is not running."""
-        return self._endpoint if self._process is not None and self._process.poll() is None else None
+        return None if self.pid is None else self._endpoint
 
     @property
     def pid(self) -> int | None:
         """The process id of the server; None if it is not running."""
-        return None if self._process is None or self._process.poll() is not None else self._process.pid
+        process = self._process  # which another thread may take away
+        return None if process is None or process.poll() is not None else process.pid
 
     def ensure(self) -> Endpoint:
         """Return where the server is, after it was started if it is not running. Blocks: call it in a thread.
@@ -86,16 +96,18 @@ class LocalServer:
                 found = self._endpoint = self._start()
             return found
 
-    def is_gone(self) -> bool:
-        """Whether the server has died. A connection may break a moment before its process is gone, so this waits a little."""
-        process = self._process
-        if process is None:
+    def is_lost(self, endpoint: Endpoint) -> bool:
+        """Whether a server has died, or answers nobody any more; then it is ended, and the next request starts another."""
+        with self._lock:
+            process = self._process
+            if endpoint != self._endpoint:
+                return True  # somebody else has noticed before
+            if self.endpoint is not None and _is_well(endpoint):
+                return False
+            if process is not None:
+                process.kill()  # it has had its time
+            self._clear()
             return True
-        try:
-            process.wait(_DYING)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
     def answered(self) -> None:
         """Note that the server has done its work, so that a later death is a first one."""
@@ -111,9 +123,9 @@ class LocalServer:
         check_packages()
         if self._starts >= _MOST_STARTS:
             self._starts = 0  # whoever tries again later, may
-            raise LocalServerError(f"its server has died {_MOST_STARTS} times without an answer; {self._words()}", "local")
-        self._starts += 1
+            raise LocalServerError(f"its server has died {_MOST_STARTS} times without an answer; {self._words}", "local")
         weights = find_weights()
+        self._starts += 1
         key = secrets.token_urlsafe(32)
         self._log = TemporaryFile(prefix="antiphon-local-")  # noqa: SIM115 (as long as the process)
         self._process = subprocess.Popen(  # noqa: S603 (ours)
@@ -125,9 +137,8 @@ class LocalServer:
         )
         url = self._greet(self._process, _wanted(weights, key))
         if not url:
-            words = self._words()
             self._clear()
-            raise LocalServerError(f"its server did not start; {words}", "local")
+            raise LocalServerError(f"its server did not start; {self._words}", "local")
         return Endpoint(url, key)
 
     def _greet(self, process: subprocess.Popen[bytes], wanted: bytes) -> str:
@@ -144,25 +155,39 @@ class LocalServer:
         finally:
             too_late.cancel()
 
-    def _words(self) -> str:
-        """Return the last that the server has said."""
-        if self._log is None:
-            return "it left no word"
-        self._log.seek(0)
-        last = self._log.read().decode(errors="replace").strip().splitlines()[-3:]
-        return "its last words: " + " / ".join(last) if last else "it left no word"
-
     def _clear(self) -> None:
         process, log = self._process, self._log
         self._process = self._log = self._endpoint = None
         if process is not None:
             _end(process)
         if log is not None:
+            self._words = _last_words(log)
             log.close()
 
     def forget(self) -> None:
         """Let go of a server without touching it: it belongs to the process that this one was forked from."""
+        if self._process is not None:
+            self._process.returncode = 0  # not ours to wait for
         LocalServer.__init__(self, self._command)
+
+
+def _is_well(endpoint: Endpoint) -> bool:
+    where = urlsplit(endpoint.url)
+    connection = HTTPConnection(where.hostname or "", where.port, timeout=_WELL)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == HTTPStatus.OK
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _last_words(log: IO[bytes]) -> str:
+    """Return the last that a server has said."""
+    log.seek(max(log.seek(0, os.SEEK_END) - _SAID, 0))
+    last = log.read().decode(errors="replace").strip().splitlines()[-3:]
+    return "its last words: " + " / ".join(last) if last else _SILENT
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -136,10 +136,9 @@ class Approval:
     @property
     def words(self) -> str:
         """Who answered, and why, for whoever called."""
-        if self.answer is None:
-            return "nobody has answered"
-        reason = _said(self.answer).get("reason")
-        return f"{self.answer.policy!r} said no" + (f": {reason}" if reason else "")
+        reason = None if self.answer is None else _said(self.answer).get("reason")
+        who = "nobody" if self.answer is None else repr(self.answer.policy)
+        return f"{who} said no" + (f": {reason}" if reason else "")
 
     def refusal(self, principal: str) -> str | None:
         """Return why somebody may not answer; None if they may."""

@@ -17,12 +17,21 @@ from antiphon.agents.toolkit._errors import TIMEOUT, TOOL_FAILED, ToolRefusal
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._results import as_outcome
 from antiphon.agents.toolkit._tool import ToolkitTool
-from antiphon.errors import AntiphonError
+from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.runtime import UnknownOutcomeError
 
 __all__ = ["execute"]
 
 _MOST_WORDS: Final = 500
+_NOT_ITS_OWN: Final = (
+    LedgerError,
+    ParkedError,
+    HistoryMismatchError,
+    BudgetExceededError,
+    ToolRefusal,
+    UnknownOutcomeError,
+)
+"""What is no failure of a tool, though it is raised in its course: the run cannot go on."""
 
 
 async def execute(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any], clean: Callable[[str], str]) -> Outcome:
@@ -33,14 +42,15 @@ async def execute(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[
         UnknownOutcomeError: it was given up, and must not be done twice.
     """
     async with tool.slots.take():
-        for last in [False] * tool.retries + [True]:
+        left = tool.retries
+        while True:
             try:
                 return as_outcome(tool, await _within_time(tool, arguments, ctx))
             except ToolRefusal as refusal:
-                if last or not refusal.retryable:
+                if left == 0 or not refusal.retryable:
                     refusal.reason = clean(refusal.reason)[:_MOST_WORDS]
                     raise
-    raise AssertionError("a tool is tried at least once")
+            left -= 1
 
 
 async def _within_time(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
@@ -51,7 +61,9 @@ async def _within_time(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunCon
             return await tool.start(arguments, ctx)
     except (ToolFailed, ModelRetry) as exc:  # what it wants to be told, in its own words
         raise ToolRefusal(TOOL_FAILED, exc.message, retryable=isinstance(exc, ModelRetry)) from None
-    except (ToolRefusal, AntiphonError, UnknownOutcomeError, ApprovalRequired, CallDeferred):
+    except (ApprovalRequired, CallDeferred):
+        raise ToolRefusal(TOOL_FAILED, "a tool of a toolkit cannot defer itself; use approval=True, or a rule") from None
+    except _NOT_ITS_OWN:
         raise
     except TimeoutError as exc:
         if not deadline.expired():

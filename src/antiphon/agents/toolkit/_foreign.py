@@ -47,9 +47,14 @@ class ForeignTools:
             return await self.toolset.call_tool(known.name, validated, ctx, tool)
 
         settings: ToolSettings = {**own, **self.settings, **self.by_name.get(known.name, {})}
-        made = ToolkitTool(known.name, known.description or "", known.parameters_json_schema, start, **settings)
-        object.__setattr__(made, "slots", self._slots.setdefault(known.name, made.slots))  # shared by all listings
-        return made
+        return ToolkitTool(
+            known.name,
+            known.description or "",
+            known.parameters_json_schema,
+            start,
+            shared_slots=self._slots.setdefault(known.name, Slots(settings.get("concurrency"))),
+            **settings,
+        )
 
 
 def mcp_toolset(

@@ -122,14 +122,18 @@ class Guard:
             if (known := await book.recall(call)) is not None:
                 return known
             await book.write_changes(self._agent, policy.changes)
-        used = await policy.uses.others(run, policy.permissions.grants, call)
         tainted = None if asked.tool.allows_untrusted else asked.reading.untrusted
-        circumstances = Circumstances(current_port().now(), used, asked.tool.approval, tainted)
-        decision = judge(policy.permissions, policy.rules, call, circumstances)
+        decision = await self._judge(asked, call, run, tainted=tainted)
         policy.uses.count(decision.grant, call)  # before anybody waits, so that two calls are not counted as one
         if book is not None:
             await book.write(call, decision)
         return decision
+
+    async def _judge(self, asked: Asked, call: Call, run: LedgerRun | None, *, tainted: str | None) -> Decision:
+        policy = self._policy
+        used = await policy.uses.others(run, policy.permissions.grants, call)
+        circumstances = Circumstances(current_port().now(), used, asked.tool.approval, tainted)
+        return judge(policy.permissions, policy.rules, call, circumstances)
 
     # ------------------------------------------------------------ 3. approval
 
@@ -187,7 +191,7 @@ class Guard:
         arguments: dict[str, Json] = {"arguments": asked.tool.shown(asked.arguments), "digest": call.digest}
 
         async def inside(key: str) -> Json:
-            await self._check_again(call, run, needs_approval=needs_approval)
+            await self._check_again(asked, call, run, needs_approval=needs_approval)
             with run_scope(run.part(key)):  # what the tool does in turn is numbered for itself
                 return cast("Json", (await self._start(asked)).to_json())
 
@@ -206,19 +210,19 @@ class Guard:
             raise ToolRefusal(TOOL_FAILED, exc.reason) from None
         return Outcome.from_json(said)
 
-    async def _check_again(self, call: Call, run: LedgerRun, *, needs_approval: bool) -> None:
-        """Look at permission and approval as they are at this moment."""
-        now = current_port().now()
-        used = await self._policy.uses.others(run, self._policy.permissions.grants, call)
-        permit = self._policy.permissions.decide(call, used, now)
-        if not permit.allowed:
-            raise ToolRefusal(PERMISSION_DENIED, permit.reason)
+    async def _check_again(self, asked: Asked, call: Call, run: LedgerRun, *, needs_approval: bool) -> None:
+        """Look at permission and approval as they are at this moment. What was read since it was decided does not count."""
+        decision = await self._judge(asked, call, run, tainted=None)
+        if decision.verdict == "deny":
+            raise ToolRefusal(PERMISSION_DENIED, decision.reason)
         if not needs_approval:
+            if decision.verdict == "ask":
+                raise ToolRefusal(APPROVAL_REQUIRED, f"{decision.reason}, and did not when it was decided; call it again")
             return
         approval = await find_approval(run.ledger, approval_id(call.digest), thread_id=run.thread_id)
         if approval is None or approval.standing(call.digest) != "approved":
             raise ToolRefusal(APPROVAL_DENIED, "nobody has approved this call")
-        if approval.is_late(now):
+        if approval.is_late(current_port().now()):
             raise _refusal(approval, "expired")
 
     async def _start(self, asked: Asked) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
 
@@ -27,10 +27,13 @@ class Outcome:
         return said if self.untrusted is None else {**said, "untrusted": self.untrusted}
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> Outcome:
-        """Return what `to_json` gave."""
-        payload = OptionResultPayload(invocation_id="-", option_name="-", parts=said.get("parts", ()))
-        return cls(result=said.get("result"), parts=payload.parts, untrusted=said.get("untrusted"))
+    def from_json(cls, said: object) -> Outcome:
+        """Return what `to_json` gave; anything else is a result that a person has given in its place."""
+        ours = cast("dict[str, Any]", said) if isinstance(said, dict) else dict[str, Any]()
+        if "result" not in ours or ours.keys() - {"result", "parts", "untrusted"}:
+            return cls(result=cast("Json", said))
+        shown = OptionResultPayload(invocation_id="-", option_name="-", parts=ours.get("parts", ()))
+        return cls(result=ours["result"], parts=shown.parts, untrusted=ours.get("untrusted"))
 
     def payload(self, invocation_id: str, option_name: str) -> OptionResultPayload:
         """Return it as the result of a call."""

@@ -72,6 +72,8 @@ class ToolkitTool:
     concurrency: int | None = None
     max_result_bytes: int = 512 * _KIB
     sensitive: tuple[str, ...] = ()
+    shared_slots: Slots | None = field(default=None, repr=False, compare=False)
+    """Those of the same tool, where it was listed before."""
     check: Schema = field(init=False, repr=False)
     slots: Slots = field(init=False, repr=False, compare=False)
 
@@ -86,7 +88,7 @@ class ToolkitTool:
             object.__setattr__(self, "check", Schema(self.parameters))
         except ValueError as exc:
             raise ValueError(f"the arguments of {self.name!r}: {exc}") from None
-        object.__setattr__(self, "slots", Slots(self.concurrency))
+        object.__setattr__(self, "slots", self.shared_slots or Slots(self.concurrency))
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Have arguments checked, before anything else is done with them.

@@ -26,7 +26,7 @@ from antiphon.agents.toolkit._schema import Schema, canonical
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
 from antiphon.agents.toolkit._toolset import AgentToolset, waits_for
 from antiphon.ledger import STANDARD_REDACTION, Redaction
-from antiphon.messages import OptionResultPayload, current_port
+from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
 
 __all__ = ["Toolkit"]
 
@@ -216,6 +216,7 @@ class Toolkit:
         In a run, give the `invocation_id` of the call where several go on at the same time.
 
         Raises:
+            ValueError: no agent can be called so.
             ParkedError: a person must approve it, or say what became of it.
             LedgerError: it could not be written down.
         """
@@ -243,13 +244,14 @@ class Toolkit:
         tool = tools.get(name) or tools.get(name.removeprefix("functions."))
         if tool is None:
             raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}")
+        run = current_run()
         asked = Asked(
             tool=tool,
             arguments=_plain(arguments),
             ctx=bare_context(),
             key=f"tool:{tool.name}:{id}",
-            reading=current_reading() or Reading(),
-            run=current_run(),
+            reading=current_reading() or (Reading() if run is None else run.opened.share(Reading)),
+            run=run,
             parent_id=id,
         )
         try:
@@ -276,13 +278,14 @@ class Toolkit:
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as plain JSON.
+    """Return arguments as plain JSON; they may be a view of those of a message.
 
     Raises:
         ToolRefusal: they are none.
     """
+    plain = thaw(arguments) if isinstance(arguments, JsonObject) else dict(arguments)
     try:
-        canonical(dict(arguments))
+        canonical(plain)
     except (TypeError, ValueError) as exc:
         raise InvalidArguments([f"they are no JSON: {exc}"]) from None
-    return dict(arguments)
+    return plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic_ai import RunContext
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
@@ -14,7 +14,7 @@ from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents.toolkit._errors import InvalidArguments, ToolRefusal
+from antiphon.agents.toolkit._errors import ToolRefusal
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
 from antiphon.agents.toolkit._origin import Reading, current_reading, untrusted_in
 from antiphon.agents.toolkit._outcome import Outcome
@@ -29,7 +29,7 @@ __all__ = ["PARKED", "WAITS", "AgentToolset", "waits_for"]
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
-_ANY: Final = SchemaValidator(core_schema.any_schema())
+_OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 """The guard checks arguments, by the whole schema; here they are only parsed."""
 _CORRECTIONS: Final = 3
 """How often a model may send arguments that are no JSON."""
@@ -73,10 +73,15 @@ class AgentToolset(AbstractToolset[Any]):
 
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        self._reading.mark(untrusted_in(ctx.messages))
+        self._read(ctx)
         self._run = self._run or self._part_of_run()
         self._tools = await self._toolkit.tools_of(self._agent, ctx)
         return {name: self._shown(tool) for name, tool in self._tools.items()}
+
+    def _read(self, ctx: RunContext[Any]) -> None:
+        """Take into account what the model has been shown."""
+        if self._reading.untrusted is None:
+            self._reading.mark(untrusted_in(ctx.messages))
 
     def _part_of_run(self) -> LedgerRun | None:
         """Return what this run of the agent is in the ledger: the same when the program runs again."""
@@ -93,7 +98,7 @@ class AgentToolset(AbstractToolset[Any]):
             parameters_json_schema=dict(tool.parameters),
             metadata=tool.metadata(),
         )
-        return ToolsetTool(toolset=self, tool_def=definition, max_retries=_CORRECTIONS, args_validator=_ANY)
+        return ToolsetTool(toolset=self, tool_def=definition, max_retries=_CORRECTIONS, args_validator=_OBJECT)
 
     @override
     async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
@@ -106,13 +111,11 @@ class AgentToolset(AbstractToolset[Any]):
                 raise CallDeferred({"antiphon": {PARKED: exc.reason}}) from exc
             raise
 
-    async def _call(self, name: str, tool_args: object, ctx: RunContext[Any]) -> Outcome:
-        if not isinstance(tool_args, dict):
-            raise InvalidArguments(["the arguments are no JSON object"])
-        self._reading.mark(untrusted_in(ctx.messages))
+    async def _call(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any]) -> Outcome:
+        self._read(ctx)
         asked = Asked(
             tool=self._tools[name],
-            arguments=cast("dict[str, Any]", tool_args),
+            arguments=tool_args,
             ctx=ctx,
             key=f"tool:{name}:{ctx.tool_call_id}@{ctx.run_step}",
             reading=self._reading,

@@ -44,6 +44,7 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|//|[-+*/%^(),×÷−])|(?P<end>$))",  # noqa: RUF001 (as people type them)
     re.ASCII,
 )
+_STRANGE = re.compile(r"\s*(\S)", re.ASCII)
 _SPELLED = {"**": "^", "×": "*", "÷": "/", "−": "-"}  # noqa: RUF001
 
 
@@ -208,7 +209,8 @@ class _Parser:
     def _next(self) -> _Token:
         found = _TOKEN.match(self._expression, self._at)
         if found is None:
-            place = self._at + len(self._expression[self._at :]) - len(self._expression[self._at :].lstrip())
+            strange = _STRANGE.match(self._expression, self._at)
+            place = strange.start(1) if strange is not None else self._at
             raise CalculationError(f"{self._expression[place]!r} at {place + 1} is nothing that can be calculated")
         self._at = found.end()
         kind = found.lastgroup or "end"

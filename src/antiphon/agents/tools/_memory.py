@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from pydantic_ai import Tool
 from typing_extensions import TypedDict
 
+from antiphon.agents._course import as_key
 from antiphon.agents._run import current_run
 from antiphon.agents.tools._effects import READS
 from antiphon.agents.tools._knowledge import THREAD
@@ -52,7 +54,8 @@ def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str 
             limit: How many messages to return, 20 at most.
         """
         where = None if scope == "ledger" else _thread(thread_id)
-        records = await retrieve(ledger, query, thread_id=where, limit=max(1, min(limit, _MOST_FOUND)), keep=_is_talk)
+        keep = partial(_is_memory, own=_own_words())
+        records = await retrieve(ledger, query, thread_id=where, limit=max(1, min(limit, _MOST_FOUND)), keep=keep)
         return [_memory(record) for record in records]
 
     return Tool[Any](remember, name="memory_retrieval", metadata=READS)
@@ -66,9 +69,17 @@ def _thread(chosen: str | None) -> str:
     return found
 
 
-async def _is_talk(record: Record) -> bool:
+def _own_words() -> str | None:
+    """Return what the parents of everything said in this run begin with: that is in the conversation anyway."""
+    run = current_run()
+    return None if run is None else f"{run.thread_id}/{as_key(run.id)}/"
+
+
+async def _is_memory(record: Record, *, own: str | None) -> bool:
     message = record.message
     if message.lane != "talk" or message.thread_id == THREAD:
+        return False
+    if own is not None and (message.parent_id or "").startswith(own):
         return False
     payload = message.payload
     is_own = isinstance(payload, (OptionCallPayload, OptionResultPayload)) and payload.option_name in _OWN

@@ -1,0 +1,188 @@
+"""What it costs to make an agent's run durable: 10 model requests and 20 tool calls, against the same run without.
+
+The model is a script and the tools do nothing, so what is measured is the framework, and above it the durability. The clock on
+the wall, because the disk is waited for. What the bare agent takes is taken off all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from dbos import DBOS
+from pydantic_ai import Agent
+from pydantic_ai.durable_exec.dbos import DBOSDurability
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.errors import LedgerError
+from antiphon.ledger import Ledger, Record, open_ledger
+from antiphon.messages import Message
+from benchmarks._harness import Goal, Table, waited
+
+__all__ = ["tables"]
+
+CALLS = (3, 3, 2, 2, 2, 2, 2, 2, 2)
+"""Tool calls in each answer but the last, which has none: 20 in 10 answers."""
+BARE, ANTIPHON, APPENDS, PEER = "bare agent", "antiphon", "antiphon's ledger, the same rows", "Pydantic AI with DBOS on SQLite"
+SETTLING = 20
+ROUNDS = 15
+PROMPT = "Do what has to be done, one thing after the other."
+
+
+def tables(part: str = "") -> Iterator[Table]:
+    """Make the tables with `part` in their names, one by one."""
+    if part in "what durability adds to a run":
+        yield from _durability()
+
+
+def _durability() -> Iterator[Table]:
+    logging.disable(logging.WARNING)  # DBOS says what it does
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        durable = stack.enter_context(closing(_Durable(folder)))
+        peer = stack.enter_context(closing(_Peer(folder)))
+        yield Table(
+            name="what durability adds to a run of 10 requests and 20 tool calls",
+            unit="ms",
+            scale=1_000,
+            baseline=APPENDS,
+            candidates={
+                BARE: waited(durable.bare, 1),
+                ANTIPHON: waited(durable.run, 1),
+                APPENDS: waited(durable.append, 1, before=durable.prepare),
+                PEER: waited(peer.run, 1),
+            },
+            against=(PEER,),
+            floor=BARE,
+            goals=(Goal(ANTIPHON, 1.5, APPENDS), Goal(ANTIPHON, 0.25, PEER)),
+            notes=(f"what the {BARE} takes is taken off", "tools of the peer are steps of DBOS, as its documentation asks"),
+            rounds=ROUNDS,
+        )
+
+
+def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    number = sum(isinstance(message, ModelResponse) for message in messages)
+    if number == len(CALLS):
+        return ModelResponse([TextPart("All of it is done.")])
+    calls = range(CALLS[number])
+    return ModelResponse([ToolCallPart("act", {"what": f"thing {number}"}, tool_call_id=f"{number}-{call}") for call in calls])
+
+
+async def _act(what: str) -> str:
+    return f"{what} is done"
+
+
+def _agent(tool: Callable[..., Awaitable[str]], *capabilities: Any) -> Agent[None, str]:
+    agent: Agent[None, str] = Agent(FunctionModel(_answer, model_name="script"), name="worker", capabilities=capabilities)
+    agent.tool_plain(name="act")(tool)
+    return agent
+
+
+class _Recorder:
+    """A ledger that remembers what was appended, and what of it at the same time."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._in_flight = 0
+        self.batches: list[list[Sequence[Message]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def append(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
+        if self._in_flight == 0:
+            self.batches.append([])
+        batch = self.batches[-1]
+        batch.append(messages)
+        self._in_flight += 1
+        try:
+            return await self._ledger.append(thread_id, messages, **more)
+        except LedgerError:
+            batch.remove(messages)
+            raise
+        finally:
+            self._in_flight -= 1
+
+
+class _Durable:
+    """The agent, bare and on a ledger in a file; and the ledger without it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stack = AsyncExitStack()
+        self._runner = asyncio.Runner()
+        self._runner.run(self._open(f"sqlite:///{folder}/ledger.db"))
+        for number in range(SETTLING):
+            self.run(-1 - number)
+
+    async def _open(self, url: str) -> None:
+        self._ledger = await self._stack.enter_async_context(open_ledger(url))
+        self._bare = _agent(_act)
+        self._agent = _agent(_act, LedgerDurability(self._ledger))
+        recorder = _Recorder(self._ledger)
+        async with ledger_run("recorded"):
+            await _agent(_act, LedgerDurability(cast("Ledger", recorder))).run(PROMPT)
+        self._batches = recorder.batches
+
+    def bare(self, number: int) -> None:
+        self._runner.run(self._bare.run(PROMPT))
+
+    def run(self, number: int) -> None:
+        self._runner.run(self._run(f"run-{number}"))
+
+    async def _run(self, thread_id: str) -> None:
+        async with ledger_run(thread_id):
+            await self._agent.run(PROMPT)
+
+    def prepare(self, number: int) -> None:
+        own = {"thread_id": f"rows-{number}"}
+        self._rows = [
+            [[message.model_copy(update=own) for message in messages] for messages in batch] for batch in self._batches
+        ]
+
+    def append(self, number: int) -> None:
+        """Run the bare agent, and append the rows that the durable one has appended, as many at once."""
+        self.bare(number)
+        self._runner.run(self._append(f"rows-{number}"))
+
+    async def _append(self, thread_id: str) -> None:
+        for batch in self._rows:
+            await asyncio.gather(*(self._ledger.append(thread_id, messages) for messages in batch))
+
+    def close(self) -> None:
+        self._runner.run(self._stack.aclose())
+        self._runner.close()
+
+
+class _Peer:
+    """The same agent with DBOS, its system database in a file of SQLite."""
+
+    def __init__(self, folder: Path) -> None:
+        DBOS(config={"name": "benchmark", "system_database_url": f"sqlite:///{folder}/dbos.sqlite", "run_admin_server": False})
+        agent = _agent(DBOS.step(name="act")(_act), DBOSDurability())
+
+        @DBOS.workflow(name="run")
+        async def run() -> str:
+            return (await agent.run(PROMPT)).output
+
+        DBOS.launch()
+        self._workflow = run
+        self._runner = asyncio.Runner()
+        for number in range(SETTLING):
+            self.run(number)
+
+    def run(self, number: int) -> None:
+        async def once() -> None:
+            await self._workflow()
+
+        self._runner.run(once())
+
+    def close(self) -> None:
+        DBOS.destroy()
+        self._runner.close()

@@ -1,0 +1,220 @@
+"""AgentManagerActor: keeps the agent of a phase, runs it durably, and copes with providers that fail.
+
+A provider that is busy or broken is asked again after a while, then the fallback is asked. What is left is the manager's own
+error: the phase tells the supervisor, which has the manager begun anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.run import AgentRunResult
+
+from antiphon.agents import ledger_run
+from antiphon.errors import AntiphonError, DeliveryError, EffectFailedError, LedgerError, RefusedError
+from antiphon.messages import Json, thaw
+from antiphon.patterns.postchain._config import agent_of, phase_of_agent
+from antiphon.patterns.postchain._events import ChainEvent
+from antiphon.patterns.postchain._workshop import Listener, Workshop
+from antiphon.protocol import (
+    AgentConfig,
+    AgentConfigUpdated,
+    AgentContext,
+    AgentInvoked,
+    AgentResponse,
+    AgentResult,
+    AgentStreamChunk,
+    ErrorCode,
+    InvokeAgent,
+    Phase,
+    ProcessWithAgent,
+    ToolCall,
+    UpdateAgentConfig,
+)
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["AgentManagerActor"]
+
+_RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""What a provider may say that another try can change."""
+_FAILURES: Final = (AgentRunError, UserError, EffectFailedError, AntiphonError, ModuleNotFoundError, ValueError)
+"""What an agent may raise, or whatever it takes to make one."""
+_SAID, _SHOWN = 0.5, 0.8
+"""How sure an answer is that only a model stands behind; that a tool does, too."""
+
+Hear: TypeAlias = Callable[[str], None]
+
+
+class AgentManagerActor(Actor):
+    """Who manages the agent of one phase; of a thread, or for those who ask it directly."""
+
+    concurrency = 1000
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    @handles
+    async def process(self, request: ProcessWithAgent, context: Context) -> AgentResponse:
+        """Have the agent answer."""
+        began = asyncio.get_running_loop().time()
+        phase = _phase(context, request.agent_id)
+        result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+        return AgentResponse(result=result, processing_time=_since(began))
+
+    @handles
+    async def invoke(self, request: InvokeAgent, context: Context) -> AgentInvoked:
+        """Have the agent answer under its name; with `stream`, its words are told while they come."""
+        began = asyncio.get_running_loop().time()
+        phase = _phase(context, request.agent_id)
+        if not request.stream:
+            result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+        else:
+            result = await self._streamed(phase, request, context)
+        return AgentInvoked(agent_id=request.agent_id, result=result, processing_time=_since(began))
+
+    @handles
+    async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
+        """Change how the agent is set up, from its next run on: that this is written down is all it takes."""
+        _phase(context, request.agent_id)
+        self._workshop.check_tools(request.config.tools or ())
+        return AgentConfigUpdated(agent_id=request.agent_id)
+
+    # ------------------------------------------------------------ answering
+
+    async def _streamed(self, phase: Phase, request: InvokeAgent, context: Context) -> AgentResult:
+        """Answer, and tell whoever asks the words while they come. They are not written down: the answer is."""
+        words: asyncio.Queue[str | None] = asyncio.Queue()
+
+        async def tell() -> None:
+            index = 0
+            while (text := await words.get()) is not None:
+                chunk = AgentStreamChunk(agent_id=request.agent_id, index=index, text=text)
+                await context.system.tell(context.message.policy, chunk, sender=context.address)
+                index += 1
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(tell())
+            try:
+                return await self._answer(phase, request.input, request.context, context, words.put_nowait)
+            finally:
+                words.put_nowait(None)
+
+    def _hear(self, phase: Phase, context: Context) -> Hear | None:
+        thread_id, events = context.thread_id or "", self._workshop.events
+        if not events.has_listener(thread_id):
+            return None
+        return lambda text: events.emit(ChainEvent(thread_id, "text", phase, text))
+
+    async def _answer(
+        self, phase: Phase, input: str, about: AgentContext | None, context: Context, hear: Hear | None
+    ) -> AgentResult:
+        if context.thread_id is None:
+            raise RefusedError("an agent works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
+        config = await self._config(phase, about, context)
+        own = self._workshop.config
+        models = dict.fromkeys((config.model, own.fallback) if own.fallback else (config.model,))
+        failure: Exception = RuntimeError("there is no model")
+        async with ledger_run(context):
+            for model in models:
+                try:
+                    return await self._ask(phase, config, model, _prompt(input, about), hear)
+                except _FAILURES as exc:
+                    _raise_if_not_ours(exc)
+                    failure = exc
+        reason = f"the agent cannot answer: {failure}"
+        details = {"agent_id": agent_of(phase), "models": [model or "default" for model in models], "details": str(failure)}
+        raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=_is_retryable(failure))
+
+    async def _ask(self, phase: Phase, config: AgentConfig, model: str | None, prompt: str, hear: Hear | None) -> AgentResult:
+        """Ask one model, again where that may help."""
+        own = self._workshop.config
+        agent = self._workshop.agent(phase, config, model, streams=hear is not None)
+        attempt = 1
+        while True:
+            try:
+                return _result(await agent.run(prompt, deps=Listener(hear)), model)
+            except AgentRunError as exc:
+                if attempt == own.attempts or not _is_retryable(exc):
+                    raise
+                await asyncio.sleep(_wait(exc, own.backoff * 2 ** (attempt - 1), own.longest_backoff))
+                attempt += 1
+
+    async def _config(self, phase: Phase, about: AgentContext | None, context: Context) -> AgentConfig:
+        """Return how the agent is set up for this run: as whoever prepared it has recorded, else as it is now, recorded."""
+        given: Any = None if about is None else about.model_extra.get("agent")
+
+        async def now(key: str) -> Json:
+            return (await self._workshop.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
+
+        recorded = thaw(given) if given is not None else await context.effect("config", {}, now, effects="none")
+        return AgentConfig.model_validate(recorded)
+
+
+def _phase(context: Context, agent_id: str | None) -> Phase:
+    """Return whose agent lives here.
+
+    Raises:
+        RefusedError: nobody's, or somebody else is meant.
+    """
+    phase = phase_of_agent(context.address)
+    if phase is None:
+        raise RefusedError(f"no phase has an agent {context.address!r}", ErrorCode.ACTOR_NOT_FOUND)
+    if agent_id is not None and agent_id != agent_of(phase):
+        reason = f"the agent here is {agent_of(phase)!r}, not {agent_id!r}"
+        raise RefusedError(reason, ErrorCode.VALIDATION_ERROR, details={"agent_id": agent_of(phase)})
+    return phase
+
+
+def _prompt(input: str, about: AgentContext | None) -> str:
+    """Return what a model is asked, after what was said before."""
+    history: Any = () if about is None else thaw(about.model_extra.get("history") or ())
+    if not history:
+        return input
+    said = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
+    return f"Earlier in this conversation:\n{said}\n\n{input}"
+
+
+def _result(run: AgentRunResult[str], model: str | None) -> AgentResult:
+    messages = run.new_messages()
+    parts = [part for message in messages if isinstance(message, ModelResponse) for part in message.parts]
+    calls = tuple(
+        ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=part.args_as_dict())
+        for part in parts
+        if isinstance(part, ToolCallPart)
+    )
+    used = run.usage
+    extra: dict[str, Any] = {
+        "model": next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
+        or model
+        or "",
+        "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens,
+    }
+    return AgentResult(response=run.output, confidence=_SHOWN if calls else _SAID, tool_calls=calls, **extra)
+
+
+def _raise_if_not_ours(error: Exception) -> None:
+    """Let through what is not about the agent: a ledger, a person who must be asked, a thread that is over."""
+    is_about_delivery = isinstance(error, DeliveryError) and not isinstance(error, EffectFailedError)
+    if is_about_delivery or isinstance(error, LedgerError):
+        raise error
+
+
+def _is_retryable(error: Exception) -> bool:
+    if isinstance(error, ModelHTTPError):
+        return error.status_code in _RETRYABLE
+    return isinstance(error, ModelAPIError | UnexpectedModelBehavior)
+
+
+def _wait(error: Exception, delay: float, longest: float) -> float:
+    """Return how long to wait before the next try: as the provider says, if it does."""
+    said = getattr(error, "retry_after", None)
+    return min(longest, said if isinstance(said, int | float) else delay)
+
+
+def _since(began: float) -> float:
+    return round(asyncio.get_running_loop().time() - began, 6)

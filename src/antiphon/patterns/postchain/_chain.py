@@ -1,0 +1,265 @@
+"""PostChain: what a user has of the pattern. It opens a system with all the actors, and is an `async with` block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from antiphon.errors import RefusedError
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import DataPart, JsonObject, current_port, thaw
+from antiphon.patterns.postchain._action import ActionPhaseActor
+from antiphon.patterns.postchain._agent import AgentManagerActor
+from antiphon.patterns.postchain._client import CLIENT, ClientActor
+from antiphon.patterns.postchain._config import ChainConfig
+from antiphon.patterns.postchain._edge import Edge, thread_address, thread_of_message
+from antiphon.patterns.postchain._events import ChainEvent
+from antiphon.patterns.postchain._experience import ExperiencePhaseActor
+from antiphon.patterns.postchain._intention import IntentionPhaseActor
+from antiphon.patterns.postchain._life import LIFE, ThreadLife
+from antiphon.patterns.postchain._observation import ObservationPhaseActor
+from antiphon.patterns.postchain._phase import PhaseActor
+from antiphon.patterns.postchain._supervisor import SUPERVISOR, SupervisorActor
+from antiphon.patterns.postchain._thread import PATTERN, ThreadActor
+from antiphon.patterns.postchain._understanding import UnderstandingPhaseActor
+from antiphon.patterns.postchain._workshop import Workshop
+from antiphon.patterns.postchain._yield import YieldPhaseActor
+from antiphon.protocol import (
+    AgentStreamChunk,
+    CreateThread,
+    ErrorCode,
+    GetThreadStatus,
+    PauseThread,
+    Reply,
+    Request,
+    ResumeThread,
+    StartThread,
+    TerminateThread,
+    ThreadPaused,
+    ThreadResult,
+    ThreadResumed,
+    ThreadStarted,
+    ThreadStatus,
+    ThreadTerminated,
+)
+from antiphon.runtime import Backoff, Settings, Supervision, System
+
+if TYPE_CHECKING:
+    from pydantic_ai import Tool
+    from pydantic_ai.models import Model
+
+    from antiphon.runtime import Observer
+
+__all__ = ["PHASE_ACTORS", "ChainResult", "PostChain"]
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+
+PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
+    ActionPhaseActor,
+    ExperiencePhaseActor,
+    IntentionPhaseActor,
+    ObservationPhaseActor,
+    UnderstandingPhaseActor,
+    YieldPhaseActor,
+)
+_SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05))
+
+
+@dataclass(frozen=True, slots=True)
+class ChainResult:
+    """What came of a turn of a thread."""
+
+    thread_id: str
+    status: str
+    """completed, failed or terminated."""
+    response: str | None = None
+    """The answer, with its sources."""
+    citations: tuple[Mapping[str, Any], ...] = ()
+    """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
+    outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """By phase, what came of it."""
+    error_message: str | None = None
+    error_code: str | None = None
+
+
+class PostChain:
+    """Threads that go through action, experience, intention, observation, understanding and yield."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        *,
+        config: ChainConfig | Path | str | None = None,
+        model: Model | str | None = None,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+        observer: Observer | None = None,
+        recover: bool = True,
+        grace: float = 1.0,
+    ) -> None:
+        """Make it; nothing runs before the `async with` block.
+
+        Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file; `model` counts before
+        what it says. `tools` are functions that agents may be given by name. With `recover`, threads that another process left
+        open are taken up. At the end, actors have `grace` seconds for what they are doing; the next process goes on with it.
+
+        Raises:
+            ChainConfigError: the file cannot be read, or is wrong.
+        """
+        chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
+        name = model if isinstance(model, str) or model is None else model.model_id
+        self.config = chosen if name is None else chosen.model_copy(update={"model": name})
+        self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
+        given = None if model is None or isinstance(model, str) else model
+        self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools)
+        self._settings, self._observer, self._recover, self._grace = settings, observer, recover, grace
+        self._stack = AsyncExitStack()
+        self._heard: list[Callable[[str, ThreadResult | AgentStreamChunk], None]] = []
+
+    async def __aenter__(self) -> Self:
+        system = System(self.ledger, settings=self._settings, observer=self._observer, admit=self._workshop.gates.passing)
+        system.watch(self._workshop.seen)
+        self.host(system)
+        self.system = await self._stack.enter_async_context(system)
+        self._edge = Edge(system, self.ledger)
+        if self._recover:
+            await system.recover()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    def host(self, system: System) -> None:
+        """Begin all actors in a system."""
+        shop = self._workshop
+        system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
+        system.register("client", partial(ClientActor, self._hear), grace=self._grace)
+        system.register("thread", partial(ThreadActor, shop), grace=self._grace)
+        system.register("agent", partial(AgentManagerActor, shop), supervisor=SUPERVISOR, grace=self._grace)
+        for actor in PHASE_ACTORS:
+            system.register(actor.phase, partial(actor, shop), grace=self._grace)
+
+    # ------------------------------------------------------------ one turn
+
+    async def run(self, text: str, *, thread_id: str | None = None, user_id: str = "user") -> ChainResult:
+        """Have a question answered: in a new thread, or as the next turn of one.
+
+        Raises:
+            RefusedError: the thread cannot take a turn now; the code says why.
+        """
+        if thread_id is None:
+            thread_id = await self.create(text, user_id=user_id)
+            await self.start(thread_id)
+        else:
+            await self.start(thread_id, text)
+        return await self.wait(thread_id)
+
+    async def wait(self, thread_id: str) -> ChainResult:
+        """Wait until a thread has ended, or is terminated, and return what came of it.
+
+        Raises:
+            RefusedError: there is no such thread.
+        """
+        await self._check_known(thread_id)
+        last = asyncio.Event()
+
+        def hear(event: ChainEvent) -> None:
+            if event.is_last:
+                last.set()
+
+        with self._workshop.events.listening(thread_id, hear, to_words=False):
+            if not (await self.life(thread_id)).is_over:
+                await last.wait()
+        return await self.result(thread_id)
+
+    async def result(self, thread_id: str) -> ChainResult:
+        """Return what came of the last turn of a thread that has ended; before that, where it is."""
+        life = await self.life(thread_id)
+        if life.status not in ("completed", "failed"):
+            return ChainResult(thread_id, life.status, outputs=life.outputs or {})
+        async for record in self.ledger.read(thread_id, reverse=True):
+            match record.message.parts:
+                case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
+                    return _result_from(thaw(said["data"]))
+                case _:
+                    pass
+        return ChainResult(thread_id, life.status)
+
+    def events(self, thread_id: str) -> AsyncIterator[ChainEvent]:
+        """Give out what happens in a thread from now on, words included, until it ends."""
+        return self._workshop.events.follow(thread_id)
+
+    # ------------------------------------------------------------ the life of a thread
+
+    async def create(
+        self, text: str, *, user_id: str = "user", metadata: Mapping[str, Any] | None = None, id: str | None = None
+    ) -> str:
+        """Make a thread for a question, and return its id. The same `id` again is the same thread."""
+        message_id = id or current_port().new_id()
+        thread_id = thread_of_message(message_id)
+        request = CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
+        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
+        return thread_id
+
+    async def start(self, thread_id: str, text: str | None = None) -> ThreadStarted:
+        """Begin with the phases; `text` is what is asked in a later turn."""
+        more = {"input": text} if text else {}
+        return await self._ask(thread_id, StartThread(thread_id=thread_id, **more))
+
+    async def pause(self, thread_id: str) -> ThreadPaused:
+        """Let no model call and no tool of a thread begin until it is resumed. What runs ends, and is recorded."""
+        return await self._ask(thread_id, PauseThread(thread_id=thread_id))
+
+    async def resume(self, thread_id: str) -> ThreadResumed:
+        """Let a thread go on where it was, also one that another process left behind."""
+        return await self._ask(thread_id, ResumeThread(thread_id=thread_id))
+
+    async def terminate(self, thread_id: str, reason: str = "user_request") -> ThreadTerminated:
+        """End a thread for good: what runs is cancelled, nothing begins any more."""
+        return await self._ask(thread_id, TerminateThread(thread_id=thread_id, reason=reason))
+
+    async def status(self, thread_id: str) -> ThreadStatus:
+        """Return where a thread is."""
+        return await self._ask(thread_id, GetThreadStatus(thread_id=thread_id))
+
+    async def life(self, thread_id: str) -> ThreadLife:
+        """Return what a thread amounts to, as the ledger has it now; nothing is written."""
+        return await self.ledger.replay(thread_id, LIFE.fold())
+
+    async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
+        """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""
+        return await self._edge.send(data, within=within)
+
+    async def _ask(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
+        await self._check_known(thread_id)
+        return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
+
+    async def _check_known(self, thread_id: str) -> None:
+        found = await self.ledger.thread(thread_id)
+        if found is None or found.pattern != PATTERN:
+            raise RefusedError(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
+
+    def _hear(self, client: str, said: ThreadResult | AgentStreamChunk) -> None:
+        for listener in tuple(self._heard):
+            listener(client, said)
+
+
+def _result_from(data: dict[str, Any]) -> ChainResult:
+    return ChainResult(
+        thread_id=data["thread_id"],
+        status=data["status"],
+        response=data.get("response"),
+        citations=tuple(data.get("citations", ())),
+        outputs=data["outputs"],
+        error_message=data.get("error_message"),
+        error_code=data.get("error_code"),
+    )

@@ -1,0 +1,125 @@
+"""ChainConfig: how a chain is set up, in Python or a TOML file; and what INITIALIZE_PHASE and UPDATE_AGENT_CONFIG change."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from antiphon.errors import AntiphonError
+from antiphon.ledger import Ledger
+from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
+from antiphon.patterns.postchain._prompts import prompt_of
+from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, UpdateAgentConfig
+from antiphon.runtime import system_thread
+
+__all__ = ["ChainConfig", "ChainConfigError", "agent_of", "config_thread", "current_agent", "phase_of_agent"]
+
+_CHANGES: Final = (InitializePhase.message_type, UpdateAgentConfig.message_type)
+
+
+class ChainConfigError(AntiphonError):
+    """A configuration cannot be read, or says something that nobody understands."""
+
+
+class ChainConfig(BaseModel):
+    """How a chain is set up. What `phases` says about one counts before what is said for all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = None
+    """As `antiphon.agents.models.model` takes it; None: what the environment or `antiphon.toml` says."""
+    fallback: str | None = None
+    """The model to ask when the first one cannot be used."""
+    temperature: float | None = Field(default=None, ge=0)
+    max_tokens: int = Field(default=400, ge=1)
+    """Of one answer."""
+    phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
+
+    max_cycles: int = Field(default=1, ge=1)
+    """How often a turn may go through the phases: with 1, the last phase always answers."""
+    enough_confidence: float = Field(default=0.9, ge=0, le=1)
+    """From here on, the last phase answers."""
+    least_change: float = Field(default=0.1, ge=0, le=1)
+    """If the confidence has changed by less since the last cycle, the last phase answers: it has converged."""
+
+    history: int = Field(default=6, ge=0)
+    """How many earlier turns a phase is told."""
+    found: int = Field(default=5, ge=0)
+    """How many sources are looked for."""
+    context_limit: int = Field(default=4000, ge=200)
+    """Characters of sources and drafts that a model is told at most; kept to 70 percent of it."""
+
+    timeout: float = Field(default=120.0, gt=0)
+    """Seconds that a model may take to answer."""
+    attempts: int = Field(default=3, ge=1)
+    """How often a model is asked that fails, before the fallback is asked, and in the end the supervisor."""
+    backoff: float = Field(default=0.5, ge=0)
+    """Seconds before the second try; doubled with each, unless the provider says how long to wait."""
+    longest_backoff: float = Field(default=30.0, ge=0)
+    restarts: int = Field(default=2, ge=0)
+    """How often the manager of an agent is begun anew for one request, before the thread fails."""
+    concurrency: int = Field(default=64, ge=1)
+    """How many requests a model gets at once, from all threads together."""
+
+    @classmethod
+    def read(cls, path: Path | str) -> Self:
+        """Read a TOML file: the fields of this class, and a table `[phases.action]` and so on with those of an agent.
+
+        Raises:
+            ChainConfigError: it cannot be read, or is wrong.
+        """
+        try:
+            return cls.model_validate(tomllib.loads(Path(path).read_text()))
+        except OSError as exc:
+            raise ChainConfigError(f"{path}: {exc.strerror or exc}") from exc
+        except ValidationError as exc:
+            first = exc.errors(include_url=False)[0]
+            raise ChainConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
+        except ValueError as exc:
+            raise ChainConfigError(f"{path}: not TOML: {exc}") from exc
+
+    def agent(self, phase: Phase) -> AgentConfig:
+        """Return how the agent of a phase is set up, with everything said."""
+        base = AgentConfig(tools=_TOOLS.get(phase, ()), system_prompt=prompt_of(phase).text, max_tokens=self.max_tokens)
+        if self.model is not None:
+            base = base.model_copy(update={"model": self.model})
+        if self.temperature is not None:
+            base = base.model_copy(update={"temperature": self.temperature})
+        return base.merged(self.phases[phase]) if phase in self.phases else base
+
+
+_TOOLS: Final[Mapping[Phase, tuple[str, ...]]] = {"action": ("calculator", "knowledge_base")}
+"""What agents may use, unless something else is said."""
+
+
+def agent_of(phase: str) -> str:
+    """Return the name of a phase's agent, and the address of who manages it."""
+    return f"agent/{phase}"
+
+
+def phase_of_agent(agent_id: str) -> Phase | None:
+    """Return the phase whose agent has a name; None if none has."""
+    return next((phase for phase in PHASES if agent_id.partition(":")[0] == agent_of(phase)), None)
+
+
+def config_thread(phase: str) -> str:
+    """Return the thread of what is said about a phase's agent and concerns no conversation."""
+    return system_thread(agent_of(phase))
+
+
+async def current_agent(ledger: Ledger, phase: Phase, initial: AgentConfig) -> AgentConfig:
+    """Return how a phase's agent is set up now: INITIALIZE_PHASE has replaced it, UPDATE_AGENT_CONFIG was merged into it."""
+    config, asked = initial, dict[str, AgentConfig]()
+    async for record in ledger.read(config_thread(phase)):
+        payload = record.message.payload
+        if isinstance(payload, OptionCallPayload) and payload.option_name in _CHANGES:
+            asked[payload.invocation_id] = AgentConfig.model_validate(thaw(payload.arguments)["config"])
+        elif isinstance(payload, OptionResultPayload) and payload.invocation_id in asked:
+            given = asked.pop(payload.invocation_id)
+            if not payload.is_error:
+                config = (initial if payload.option_name == InitializePhase.message_type else config).merged(given)
+    return config

@@ -1,0 +1,145 @@
+"""ChainEvents: what happens in a thread while it happens, for a terminal or a page. What is true for good is in the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from antiphon.ledger import Record
+from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.protocol import (
+    CreateThread,
+    PauseThread,
+    Phase,
+    ProcessPhase,
+    ResumeThread,
+    StartThread,
+    TerminateThread,
+    ThreadResult,
+)
+
+__all__ = ["ChainEvent", "ChainEvents", "EventKind", "event_of"]
+
+EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
+
+_STATUS: Final[Mapping[str, str]] = {
+    CreateThread.message_type: "created",
+    StartThread.message_type: "processing",
+    PauseThread.message_type: "paused",
+    ResumeThread.message_type: "processing",
+    TerminateThread.message_type: "terminated",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEvent:
+    """Something that happened in a thread."""
+
+    thread_id: str
+    kind: EventKind
+    phase: Phase | None = None
+    text: str = ""
+    """A piece of what is being said; a tool; a status."""
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What came of it: the output of a phase, the arguments or the result of a tool, the whole result."""
+    seq: int | None = None
+    """Its place in the ledger; None for what is not there, such as a piece of text."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing follows by itself."""
+        return self.kind == "ended" or (self.kind, self.text) == ("status", "terminated")
+
+
+class ChainEvents:
+    """Who listens to which thread."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Callable[[ChainEvent], None]]] = {}
+        self._readers: Counter[str] = Counter()
+        """By thread, how many want to see words while they come."""
+        self._phases: dict[str, Phase] = {}
+
+    def has_listener(self, thread_id: str) -> bool:
+        """Whether anybody wants to see words while they come."""
+        return self._readers[thread_id] > 0
+
+    @contextmanager
+    def listening(self, thread_id: str, listener: Callable[[ChainEvent], None], *, to_words: bool = True) -> Generator[None]:
+        """Have a function called with what happens in a thread, while the block lasts."""
+        self._listeners.setdefault(thread_id, []).append(listener)
+        self._readers[thread_id] += to_words
+        try:
+            yield
+        finally:
+            self._readers[thread_id] -= to_words
+            self._listeners[thread_id].remove(listener)
+            if not self._listeners[thread_id]:
+                del self._listeners[thread_id], self._readers[thread_id]
+                self._phases.pop(thread_id, None)
+
+    async def follow(self, thread_id: str) -> AsyncIterator[ChainEvent]:
+        """Give out what happens in a thread from now on, until it ends."""
+        queue: asyncio.Queue[ChainEvent] = asyncio.Queue()
+        with self.listening(thread_id, queue.put_nowait):
+            while True:
+                event = await queue.get()
+                yield event
+                if event.is_last:
+                    return
+
+    def emit(self, event: ChainEvent) -> None:
+        """Tell those who listen."""
+        for listener in tuple(self._listeners.get(event.thread_id, ())):
+            listener(event)
+
+    def seen(self, record: Record) -> None:
+        """Take a record that was written just now."""
+        thread_id = record.message.thread_id
+        if thread_id is None or thread_id not in self._listeners:
+            return
+        event = event_of(record.message, record.seq, self._phases.get(thread_id))
+        if event is not None:
+            if event.phase is not None:
+                self._phases[thread_id] = event.phase
+            self.emit(event)
+
+
+def event_of(message: Message, seq: int, phase: Phase | None) -> ChainEvent | None:
+    """Return what a message means to somebody who watches; None if nothing. `phase` is the one that is at work."""
+    thread_id, payload = message.thread_id or "", message.payload
+    if message.lane == "talk":
+        return _tool(thread_id, payload, seq, phase)
+    if message.lane != "control":
+        return None
+    match payload:
+        case OptionCallPayload(option_name=ProcessPhase.message_type):
+            return ChainEvent(thread_id, "phase_began", payload.arguments["phase_type"], seq=seq)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        case OptionResultPayload(option_name=ProcessPhase.message_type, is_error=False):
+            data: Any = thaw(payload.result)
+            return ChainEvent(thread_id, "phase_ended", data["phase_type"], data["output"]["response"], data, seq)
+        case OptionResultPayload(option_name=name, is_error=False) if name in _STATUS:
+            return ChainEvent(thread_id, "status", text=_STATUS[name], data=_object(payload.result), seq=seq)
+        case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if said.get("type") == ThreadResult.message_type:
+            data = thaw(said["data"])
+            return ChainEvent(thread_id, "ended", text=data["status"], data=data, seq=seq)
+        case _:
+            return None
+
+
+def _tool(thread_id: str, payload: Any, seq: int, phase: Phase | None) -> ChainEvent | None:
+    if isinstance(payload, OptionCallPayload):
+        return ChainEvent(thread_id, "tool_called", phase, payload.option_name, _object(payload.arguments), seq)
+    if isinstance(payload, OptionResultPayload):
+        result = payload.error_message if payload.is_error else thaw(payload.result)
+        return ChainEvent(thread_id, "tool_returned", phase, payload.option_name, {"result": result}, seq)
+    return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    plain: Any = thaw(value)
+    return cast("dict[str, Any]", plain) if isinstance(plain, dict) else {}

@@ -1,0 +1,194 @@
+"""PhaseActor: what all phases do. Each has its own work before and after the agent is asked, in a file of its own.
+
+Whatever goes wrong is an answer, PHASE_PROCESSING_ERROR, and no failure of the actor: it is at work for many threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from antiphon.errors import AntiphonError, DeliveryError, RefusedError
+from antiphon.messages import thaw
+from antiphon.patterns.postchain._config import agent_of
+from antiphon.patterns.postchain._operations import ContextOperation, operations_to
+from antiphon.patterns.postchain._prompts import prompt_of
+from antiphon.patterns.postchain._supervisor import SUPERVISOR
+from antiphon.patterns.postchain._work import PhaseWork
+from antiphon.patterns.postchain._workshop import Workshop
+from antiphon.protocol import (
+    PHASES,
+    AgentContext,
+    AgentInvoked,
+    AgentResponse,
+    AgentResult,
+    ChatTurn,
+    ContextPrepared,
+    ErrorCode,
+    ErrorNotification,
+    InitializePhase,
+    InvokeAgent,
+    Phase,
+    PhaseInitialized,
+    PhaseOutput,
+    PhaseProcessed,
+    PrepareContext,
+    PreparedContext,
+    ProcessPhase,
+    ProcessWithAgent,
+    Retry,
+)
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["UNHURRIED", "PhaseActor"]
+
+_USED = ("model", "input_tokens", "output_tokens")
+"""What is passed on of an agent's answer besides the answer."""
+
+UNHURRIED = 10 * 365 * 86400.0
+"""Seconds that actors of a thread wait for each other: it may be paused for long. Models have a time of their own."""
+
+
+class PhaseActor(Actor):
+    """One of the six phases, for all threads."""
+
+    concurrency = 10_000
+    capacity = 100_000
+    phase: ClassVar[Phase]
+
+    def __init__(self, workshop: Workshop) -> None:
+        self.workshop = workshop
+
+    # ------------------------------------------------------------ what a phase does in its own way
+
+    async def gather(self, work: PhaseWork, context: Context) -> PhaseWork:
+        """Find what the agent needs to know; what is looked up is an effect."""
+        return work
+
+    def prompt(self, work: PhaseWork) -> str:
+        """Return what the agent is asked."""
+        return work.prompt(draft=True)
+
+    async def conclude(
+        self, work: PhaseWork, said: AgentResult, context: Context
+    ) -> tuple[PhaseOutput, list[ContextOperation]]:
+        """Return what came of the phase, and what it does to the context."""
+        raise NotImplementedError
+
+    def output(self, response: str, confidence: float, **more: Any) -> PhaseOutput:
+        """Return an output that goes on with the phase after this one."""
+        following = PHASES[PHASES.index(self.phase) + 1 :]
+        return PhaseOutput(response=response, next_phase=following[0] if following else None, confidence=confidence, **more)
+
+    # ------------------------------------------------------------ what it is asked
+
+    @handles
+    async def process(self, request: ProcessPhase, context: Context) -> PhaseProcessed:
+        """Run the phase."""
+        began = asyncio.get_running_loop().time()
+        if request.phase_type != self.phase:
+            raise RefusedError(f"this is the {self.phase} phase, not {request.phase_type}", ErrorCode.VALIDATION_ERROR)
+        if context.thread_id is None:
+            raise RefusedError("a phase works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
+        try:
+            output = await self._process(PhaseWork.of(request), context)
+        except AntiphonError:
+            raise
+        except Exception as exc:
+            reason, details = "Failed to process phase", f"{type(exc).__qualname__}: {exc}"
+            raise _failed(request, reason, details) from exc
+        taken = round(asyncio.get_running_loop().time() - began, 6)
+        return PhaseProcessed(thread_id=request.thread_id, phase_type=self.phase, output=output, processing_time=taken)
+
+    async def _process(self, work: PhaseWork, context: Context) -> PhaseOutput:
+        work = await self.gather(work, context)
+        prepare = PrepareContext(
+            thread_id=work.thread_id,
+            phase_type=self.phase,
+            previous_phase_output=None if work.previous is None else _short(work.previous),
+            conversation_history=work.history,
+            **{"metadata": work.metadata} if work.metadata else {},
+        )
+        prepared = (await context.ask(context.address, prepare, within=UNHURRIED, key="prepare")).context
+        given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}
+        if work.history:
+            given["history"] = [turn.model_dump(mode="json") for turn in work.history]
+        about = AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
+        request = ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
+        said = await self._ask_agent(request, work, context)
+        output, operations = await self.conclude(work, said.result, context)
+        used: dict[str, Any] = {name: thaw(value) for name, value in said.result.model_extra.items() if name in _USED}
+        if said.result.tool_calls:
+            used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True) for call in said.result.tool_calls]
+        return output.model_copy(update={"context_operations": operations_to(operations), **used})
+
+    @handles
+    async def prepare(self, request: PrepareContext, context: Context) -> ContextPrepared:
+        """Make the context of an agent: the phase's prompt, and what was said; and record how the agent is set up."""
+        config = await self.workshop.agent_config(self.phase)
+        metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
+        metadata |= {"agent": config.model_dump(mode="json", exclude_unset=True), "prompt": prompt_of(self.phase).name}
+        system = ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)
+        prepared = PreparedContext(
+            messages=(system, *request.conversation_history), tools=config.tools or (), metadata=metadata
+        )
+        return ContextPrepared(thread_id=request.thread_id, phase_type=self.phase, context=prepared)
+
+    @handles
+    async def initialize(self, request: InitializePhase, context: Context) -> PhaseInitialized:
+        """Set the phase's agent up, from its next run on: that this is written down is all it takes."""
+        self.workshop.check_tools(request.config.tools or ())
+        return PhaseInitialized(phase_type=self.phase, agent_id=agent_of(self.phase))
+
+    @handles
+    async def invoke(self, request: InvokeAgent, context: Context) -> AgentInvoked | None:
+        """Have the named agent answer."""
+        await context.forward(request.agent_id)
+        return None
+
+    # ------------------------------------------------------------ its agent
+
+    async def _ask_agent(self, request: ProcessWithAgent, work: PhaseWork, context: Context) -> AgentResponse:
+        """Ask the agent; if its manager cannot answer, have the supervisor begin it anew, and ask again."""
+        manager = f"{agent_of(self.phase)}:{work.thread_id}"
+        most = self.workshop.config.restarts + 1
+        try:
+            return await context.ask(manager, request, within=UNHURRIED, key="agent")
+        except RefusedError as exc:
+            failure, original = exc, exc.message_id or ""
+        for attempt in range(2, most + 1):
+            if not failure.retryable:
+                break
+            await self._notify(manager, failure, context)
+            retry = Retry(original_message_id=original, attempt=attempt, max_attempts=most)
+            try:
+                answered = await context.ask(manager, retry, within=UNHURRIED, key="retry")
+                return AgentResponse.from_data(answered.to_data())
+            except RefusedError as exc:
+                failure = exc
+        raise self._given_up(work, failure) from failure
+
+    async def _notify(self, manager: str, failure: DeliveryError, context: Context) -> None:
+        details = failure.details if isinstance(failure, RefusedError) else None
+        notification = ErrorNotification(
+            actor_id=manager,
+            error_message=failure.reason,
+            error_code=failure.code,
+            details=thaw(details),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            reported_by=context.address,
+        )
+        await context.ask(SUPERVISOR, notification, within=UNHURRIED, key="notify")
+
+    def _given_up(self, work: PhaseWork, failure: RefusedError) -> RefusedError:
+        details = {"thread_id": work.thread_id, "phase_type": self.phase, "details": failure.reason}
+        return RefusedError("Failed to process phase", ErrorCode.PHASE_PROCESSING_ERROR, details=details)
+
+
+def _short(output: PhaseOutput) -> PhaseOutput:
+    """Return an output as the protocol has it, without what is only for us."""
+    return PhaseOutput(response=output.response, next_phase=output.next_phase, confidence=output.confidence)
+
+
+def _failed(request: ProcessPhase, reason: str, why: str) -> RefusedError:
+    details = {"thread_id": request.thread_id, "phase_type": request.phase_type, "details": why}
+    return RefusedError(reason, ErrorCode.PHASE_PROCESSING_ERROR, details=details)

@@ -1,0 +1,300 @@
+"""ThreadActor: one for each thread. It goes through the phases, and obeys those who start, pause, resume and end it.
+
+Where a thread is, is what its ledger amounts to (`_life.py`). RUN_THREAD is told by START_THREAD and is open as long as the
+thread is at work, so whoever takes the thread up after a crash runs it again: what was asked is answered from the ledger.
+The other messages are handled beside it (`ordering_key`), one after the other.
+
+PAUSE closes the gate of the thread and is answered when nothing is passing it. The end of a run passes the gate too, so a
+thread cannot be paused and completed at once. TERMINATE is answered first and cancels then: after that nothing begins, in
+this process or another, because the gate is as the ledger says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+from antiphon.errors import DeliveryError, RefusedError, WithdrawnError
+from antiphon.messages import DataPart, JsonObject, Message, current_port, thaw
+from antiphon.patterns.postchain._client import CLIENT
+from antiphon.patterns.postchain._life import LIFE, ThreadLife
+from antiphon.patterns.postchain._operations import ChainContext, operations_from
+from antiphon.patterns.postchain._phase import UNHURRIED
+from antiphon.patterns.postchain._work import items_to
+from antiphon.patterns.postchain._workshop import Workshop
+from antiphon.protocol import (
+    ChatTurn,
+    CreateThread,
+    ErrorCode,
+    GetThreadStatus,
+    Notice,
+    PauseThread,
+    Phase,
+    PhaseContext,
+    ProcessPhase,
+    ResumeThread,
+    StartThread,
+    TerminateThread,
+    ThreadCreated,
+    ThreadPaused,
+    ThreadResult,
+    ThreadResumed,
+    ThreadStarted,
+    ThreadStatus,
+    ThreadTerminated,
+)
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["PATTERN", "RunThread", "ThreadActor"]
+
+PATTERN = "postchain"
+"""What the ledger calls threads of this pattern."""
+
+
+class RunThread(Notice, frozen=True, type="RUN_THREAD", family="thread"):
+    """Go through the phases, from where the thread is."""
+
+    thread_id: str
+
+
+class ThreadActor(Actor):
+    """One thread."""
+
+    concurrency = 8
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._terminated = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @classmethod
+    def ordering_key(cls, message: Message) -> str | None:
+        """Let RUN_THREAD be handled beside the others."""
+        match message.parts:
+            case (DataPart(data=JsonObject() as said),) if said.get("type") == RunThread.message_type:
+                return RunThread.message_type
+            case _:
+                return None
+
+    # ------------------------------------------------------------ its life
+
+    @handles
+    async def create(self, request: CreateThread, context: Context) -> ThreadCreated:
+        _, thread_id = await self._life(context, CreateThread)
+        await self._mark(context, "created")
+        return ThreadCreated(thread_id=thread_id)
+
+    @handles
+    async def start(self, request: StartThread, context: Context) -> ThreadStarted:
+        life, thread_id = await self._life(context, StartThread)
+        if life.status == "completed" and not request.model_extra.get("input"):
+            reason = "the thread is completed: give START_THREAD an `input` for its next turn"
+            raise RefusedError(reason, ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status})
+        await self._mark(context, "processing")
+        await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
+        return ThreadStarted(thread_id=thread_id, started_at=current_port().now())
+
+    @handles
+    async def pause(self, request: PauseThread, context: Context) -> ThreadPaused | None:
+        _, thread_id = await self._life(context, PauseThread)
+        try:
+            await self._workshop.gates.close(thread_id)
+            life = await self._now(context)
+            life.check(PauseThread.message_type, thread_id)
+            paused = ThreadPaused(
+                thread_id=thread_id, paused_at=current_port().now(), current_phase=life.current_phase or "yield"
+            )
+            await context.reply(paused)
+        except BaseException:
+            await self._workshop.gates.look_again(thread_id)
+            raise
+        await self._mark(context, "paused")
+        return None
+
+    @handles
+    async def resume(self, request: ResumeThread, context: Context) -> ThreadResumed | None:
+        life, thread_id = await self._life(context, ResumeThread)
+        resumed = ThreadResumed(
+            thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.current_phase or "yield"
+        )
+        await context.reply(resumed)
+        self._workshop.gates.open(thread_id)
+        await self._mark(context, "processing")
+        if self._idle.is_set():  # another process had it, and is gone
+            await context.kernel.recovery.thread(thread_id)
+        return None
+
+    @handles
+    async def terminate(self, request: TerminateThread, context: Context) -> ThreadTerminated | None:
+        _, thread_id = await self._life(context, TerminateThread)
+        gates = self._workshop.gates
+        try:
+            await gates.close(thread_id)
+            terminated = ThreadTerminated(thread_id=thread_id, terminated_at=current_port().now(), reason=request.reason)
+            await context.reply(terminated)
+        except BaseException:
+            await gates.look_again(thread_id)
+            raise
+        gates.end(thread_id)
+        self._terminated.set()
+        await self._mark(context, "terminated")
+        await self._idle.wait()
+        gates.forget(thread_id)
+        return None
+
+    @handles
+    async def status(self, request: GetThreadStatus, context: Context) -> ThreadStatus:
+        _, thread_id = await self._life(context, GetThreadStatus)
+        life = await self._now(context)
+        return ThreadStatus(
+            thread_id=thread_id,
+            status=life.status,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] (checked: it is not `none`)
+            current_phase=life.current_phase,
+            created_at=_time(life.created_at),
+            updated_at=_time(life.updated_at),
+            phases_completed=life.completed,
+            phases_remaining=life.remaining,
+        )
+
+    # ------------------------------------------------------------ its work
+
+    @handles
+    async def run(self, notice: RunThread, context: Context) -> None:
+        """Go through the phases, unless the thread is terminated meanwhile."""
+        self._idle.clear()
+        work = asyncio.create_task(self._work(context))
+        over = asyncio.create_task(self._terminated.wait())
+        try:
+            await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            work.cancel()
+            await asyncio.wait((work, over))
+            self._idle.set()
+        if not work.cancelled() and (error := work.exception()) is not None and not self._terminated.is_set():
+            raise error
+
+    async def _work(self, context: Context) -> None:
+        thread_id = _thread(context)
+        life = (await context.state(LIFE)).with_answered(context.message.parent_id)  # START_THREAD tells this, then answers
+        try:
+            while (phase := life.current_phase) is not None:
+                await self._workshop.gates.passed(thread_id)
+                request = self._request(life, phase, thread_id)
+                processed = await context.ask(f"{phase}/1", request, within=UNHURRIED, key=phase)
+                life = life.with_phase_done(phase, processed.output.model_dump(mode="json", exclude_unset=True))
+        except WithdrawnError:
+            return  # the thread is terminated
+        except DeliveryError as exc:
+            await self._tell(context, life, self._failed(life, exc, thread_id))
+        else:
+            await self._tell(context, life, self._completed(life, thread_id))
+
+    def _request(self, life: ThreadLife, phase: Phase, thread_id: str) -> ProcessPhase:
+        outputs = life.outputs or {}
+        more: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
+        if life.done:
+            last = outputs[life.done[-1]]
+            more["previous_phase_output"] = {
+                name: last[name] for name in ("response", "next_phase", "confidence") if name in last
+            }
+        if life.cycle > 1:
+            more["confidences"] = [outputs["yield"].get("confidence") or 0.0]
+        if life.metadata:
+            more["metadata"] = life.metadata
+        context = PhaseContext(
+            conversation_history=_history(life, self._workshop.config.history), user_id=life.user_id, **more
+        )
+        return ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
+
+    def _completed(self, life: ThreadLife, thread_id: str) -> ThreadResult:
+        last = (life.outputs or {})["yield"]
+        more = {"citations": last.get("citations", [])}
+        return ThreadResult(thread_id=thread_id, status="completed", outputs=_outputs(life), response=last["response"], **more)
+
+    def _failed(self, life: ThreadLife, error: DeliveryError, thread_id: str) -> ThreadResult:
+        match error:
+            case RefusedError(details={"details": str(why)}):
+                message = f"{error.reason}: {why}"
+            case _:
+                message = error.reason
+        return ThreadResult(
+            thread_id=thread_id, status="failed", outputs=_outputs(life), error_message=message, error_code=error.code
+        )
+
+    async def _tell(self, context: Context, life: ThreadLife, result: ThreadResult) -> None:
+        """Tell the creator what came of it; from here on the thread is over. While it is paused, it does not end."""
+        creator = life.creator if context.kernel.tree.has(life.creator) else CLIENT
+        try:
+            async with self._workshop.gates.passing(result.thread_id):
+                await context.tell(creator, result, within=UNHURRIED, key="result")
+                await self._mark(context, result.status)
+        except WithdrawnError:
+            return
+        self._workshop.gates.forget(result.thread_id)
+
+    # ------------------------------------------------------------ where it is
+
+    async def _life(self, context: Context, move: type[Any]) -> tuple[ThreadLife, str]:
+        """Return where the thread is, if the move is legal from there.
+
+        Raises:
+            RefusedError: it is not.
+        """
+        thread_id = _thread(context)
+        life = await context.state(LIFE)
+        life.check(move.message_type, thread_id)
+        return life, thread_id
+
+    async def _now(self, context: Context) -> ThreadLife:
+        """Return where the thread is, whatever was said since the message came that is handled."""
+        head = await self._workshop.ledger.head(_thread(context))
+        return await context.kernel.states.get(head.thread_id, head.seq, LIFE)
+
+    async def _mark(self, context: Context, status: str) -> None:
+        """Have lists of threads show where it is."""
+        await context.kernel.journal.write(_thread(context), (), status=status, pattern=PATTERN)
+
+
+def _thread(context: Context) -> str:
+    thread_id = context.thread_id
+    if thread_id is None or context.address != f"thread/{thread_id}":
+        reason = f"{context.address} is the actor of another thread than {thread_id!r}"
+        raise RefusedError(reason, ErrorCode.THREAD_NOT_FOUND)
+    return thread_id
+
+
+def _context_of(life: ThreadLife) -> ChainContext:
+    """Return what the thread has in mind: the operations of this turn's phases, in the order in which they were done."""
+    context = ChainContext()
+    for phase in _latest(life.done):
+        context = context.after(operations_from((life.outputs or {})[phase].get("context_operations", ())))
+    return context
+
+
+def _latest(done: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the phases in the order in which they were last done: of each, only the last output is kept."""
+    return tuple(reversed(dict.fromkeys(reversed(done))))
+
+
+def _history(life: ThreadLife, most: int) -> tuple[ChatTurn, ...]:
+    """Return the latest turns before this one, as a conversation."""
+    turns: list[ChatTurn] = []
+    for turn in life.turns[:-1][-most:] if most else ():
+        turns.append(ChatTurn(role="user", content=turn.input))
+        if turn.response:
+            turns.append(ChatTurn(role="assistant", content=turn.response.partition("\n\nSources:")[0]))
+    return tuple(turns)
+
+
+def _outputs(life: ThreadLife) -> dict[str, Any]:
+    """Return the outputs of the phases, without what they did to the context: that is in the ledger once."""
+    found: dict[str, Any] = thaw(dict(life.outputs or {}))
+    return {phase: {k: v for k, v in output.items() if k != "context_operations"} for phase, output in found.items()}
+
+
+def _time(text: str | None) -> datetime:
+    assert text is not None  # noqa: S101 (a thread that was created has both times)
+    return datetime.fromisoformat(text)

@@ -1,0 +1,77 @@
+"""PhaseWork: what a phase has to go by, read from its request; and how that is put before a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from antiphon.messages import thaw
+from antiphon.patterns.postchain._operations import ChainContext, Item
+from antiphon.protocol import ChatTurn, PhaseOutput, ProcessPhase
+
+__all__ = ["PhaseWork", "items_to"]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseWork:
+    """What a phase has to go by."""
+
+    thread_id: str
+    question: str
+    user_id: str
+    history: tuple[ChatTurn, ...]
+    context: ChainContext
+    previous: PhaseOutput | None
+    cycle: int
+    confidences: tuple[float, ...]
+    """Of the cycles before this one, how sure their last phase was."""
+    metadata: dict[str, Any]
+
+    @classmethod
+    def of(cls, request: ProcessPhase) -> PhaseWork:
+        """Read a request; whoever asks a phase by hand need not give more than the protocol wants."""
+        context = request.context
+        extra: dict[str, Any] = {} if context is None else {name: thaw(value) for name, value in context.model_extra.items()}
+        previous = extra.get("previous_phase_output")
+        items = [Item.model_validate(each) for each in extra.get("items", ())]
+        return cls(
+            thread_id=request.thread_id,
+            question=request.input,
+            user_id=(context.user_id if context is not None else None) or "",
+            history=() if context is None else context.conversation_history,
+            context=ChainContext({item.id: item for item in items}),
+            previous=None if previous is None else PhaseOutput.model_validate(previous),
+            cycle=int(extra.get("cycle", 1)),
+            confidences=tuple(extra.get("confidences", ())),
+            metadata=dict(extra.get("metadata") or {}),
+        )
+
+    @property
+    def sources(self) -> tuple[Item, ...]:
+        """What can be cited, the most relevant first."""
+        found = [item for item in self.context if item.source not in ("user", "agent")]
+        return tuple(sorted(found, key=lambda item: -item.priority))
+
+    @property
+    def cited(self) -> tuple[Item, ...]:
+        """The sources that are cited: those that nobody found to be beside the point."""
+        return tuple(item for item in self.sources if "low_relevance" not in item.tags)
+
+    def with_found(self, items: tuple[Item, ...]) -> PhaseWork:
+        """Return it with more to go by."""
+        return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
+
+    def prompt(self, *, draft: bool = False) -> str:
+        """Return the question with what is known, for a model; `draft`: with what the phase before has said."""
+        sections: list[str] = []
+        if self.cited:
+            numbered = [f"[{number}] {item.title}: {item.text}" for number, item in enumerate(self.cited, 1)]
+            sections.append("\n".join(("Sources:", *numbered)))
+        if draft and self.previous is not None:
+            sections.append(f"So far: {self.previous.response}")
+        return "\n\n".join((*sections, f"Question: {self.question}")) if sections else self.question
+
+
+def items_to(context: ChainContext) -> list[dict[str, Any]]:
+    """Return the items of a context as plain JSON."""
+    return [item.model_dump(mode="json", exclude_defaults=True) for item in context]

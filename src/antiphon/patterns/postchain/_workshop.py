@@ -1,0 +1,161 @@
+"""Workshop: what the actors of a chain share: the ledger, the settings, the gates, the agents with their models and tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_ai import Agent, RunContext, Tool
+from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
+
+from antiphon.agents import LedgerDurability
+from antiphon.agents.models import model as named_model
+from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.errors import RefusedError
+from antiphon.ledger import Ledger, Record
+from antiphon.patterns.postchain._config import ChainConfig, config_thread, current_agent
+from antiphon.patterns.postchain._events import ChainEvents
+from antiphon.patterns.postchain._gate import Gates, GateState
+from antiphon.patterns.postchain._life import LIFE
+from antiphon.patterns.postchain._models import HeldModel
+from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
+
+__all__ = ["Listener", "Workshop"]
+
+_SCRIPT = Path(__file__).with_name("script.toml")
+"""What the scripted model says in a chain, unless another script is named: `scripted:mine.toml`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """What an agent's run is given as its dependencies: who hears its words while they come."""
+
+    hear: Callable[[str], None] | None = None
+
+
+class Workshop:
+    """What is made once and used by all actors of a chain."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: ChainConfig,
+        *,
+        model: Model | None = None,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+    ) -> None:
+        self.ledger = ledger
+        self.config = config
+        self.gates = Gates(self._look)
+        self.events = ChainEvents()
+        self._given_model = model
+        self._tools = {tool.name: tool for tool in map(_as_tool, tools)}
+        self._configs: dict[Phase, AgentConfig] = {}
+        self._models: dict[str, HeldModel] = {}
+        self._agents: dict[tuple[str, Phase, bool], Agent[Listener, str]] = {}
+
+    async def _look(self, thread_id: str) -> GateState:
+        life = await self.ledger.replay(thread_id, LIFE.fold())
+        return "closed" if life.status == "paused" else "over" if life.status == "terminated" else "open"
+
+    # ------------------------------------------------------------ how agents are set up
+
+    async def agent_config(self, phase: Phase) -> AgentConfig:
+        """Return how the agent of a phase is set up now."""
+        if phase not in self._configs:
+            self._configs[phase] = await current_agent(self.ledger, phase, self.config.agent(phase))
+        return self._configs[phase]
+
+    def seen(self, record: Record) -> None:
+        """Take a record that was written just now."""
+        thread_id = record.message.thread_id or ""
+        for phase in PHASES if thread_id.startswith("system/") else ():
+            if thread_id == config_thread(phase):
+                self._configs.pop(phase, None)
+        self.events.seen(record)
+
+    def check_tools(self, names: Iterable[str]) -> None:
+        """Refuse names that no tool has.
+
+        Raises:
+            RefusedError: one has none.
+        """
+        unknown = [name for name in names if name not in self._tools and name not in BUILTIN_TOOLS]
+        if unknown:
+            there = ", ".join((*self._tools, *BUILTIN_TOOLS))
+            raise RefusedError(f"there is no tool {unknown[0]!r}; there are {there}", ErrorCode.VALIDATION_ERROR)
+
+    # ------------------------------------------------------------ agents
+
+    def agent(self, phase: Phase, config: AgentConfig, model: str | None, *, streams: bool) -> Agent[Listener, str]:
+        """Return the agent that a configuration describes, on one of its models; the same one for the same configuration.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError, ValueError: a model or a tool cannot be had; the text says why.
+        """
+        key = (config.model_copy(update={"model": model}).model_dump_json(), phase, streams)
+        if key not in self._agents:
+            self._agents[key] = self._made(phase, config, self.model(model), _hear if streams else None)
+        return self._agents[key]
+
+    def model(self, name: str | None) -> HeldModel:
+        """Return the model of a name.
+
+        Raises:
+            AntiphonError: it cannot be had; the text says why.
+        """
+        key = name or ""
+        if key not in self._models:
+            given = self._given_model
+            is_given = given is not None and name in (None, given.model_id)
+            made = (
+                given if given is not None and is_given else named_model(name, script=_SCRIPT if name == "scripted" else None)
+            )
+            turns = asyncio.Semaphore(self.config.concurrency)
+            self._models[key] = HeldModel(made, self.gates, turns, self.config.timeout)
+        return self._models[key]
+
+    def _made(
+        self, phase: Phase, config: AgentConfig, model: HeldModel, handler: EventStreamHandler[Listener] | None
+    ) -> Agent[Listener, str]:
+        settings = ModelSettings()
+        if config.temperature is not None:
+            settings["temperature"] = config.temperature
+        if config.max_tokens is not None:
+            settings["max_tokens"] = config.max_tokens
+        return Agent(
+            model,
+            name=phase,
+            deps_type=Listener,
+            output_type=str,
+            instructions=config.system_prompt,
+            model_settings=settings,
+            tools=self._tools_of(config.tools or ()),
+            capabilities=[LedgerDurability(self.ledger, event_stream_handler=handler)],
+        )
+
+    def _tools_of(self, names: tuple[str, ...]) -> list[Tool[Any]]:
+        own = [self._tools[name] for name in names if name in self._tools]
+        return own + builtin_tools([name for name in names if name not in self._tools], ledger=self.ledger)
+
+
+def _as_tool(tool: Callable[..., Any] | Tool[Any]) -> Tool[Any]:
+    return tool if isinstance(tool, Tool) else Tool[Any](tool)  # pyright: ignore[reportUnknownVariableType]
+
+
+async def _hear(context: RunContext[Listener], events: Any) -> None:
+    """Give the words of a model to whoever listens, as they come."""
+    hear = context.deps.hear
+    async for event in events:
+        match event:
+            case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                if hear is not None and text:
+                    hear(text)
+            case _:
+                pass

@@ -1,0 +1,97 @@
+"""`antiphon parked` and `antiphon settle`: a person sees what nobody knows the outcome of, and says it. G7."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from tests.agents.durability.agents import Desk, call, script
+from tests.cli.running import run
+
+from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.errors import ParkedError
+from antiphon.ledger import open_ledger
+
+INVOCATION = "order-42/run/clerk/refund:c1"
+
+
+class DiedError(BaseException):
+    """Ends the program as a kill does."""
+
+
+async def work(url: str, desk: Desk, *, is_dying: bool = False) -> str:
+    """Run the program, once."""
+    async with open_ledger(url) as ledger:
+        turns = ([call("refund", "c1", amount=3)], ["thank you"])
+        agent: Agent[None, str] = Agent(script(desk, *turns), name="clerk", capabilities=[LedgerDurability(ledger)])
+
+        @agent.tool_plain
+        async def refund(amount: int) -> str:
+            desk.note("refund")
+            if is_dying:
+                raise DiedError
+            return "refunded"
+
+        async with ledger_run("order-42"):
+            result = await agent.run("refund me")
+        return str(result.all_messages()[2])
+
+
+@pytest.fixture
+def parked(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    with pytest.raises(DiedError):
+        asyncio.run(work(url, Desk(), is_dying=True))
+    assert "nothing is parked" in run("parked", "--ledger", url).stderr
+    with pytest.raises(ParkedError):
+        asyncio.run(work(url, Desk()))
+    return url
+
+
+def test_what_is_parked_is_listed_with_the_evidence(parked: str) -> None:
+    listed = run("parked", "--ledger", parked)
+    assert f"order-42  {INVOCATION}" in listed.stdout
+    assert "nobody knows whether" in listed.stdout
+    assert '"tool":"refund","arguments":{"amount":3}' in listed.stdout
+    assert "antiphon settle THREAD INVOCATION" in listed.stderr
+    (each,) = json.loads(run("parked", "--json", "--ledger", parked).stdout)
+    assert each["thread_id"] == "order-42"
+    assert each["invocation_id"] == INVOCATION
+    assert each["arguments"]["effects"] == "once"
+
+
+@pytest.mark.parametrize(
+    ("settlement", "told", "starts"),
+    [
+        (["--result", '"refunded, says the bank"'], "refunded, says the bank", []),
+        (["--error", "there is no such account"], "there is no such account", []),
+        (["--retry"], "refunded", ["refund"]),
+    ],
+)
+def test_a_person_settles_it_and_the_program_goes_on(settlement: list[str], told: str, starts: list[str], parked: str) -> None:
+    settled = run("settle", "order-42", INVOCATION, *settlement, "--ledger", parked)
+    assert settled.exit_code == 0
+    assert "is settled" in settled.stderr
+    desk = Desk()
+    assert told in asyncio.run(work(parked, desk))
+    assert [what for what in desk.taken() if what == "refund"] == starts
+    assert "nothing is parked" in run("parked", "--ledger", parked).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["order-42", INVOCATION], "say one of --result JSON, --error TEXT or --retry"),
+        (["order-42", INVOCATION, "--retry", "--error", "x"], "say one of"),
+        (["order-42", INVOCATION, "--result", "refunded"], "--result is JSON, a text in quotes"),
+        (["order-42", "other", "--retry"], "'other' is not parked in thread 'order-42'"),
+        (["order-43", INVOCATION, "--retry"], "no thread is called 'order-43'"),
+    ],
+)
+def test_what_cannot_be_settled_is_refused(arguments: list[Any], reason: str, parked: str) -> None:
+    refused = run("settle", *arguments, "--ledger", parked)
+    assert refused.exit_code in (1, 2)
+    assert reason in refused.stderr
+    assert INVOCATION in run("parked", "--ledger", parked).stdout

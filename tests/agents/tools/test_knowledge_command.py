@@ -1,0 +1,82 @@
+"""`antiphon knowledge`: documents go into a ledger and are found there, and what is no document is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from tests.cli.running import run
+
+from antiphon.cli import app
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("shop.md").write_text("# Returns\n\nRefunds are paid within 14 days.\n\n# Shipping\n\nWe ship to Spain.\n")
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+def test_documents_are_added_once_and_found_with_their_ids(ledger: str) -> None:
+    first = run("knowledge", "add", "shop.md", "--ledger", ledger)
+    again = json.loads(run("knowledge", "add", "shop.md", "--json", "--ledger", ledger).stdout)
+    found = json.loads(run("knowledge", "search", "Where", "do", "you", "ship?", "--json", "--ledger", ledger).stdout)
+
+    assert first.stdout.splitlines()[1].split() == ["shop.md", "2", "1", "added"]
+    assert again == [{"source": "shop.md", "passages": 2, "version": 1, "is_new": False}]
+    assert [(each["source"], each["text"]) for each in found] == [("shop.md", "# Shipping\n\nWe ship to Spain.")]
+    shown = run("knowledge", "search", "refunds", "ship", "--limit", "1", "--ledger", ledger).stdout
+    assert shown.count("shop.md") == 1
+    assert found[0]["id"].rpartition("-")[0] in shown
+
+
+def test_several_passages_are_set_apart_and_nothing_found_is_said(ledger: str) -> None:
+    run("knowledge", "add", "shop.md", "--ledger", ledger)
+
+    assert "\n\nkb-" in run("knowledge", "search", "refunds ship", "--ledger", ledger).stdout
+    nothing = run("knowledge", "search", "xylophone", "--ledger", ledger)
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "nothing found\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint", "code"),
+    [
+        (b"\xff\xfe\x00bad", "not text in UTF-8", 1),
+        (b"", "there is no text in it", 1),
+        (b"a\0b", "there is no text in it", 1),
+        (None, "No such file", 2),
+    ],
+)
+def test_what_is_no_document_is_refused_and_makes_no_ledger(
+    ledger: str, content: bytes | None, complaint: str, code: int
+) -> None:
+    if content is not None:
+        Path("other.txt").write_bytes(content)
+
+    result = run("knowledge", "add", "shop.md", "other.txt", "--ledger", ledger)
+
+    assert result.exit_code == code
+    assert complaint in result.stderr
+    assert not Path("ledger.db").exists()
+
+
+def test_a_file_that_is_too_large_is_refused(ledger: str) -> None:
+    with open("large.txt", "wb") as file:
+        file.truncate(20_000_001)
+
+    result = run("knowledge", "add", "large.txt", "--ledger", ledger)
+
+    assert (result.exit_code, "more than 20 MB; divide it" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("group", ["knowledge", "local"])
+def test_every_option_of_the_commands_inside_is_documented(group: str) -> None:
+    section = PAGE.read_text().split(f"## `antiphon {group}`\n")[1].split("\n## ")[0]
+
+    for name, command in typer.main.get_command(app).commands[group].commands.items():
+        assert f"antiphon {group} {name}" in section
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]:
+                assert option == "--help" or f"{option}" in section, option

@@ -1,0 +1,170 @@
+"""Chains for the tests: a model that notes when it is asked, a little to know, and a thread cut off at any of its rows."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from typing_extensions import override
+
+from antiphon.agents.tools import KnowledgeBase
+from antiphon.ledger import Ledger, Record
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.protocol import response_type_of
+
+__all__ = ["QUESTION", "Teller", "Witness", "branch", "chain_on", "known", "run", "said_in", "types_of"]
+
+ResultT = TypeVar("ResultT")
+
+QUESTION = "How hot is green tea steeped?"
+TEA = "# Tea\n\nGreen tea is steeped at 80 degrees for two minutes.\n\n# Coffee\n\nCoffee is brewed at 93 degrees."
+
+
+@dataclass
+class Witness:
+    """What happened outside of the ledger, and what a model is to do beside answering."""
+
+    asked: list[str] = field(default_factory=list)
+    """By phase, each request to the model, in order."""
+    failures: list[Exception] = field(default_factory=list)
+    """What the next requests fail with."""
+    delay: float = 0.0
+    """Seconds that an answer takes."""
+    running: int = 0
+    most: int = 0
+    on_request: Callable[[str], Awaitable[None]] | None = None
+    """Awaited while a request is under way."""
+
+
+class Teller(FunctionModel):
+    """A model that says which phase asked, and looks up its question first where it has the tool."""
+
+    def __init__(self, witness: Witness | None = None, name: str = "teller") -> None:
+        self.witness = witness or Witness()
+        super().__init__(self._answer, stream_function=self._stream, model_name=name)
+
+    async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        witness, phase = self.witness, _phase(info)
+        witness.asked.append(phase)
+        witness.running += 1
+        witness.most = max(witness.most, witness.running)
+        try:
+            if witness.on_request is not None:
+                await witness.on_request(phase)
+            await asyncio.sleep(witness.delay)
+            if witness.failures:
+                raise witness.failures.pop(0)
+        finally:
+            witness.running -= 1
+        tools = {tool.name for tool in info.function_tools}
+        if "knowledge_base" in tools and not any(isinstance(message, ModelResponse) for message in messages):
+            return ModelResponse([ToolCallPart("knowledge_base", {"query": _question(messages)}, tool_call_id=f"call-{len(witness.asked)}")])
+        return ModelResponse([TextPart(f"the {phase} phase says so")])
+
+    async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+        for index, part in enumerate((await self._answer(messages, info)).parts):
+            if isinstance(part, TextPart):
+                for word in part.content.split(" "):
+                    yield f"{word} "
+            elif isinstance(part, ToolCallPart):
+                yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
+
+
+def _phase(info: AgentInfo) -> str:
+    return (info.instructions or "").partition("You are the ")[2].partition(" ")[0] or "another"
+
+
+def _question(messages: Sequence[ModelMessage]) -> str:
+    parts = [part for message in messages for part in message.parts if isinstance(part, UserPromptPart)]
+    return str(parts[-1].content)
+
+
+class NotingLedger(MemoryLedger):
+    """Notes how long a thread was after each append: only there can a process have died."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: dict[str, list[int]] = {}
+
+    @override
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        records = await super().append(thread_id, messages, **more)
+        if records:
+            self.ends.setdefault(thread_id, []).append(records[-1].seq)
+        return records
+
+
+async def known(ledger: Ledger | None = None) -> Any:
+    """Return a ledger that knows something about tea."""
+    ledger = NotingLedger() if ledger is None else ledger
+    await KnowledgeBase(ledger).add("docs/tea.md", TEA)
+    return ledger
+
+
+async def branch(ledger: Ledger, thread_id: str, upto: int) -> NotingLedger:
+    """Return the ledger that a process leaves behind which dies when a thread has so many rows."""
+    left = await known()
+    rows = [record.message async for record in ledger.read(thread_id, before=upto + 1)]
+    await left.append(thread_id, rows, pattern="postchain", allow_foreign=True)
+    return left
+
+
+@asynccontextmanager
+async def chain_on(
+    ledger: Ledger | None = None, witness: Witness | None = None, config: ChainConfig | None = None, **more: Any
+) -> AsyncIterator[PostChain]:
+    """Open a chain whose model notes when it is asked."""
+    more = {"model": Teller(witness), "config": config or ChainConfig(backoff=0), "grace": 0.05, **more}
+    async with PostChain(ledger or await known(), **more) as chain:
+        yield chain
+
+
+async def said_in(ledger: Ledger, thread_id: str) -> list[Message]:
+    return [record.message async for record in ledger.read(thread_id)]
+
+
+def types_of(messages: Iterable[Message]) -> list[str]:
+    """Return what is said between actors, as the seed writes it: `sender -> receiver: TYPE`."""
+    found: list[str] = []
+    for message in messages:
+        if message.lane == "control" and message.to and (kind := _type(message)):
+            found.append(f"{_kind(message.policy)} -> {_kind(message.to[0])}: {kind}")
+    return found
+
+
+def _kind(address: str) -> str:
+    return address.partition("/")[0]
+
+
+def _type(message: Message) -> str:
+    match message.payload:
+        case OptionCallPayload(option_name=name):
+            return name
+        case OptionResultPayload(is_error=True):
+            return "ERROR"
+        case OptionResultPayload(option_name=name):
+            return str((message.metadata.get("antiphon") or {}).get("response_type", response_type_of(name)))
+        case _:
+            match message.parts:
+                case (DataPart(data=JsonObject() as data),):
+                    return str(data.get("type", ""))
+                case _:
+                    return ""
+
+
+def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run to the end, and see to it that nothing is left over."""
+
+    async def in_time() -> ResultT:
+        async with asyncio.timeout(60):
+            result = await main
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        return result
+
+    return asyncio.run(in_time())

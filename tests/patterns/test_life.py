@@ -1,0 +1,201 @@
+"""The life of a thread: which moves are legal, what each is answered, and that saying a thing twice changes nothing."""
+
+import asyncio
+
+import pytest
+from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in, types_of
+
+from antiphon.errors import RefusedError
+from antiphon.messages import Message, OptionCallPayload
+from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain, ThreadLife
+from antiphon.protocol import PHASES
+
+MOVES = ("start", "pause", "resume", "terminate", "status")
+LEGAL = {
+    "created": {"start", "terminate", "status"},
+    "processing": {"pause", "resume", "terminate", "status"},
+    "paused": {"pause", "resume", "terminate", "status"},
+    "completed": {"terminate", "status"},  # and to be started with a new input
+    "failed": {"start", "terminate", "status"},
+    "terminated": {"terminate", "status"},
+}
+
+
+class Held:
+    """A model that waits in a phase until it may go on."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, phase: str) -> None:
+        if phase == self.phase:
+            self.reached.set()
+            await self.released.wait()
+
+
+async def _thread_in(state: str, chain: PostChain, held: Held, witness: Witness) -> str:
+    """Return a thread in a state."""
+    thread_id = await chain.create(QUESTION)
+    if state == "created":
+        return thread_id
+    if state in ("completed", "failed"):
+        held.released.set()
+        witness.failures = [ValueError("broken")] if state == "failed" else []
+        await chain.start(thread_id)
+        assert (await chain.wait(thread_id)).status == state
+        held.released.clear()
+        return thread_id
+    await chain.start(thread_id)
+    await held.reached.wait()
+    if state == "paused":
+        await chain.pause(thread_id)
+    if state == "terminated":
+        await chain.terminate(thread_id)
+    return thread_id
+
+
+@pytest.mark.parametrize("state", LEGAL)
+def test_a_move_is_made_where_it_is_legal_and_refused_where_it_is_not(state: str) -> None:
+    """CH-068, G13: INVALID_STATE says what the thread is, and when the move would be possible."""
+
+    async def main() -> None:
+        for move in MOVES:
+            held, witness = Held("intention"), Witness()
+            witness.on_request = held
+            async with chain_on(witness=witness) as chain:
+                thread_id = await _thread_in(state, chain, held, witness)
+                assert (await chain.life(thread_id)).status == state
+                if move in LEGAL[state]:
+                    await getattr(chain, move)(thread_id)
+                else:
+                    with pytest.raises(RefusedError) as caught:
+                        await getattr(chain, move)(thread_id)
+                    assert caught.value.code == "INVALID_STATE"
+                    assert caught.value.details["status"] == state
+                    assert (await chain.life(thread_id)).status == state
+                held.released.set()
+                await chain.terminate(thread_id)
+
+    run(main())
+
+
+def test_a_thread_that_nobody_created_is_not_found_and_nothing_is_written() -> None:
+    """CH-068."""
+
+    async def main() -> None:
+        async with chain_on() as chain:
+            for move in MOVES:
+                with pytest.raises(RefusedError, match="create it first") as caught:
+                    await getattr(chain, move)("nobody")
+                assert caught.value.code == "THREAD_NOT_FOUND"
+                with pytest.raises(RefusedError, match="create it first"):
+                    await getattr(chain, move)("knowledge")  # a thread, but none of these
+            assert await chain.ledger.thread("nobody") is None
+
+    run(main())
+
+
+def test_the_status_tells_phases_completed_and_remaining() -> None:
+    """CH-066, CH-067: the current phase is the first that remains, and all six are in one of the two."""
+
+    async def main() -> None:
+        for number, phase in enumerate(PHASES):
+            witness = Witness(on_request=(held := Held(phase)))
+            async with chain_on(witness=witness) as chain:
+                thread_id = await chain.create(QUESTION)
+                await chain.start(thread_id)
+                await held.reached.wait()
+                status = await chain.status(thread_id)
+                assert (status.status, status.current_phase) == ("processing", phase)
+                assert (status.phases_completed, status.phases_remaining) == (PHASES[:number], PHASES[number:])
+                assert status.created_at <= status.updated_at
+                held.released.set()
+                await chain.wait(thread_id)
+                done = await chain.status(thread_id)
+                assert (done.status, done.current_phase, done.phases_remaining) == ("completed", None, ())
+
+    run(main())
+
+
+def test_the_same_message_is_the_same_thread_and_gets_the_same_answer() -> None:
+    """CH-120, G13: whoever is not sure that a message has come says it again, in this process or the next."""
+
+    async def main() -> None:
+        ledger = await known()
+        create = {"id": "m-1", "type": "CREATE_THREAD", "data": {"user_id": "u", "initial_input": QUESTION}}
+        async with chain_on(ledger) as chain:
+            first = await chain.send(create)
+            again = await chain.send(create)
+            assert first["data"] == again["data"]
+            start = {"id": "m-2", "type": "START_THREAD", "data": {"thread_id": first["data"]["thread_id"]}}
+            started = await chain.send(start)
+            result = await chain.wait(first["data"]["thread_id"])
+        async with chain_on(ledger, witness := Witness()) as chain:
+            assert (await chain.send(create))["data"] == first["data"]
+            assert (await chain.send(start))["data"] == started["data"]
+            assert await chain.wait(result.thread_id) == result
+            rows = await said_in(ledger, result.thread_id)
+            assert types_of(rows).count("client -> thread: START_THREAD") == 1
+        assert witness.asked == []
+
+    run(main())
+
+
+def test_a_thread_goes_on_with_a_new_input_and_knows_what_was_said() -> None:
+    """Several turns: the history is told to every phase, and is bounded."""
+
+    async def main() -> None:
+        async with chain_on(config=ChainConfig(history=2)) as chain:
+            result = await chain.run(QUESTION)
+            for number in range(3):
+                result = await chain.run(f"And number {number}?", thread_id=result.thread_id)
+                assert result.status == "completed"
+            life = await chain.life(result.thread_id)
+            assert [turn.input for turn in life.turns] == [QUESTION, *(f"And number {number}?" for number in range(3))]
+            assert all(turn.response for turn in life.turns)
+            rows = await said_in(chain.ledger, result.thread_id)
+            asked = [m.payload for m in rows if isinstance(m.payload, OptionCallPayload) and m.payload.option_name == "PROCESS_PHASE"]
+            history = asked[-1].arguments["context"]["conversation_history"]
+            assert [turn["content"] for turn in history if turn["role"] == "user"] == ["And number 0?", "And number 1?"]
+            with pytest.raises(RefusedError, match="give START_THREAD an `input`"):
+                await chain.start(result.thread_id)
+            sizes = _bytes_by_turn(rows)
+            assert max(sizes[2:]) < 1.2 * min(sizes[2:])  # flat: a turn costs the same, however long the thread is
+
+    run(main())
+
+
+def _bytes_by_turn(rows: list[Message]) -> list[int]:
+    sizes: list[int] = []
+    for message in rows:
+        if getattr(message.payload, "option_name", "") == "START_THREAD" and message.kind == "option_call":
+            sizes.append(0)
+        if sizes:
+            sizes[-1] += len(message.model_dump_json())
+    return sizes
+
+
+def test_where_a_thread_is_survives_being_written_down() -> None:
+    """CH-123: the state has a version, and what is loaded is what was dumped."""
+
+    async def main() -> ThreadLife:
+        async with chain_on() as chain:
+            result = await chain.run(QUESTION)
+            return await chain.life(result.thread_id)
+
+    life = run(main())
+    fold = LIFE.fold()
+    assert fold.load(fold.dump(life)) == life
+
+
+def test_the_ledger_lists_threads_with_their_status() -> None:
+    async def main() -> None:
+        async with chain_on() as chain:
+            result = await chain.run(QUESTION)
+            created = await chain.create("later")
+            found = {each.thread_id: (each.status, each.pattern) for each in (await chain.ledger.threads()).threads}
+            assert found[result.thread_id] == ("completed", "postchain")
+            assert found[created] == ("created", "postchain")
+
+    run(main())
