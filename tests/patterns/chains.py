@@ -63,7 +63,9 @@ class Teller(FunctionModel):
             witness.running -= 1
         tools = {tool.name for tool in info.function_tools}
         if "knowledge_base" in tools and not any(isinstance(message, ModelResponse) for message in messages):
-            return ModelResponse([ToolCallPart("knowledge_base", {"query": _question(messages)}, tool_call_id=f"call-{len(witness.asked)}")])
+            return ModelResponse(
+                [ToolCallPart("knowledge_base", {"query": _question(messages)}, tool_call_id=f"call-{len(witness.asked)}")]
+            )
         return ModelResponse([TextPart(f"the {phase} phase says so")])
 
     async def _stream(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:

@@ -24,18 +24,16 @@ def _run(witness: Witness | None = None, config: ChainConfig | None = None) -> l
 def test_a_thread_runs_through_its_phases_in_the_order_of_the_seed() -> None:
     """CH-111, CH-112, CH-106, CH-107, CH-108: flow 1, to the result that its client is told."""
     messages = _run()
-    between = [each for each in types_of(messages) if "agent" not in each and "CONTEXT" not in each and "RUN_THREAD" not in each]
+    between = [
+        each for each in types_of(messages) if "agent" not in each and "CONTEXT" not in each and "RUN_THREAD" not in each
+    ]
 
     assert between == [
         "client -> thread: CREATE_THREAD",
         "thread -> client: THREAD_CREATED",
         "client -> thread: START_THREAD",
         "thread -> client: THREAD_STARTED",
-        *(
-            line
-            for phase in PHASES
-            for line in (f"thread -> {phase}: PROCESS_PHASE", f"{phase} -> thread: PHASE_PROCESSED")
-        ),
+        *(line for phase in PHASES for line in (f"thread -> {phase}: PROCESS_PHASE", f"{phase} -> thread: PHASE_PROCESSED")),
         "thread -> client: THREAD_RESULT",
     ]
     assert EXECUTION.check(messages, **ROLES).state == "complete"

@@ -155,7 +155,11 @@ def test_a_thread_goes_on_with_a_new_input_and_knows_what_was_said() -> None:
             assert [turn.input for turn in life.turns] == [QUESTION, *(f"And number {number}?" for number in range(3))]
             assert all(turn.response for turn in life.turns)
             rows = await said_in(chain.ledger, result.thread_id)
-            asked = [m.payload for m in rows if isinstance(m.payload, OptionCallPayload) and m.payload.option_name == "PROCESS_PHASE"]
+            asked = [
+                m.payload
+                for m in rows
+                if isinstance(m.payload, OptionCallPayload) and m.payload.option_name == "PROCESS_PHASE"
+            ]
             history = asked[-1].arguments["context"]["conversation_history"]
             assert [turn["content"] for turn in history if turn["role"] == "user"] == ["And number 0?", "And number 1?"]
             with pytest.raises(RefusedError, match="give START_THREAD an `input`"):

@@ -1,8 +1,10 @@
 """Real processes that run threads, for tests that kill them: see `worker.py`."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,6 +29,7 @@ class Processes:
             text=True,
         )
         self._said: list[str] = []
+        self._pid: int | None = None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -36,10 +39,14 @@ class Processes:
     def start(self, folder: Path, place: str = "") -> int:
         """Begin a process, and return its id."""
         assert self._server.stdin is not None
+        if self._pid is not None:  # of a test that has failed
+            self.signal(self._pid, signal.SIGKILL)
+            self.end()
         self._said = []
         self._server.stdin.write(f"{folder / 'ledger.db'}\t{folder / 'witness'}\t{place}\n")
         self._server.stdin.flush()
-        return int(self._hear("pid ").removeprefix("pid "))
+        self._pid = int(self._hear("pid ").removeprefix("pid "))
+        return self._pid
 
     def wait_for(self, word: str) -> None:
         """Wait until the process has said a word, or has ended."""
@@ -47,13 +54,14 @@ class Processes:
 
     def signal(self, pid: int, number: int) -> None:
         """Send a signal, if the process is still there."""
-        if not any(line.startswith("ended ") for line in self._said):
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
 
     def end(self) -> int:
         """Wait until the process has ended, and return its exit code."""
         ended = [line for line in self._said if line.startswith("ended ")]
         code = int((ended or [self._hear("ended ")])[0].removeprefix("ended "))
+        self._pid = None
         assert code != 1, "\n".join(self._said)
         return code
 

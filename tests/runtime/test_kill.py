@@ -139,7 +139,7 @@ def test_a_process_that_is_told_to_end_finishes_what_is_in_hand_and_leaves_the_r
 ) -> None:
     """F16: SIGTERM while an effect runs. It ends within its grace, so nothing is parked; and nothing was held against it."""
     for folder in _folders(tmp_path, count("F16")):
-        pid = processes.start(folder, "slow 0.05")
+        pid = processes.start(folder, "slow 0.5")
         processes.wait_for("busy")
         processes.signal(pid, signal.SIGTERM)
         assert processes.end() == TOLD

@@ -10,6 +10,7 @@ from tests.runtime.test_edges import Broken
 from antiphon.errors import ActorFailedError, ActorStoppedError, ParkedError, RefusedError, ReplyTimeoutError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
+from antiphon.protocol import Restart
 from antiphon.protocol.flows import Flow, Step, Verdict
 from antiphon.runtime import Actor, Context, System, _flows, _journal, handles, run, system_thread
 from antiphon.runtime._deadlines import Deadlines
@@ -139,14 +140,17 @@ def test_a_refusal_that_cannot_be_written_down_is_a_failure_and_the_mailbox_goes
     virtually(main())
 
 
+class Slow(MemoryLedger):
+    """Says a second late that it has written."""
+
+    async def append(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
+        records = await super().append(*arguments, **more)  # type: ignore[arg-type]
+        await asyncio.sleep(1)
+        return records
+
+
 def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody() -> None:
     """The answer is there, and whoever waits in the mailbox is handled."""
-
-    class Slow(MemoryLedger):
-        async def append(self, *arguments: object, **more: object) -> object:  # type: ignore[override]
-            records = await super().append(*arguments, **more)  # type: ignore[arg-type]
-            await asyncio.sleep(1)
-            return records
 
     async def main() -> None:
         ledger = Slow()
@@ -158,6 +162,57 @@ def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody() 
                 await late
             assert await after == Pong(text="after!")
             assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
+
+    virtually(main())
+
+
+def test_a_message_that_is_being_written_down_is_not_taken_for_one_that_was_left_open() -> None:
+    """G7: a recovery of its thread at that moment does not deliver it a second time."""
+
+    async def main() -> None:
+        ledger = Slow()
+        async with System(ledger) as system:
+            system.spawn("probe/1", Probe)
+            asking = asyncio.create_task(system.ask("probe/1", Ping(text="a"), thread_id="t"))
+            await asyncio.sleep(0.5)
+            assert (await system.recover()).delivered == 0
+            assert await asking == Pong(text="a!")
+            assert await system.ask("probe/1", Do(what="list")) == Done(said=("a",))
+            assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
+
+    virtually(main())
+
+
+class Pool(Probe):
+    concurrency = 2
+
+
+def test_what_waits_behind_a_message_of_the_actor_before_is_handled_when_that_is_done() -> None:
+    """One of two messages fails its actor. The other goes on, and the new actor takes what follows it."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("pool/1", Pool)
+            first = asyncio.create_task(system.ask("pool/1", Do(what="wait", seconds=5), thread_id="t"))
+            second = asyncio.create_task(system.ask("pool/1", Ping(text="behind"), thread_id="t"))
+            await asyncio.sleep(1)
+            with pytest.raises(ActorFailedError):
+                await system.ask("pool/1", Do(what="fail"))
+            assert await first == Done()
+            assert await second == Pong(text="behind!")
+
+    virtually(main())
+
+
+def test_an_actor_without_grace_leaves_what_it_did_to_the_next() -> None:
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("probe/1", Probe, grace=0.0)
+            asking = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5), thread_id="t"))
+            await asyncio.sleep(1)
+            await system.ask("probe/1", Restart(reason="at once"))
+            assert await asking == Done()
+            assert await rows(system.ledger, "t") == ["TEST_DO", "AGAIN", "=TEST_DO", "=AGAIN"]
 
     virtually(main())
 

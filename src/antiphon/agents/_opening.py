@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from antiphon.agents._course import RunCourse, as_key
-from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError
+from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime import AGAIN, PARK, Budget, Course, Journal, Park, Settings, Standing, again_id, begun, ended, park_id
@@ -68,7 +68,8 @@ class Opened:
         if self.tenure is None or isinstance(self.journal, _Finished):
             return
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
-        rows = [ended(RUN, invocation_id, thread_id=thread_id)]
+        rows = [_abandoned(intent, thread_id) for intent in self.course.open_effects]
+        rows += [ended(RUN, invocation_id, thread_id=thread_id)]
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.again]
         await self.journal.write(thread_id, rows)
 
@@ -76,6 +77,20 @@ class Opened:
         """Let the thread go, if it was taken for this run."""
         if self.tenure is not None:
             self.tenure.leave(self.course.invocation_id)
+
+
+def _abandoned(intent: Message, thread_id: str) -> Message:
+    """Return what becomes of an effect that the run has left behind: if it must not be done twice, a person looks."""
+    payload = intent.payload
+    assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
+    effect, option = payload.invocation_id, payload.option_name
+    if payload.arguments.get("effects") == "once":
+        reason = f"nobody knows whether {option!r} was done: the run did not wait for it"
+        evidence: dict[str, Json] = {"reason": reason, "to": "program", "effect": effect, "option": option}
+        return begun(PARK, park_id(effect), thread_id=thread_id, parent_id=effect, arguments=evidence)
+    error: dict[str, Any] = {"error_message": "the run did not wait for it", "retryable": True}
+    code = WithdrawnError.code
+    return ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, is_error=True, error_type=code, **error)
 
 
 class Tenure:

@@ -22,7 +22,7 @@ from pydantic_ai.conversation_store import (
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from typing_extensions import override
 
-from antiphon.agents.durability._prompt import dump, unit_marks
+from antiphon.agents.durability._prompt import dump, mark_of
 from antiphon.agents.durability._talk import OWN, Place, Talk, restore_unit
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Ledger
@@ -139,9 +139,10 @@ class _Saving:
     def add(self, entry: ConversationEntry) -> None:
         """Save one more."""
         (unit,) = dump([entry.message])
-        mark, own = _mark(unit), self._heard.units.get(_mark(unit))
+        mark = mark_of(unit)
+        own = self._heard.units.get(mark)
         if own is None:
-            talk = self._heard.talk.unsaid([unit], Place(self._thread_id, entry.id, "assistant"), marks=[mark])
+            talk = self._heard.talk.unsaid([unit], [mark], Place(self._thread_id, entry.id, "assistant"))
             self.rows += talk
             own = self._heard.units[mark] = _Said(talk)
         kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
@@ -187,11 +188,6 @@ class _Heard:
         said = self.entries[entry_id]
         unit = said.get("message") or {**restore_unit(self.units[said["unit"]].rows), **said["kept"]}
         return ConversationEntry(id=entry_id, parent_id=said["parent"], message=_load(unit))
-
-
-def _mark(unit: dict[str, Any]) -> str:
-    (mark,) = unit_marks([unit])
-    return mark
 
 
 def _mark_of(message: Message) -> str | None:

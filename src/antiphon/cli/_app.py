@@ -12,6 +12,7 @@ from antiphon import __version__
 from antiphon.cli._approvals import approvals
 from antiphon.cli._approve import approve
 from antiphon.cli._backup import backup
+from antiphon.cli._chat import chat
 from antiphon.cli._check import check
 from antiphon.cli._convert import convert
 from antiphon.cli._delete import delete
@@ -24,11 +25,17 @@ from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._local import local
 from antiphon.cli._parked import parked
+from antiphon.cli._pause import pause
 from antiphon.cli._repair import repair
+from antiphon.cli._replay import replay
+from antiphon.cli._resume import resume
+from antiphon.cli._run import run
 from antiphon.cli._search import search
 from antiphon.cli._settle import settle
 from antiphon.cli._show import show
+from antiphon.cli._status import status
 from antiphon.cli._tail import tail
+from antiphon.cli._terminate import terminate
 from antiphon.cli._threads import threads
 from antiphon.cli._verify import verify
 
@@ -64,6 +71,7 @@ def every_command(
 app.command()(approvals)
 app.command()(approve)
 app.command()(backup)
+app.command()(chat)
 app.command()(check)
 app.command()(convert)
 app.command()(delete)
@@ -76,10 +84,16 @@ app.command("import")(import_)
 app.add_typer(knowledge, name="knowledge")
 app.add_typer(local, name="local")
 app.command()(parked)
+app.command()(pause)
 app.command()(repair)
+app.command()(replay)
+app.command()(resume)
+app.command()(run)
 app.command()(search)
 app.command()(settle)
 app.command()(show)
+app.command()(status)
 app.command()(tail)
+app.command()(terminate)
 app.command()(threads)
 app.command()(verify)

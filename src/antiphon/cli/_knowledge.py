@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from antiphon.agents.tools import Added, Passage
     from antiphon.ledger import Ledger
 
-__all__ = ["knowledge"]
+__all__ = ["knowledge", "read_document"]
 
 _LARGEST = 20_000_000
 """Bytes of a file; a book has one million."""
@@ -37,7 +37,9 @@ def add(
     ledger: LedgerOption = None,
 ) -> None:
     """Add documents to a ledger, which is made if it is not there; one that is there under its name is replaced."""
-    texts = {str(path): _read(path) for path in files}  # before there is a ledger: a file that cannot be read makes none
+    texts = {
+        str(path): read_document(path) for path in files
+    }  # before there is a ledger: a file that cannot be read makes none
     added = with_ledger(ledger, partial(_add, texts=texts), create=True)
     if for_programs:
         print_json([asdict(each) for each in added])
@@ -65,7 +67,8 @@ def search(
         _print(found)
 
 
-def _read(path: Path) -> str:
+def read_document(path: Path) -> str:
+    """Return the text of a file; what is none is said in one line, and ends the command."""
     try:
         if path.stat().st_size > _LARGEST:
             fail(f"{path}: more than {_LARGEST // 1_000_000} MB; divide it", code=2)

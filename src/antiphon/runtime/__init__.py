@@ -16,6 +16,7 @@ from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._ref import Ref
 from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id
 from antiphon.runtime._run import run
+from antiphon.runtime._same import says_the_same_value
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._state import ActorState
 from antiphon.runtime._supervision import Backoff, Decision, Supervision, concerned, decide
@@ -75,5 +76,6 @@ __all__ = [
     "handles",
     "park_id",
     "run",
+    "says_the_same_value",
     "system_thread",
 ]

@@ -146,6 +146,8 @@ class Cell:
             del drains[task]
             if not drains and self.drains is drains:
                 self.drains = None  # an idle actor keeps next to nothing
+        if self.incarnation != incarnation:
+            self.wake()  # what waited for this message is for the next actor's drains, which may have ended
 
     async def _handle(self, envelope: Envelope, task: asyncio.Task[None]) -> None:
         began = self.kernel.loop.time()

@@ -63,6 +63,7 @@ class Durable:
         """Append a message to its thread, then deliver it."""
         if envelope.may_be_known and await self._recall(cell, envelope):
             return
+        self.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
         is_said = False
         try:
             await self._append(cell, envelope, until)
@@ -75,7 +76,7 @@ class Durable:
             raise
         finally:
             if not is_said:
-                self.in_flight.pop(_key(envelope), None)
+                self.drop(envelope)
                 envelope.disappoint()
 
     async def _take_back(self, envelope: Envelope) -> None:
@@ -196,7 +197,7 @@ class Durable:
             is_delivered = True
         finally:
             if not is_delivered:
-                self.in_flight.pop(_key(envelope), None)
+                self.drop(envelope)
 
     # ------------------------------------------------------------ and back
 
@@ -238,7 +239,7 @@ class Durable:
             stored = found  # it was appended before, and the acknowledgement was lost
         if is_unsure and (ends := await self._leftovers(envelope)):
             await self._journal.write(_thread(envelope), ends)  # of something that was being written at the same time
-        self.in_flight.pop(_key(envelope), None)
+        self.drop(envelope)
         return stored
 
     async def _leftovers(self, envelope: Envelope) -> list[Message]:
@@ -249,9 +250,13 @@ class Durable:
         """Have a message in hand."""
         self.in_flight[_key(envelope)] = envelope
 
+    def drop(self, envelope: Envelope) -> None:
+        """Have a message in hand no more."""
+        self.in_flight.pop(_key(envelope), None)
+
     def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
         """Leave a message to whoever has its thread next; whoever waits here gets an error."""
-        self.in_flight.pop(_key(envelope), None)
+        self.drop(envelope)
         envelope.fail(error)
 
     async def leave(self, envelope: Envelope, error: AntiphonError) -> None:

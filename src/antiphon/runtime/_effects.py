@@ -232,7 +232,7 @@ class Effect:
         except (DeliveryError, LedgerError):
             raise  # of what it asked others for, or of the ledger: it stays open, and whoever asked learns of it
         except UnknownOutcomeError as exc:
-            outcome = await self._unsure(exc)
+            outcome = await self._unsure(exc, intent)
         except FailedError as exc:
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, result=exc.details)
         except ValidationError as exc:
@@ -244,13 +244,16 @@ class Effect:
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
         """Write down what came of it and return that; if it was not done after all, do it."""
         record = await self.end(outcome)
-        self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
+        self._is_no_longer_open(intent)
         payload = record.message.payload
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == WithdrawnError.code:
             self._rename()
             return await self._run(run, await self._admitted(None))
         return _value(payload, self.course.to)
+
+    def _is_no_longer_open(self, intent: Message) -> None:
+        self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
 
     def _rename(self) -> None:
         """Take the next id: what was done under this one does not count."""
@@ -265,8 +268,9 @@ class Effect:
         retryable = bool(getattr(error, "retryable", False))
         return self._error(f"{type(error).__qualname__}: {error}", EffectFailedError.code, retryable=retryable)
 
-    async def _unsure(self, error: UnknownOutcomeError) -> Message:
+    async def _unsure(self, error: UnknownOutcomeError, intent: Message) -> Message:
         if self._effects == "once":
+            self._is_no_longer_open(intent)  # it is parked, or there is an outcome
             return await self.unknown(f"nobody knows whether {self._option!r} was done: {error}")
         return self._error(str(error), EffectFailedError.code, retryable=True)
 

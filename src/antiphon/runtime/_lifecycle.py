@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["empty", "halt", "restart", "resume", "stop", "suspend"]
 
 
+_NOTICE = 1.0
+"""Seconds that a handler has at least to notice that it is cancelled."""
+
+
 async def halt(cell: Cell, grace: float) -> list[Envelope]:
     """Stop handling messages, and return those that were interrupted."""
     suspend(cell)
@@ -31,7 +35,7 @@ async def halt(cell: Cell, grace: float) -> list[Envelope]:
     for task, envelope in handled.items():
         envelope.is_interrupted = True
         task.cancel()
-    _, stubborn = await asyncio.wait(handled, timeout=grace) if handled else ((), ())
+    _, stubborn = await asyncio.wait(handled, timeout=max(grace, _NOTICE)) if handled else ((), ())
     for task in [task for task in handled if task in stubborn]:
         LOG.error("%s: its handler ignores that it is cancelled", cell.address, extra=about(handled[task]))
         error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
@@ -121,7 +125,9 @@ async def _end(cell: Cell, reason: str) -> None:
 async def _interrupted(cell: Cell, envelope: Envelope, reason: str) -> None:
     envelope.is_interrupted = False
     post = cell.kernel.post
-    if envelope.thread_id is None:
+    if envelope.is_settled:
+        pass  # it had come to an end at the same moment
+    elif envelope.thread_id is None:
         await post.put_away(envelope, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address))
     else:
         await post.durable.again.failed(envelope, f"interrupted by a restart: {reason}")

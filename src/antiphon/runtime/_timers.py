@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -81,11 +82,13 @@ class Timers:
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
         delivery = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
+        envelope, durable = Envelope(said, to, to), self._kernel.post.durable
+        envelope.thread_id = thread_id
+        if durable.has(envelope):
+            return  # it has rung, though nobody knew, and a recovery has delivered it
+        durable.take_over(envelope)
         try:
-            _, record, _ = await self._kernel.journal.write(thread_id, [rung, said, delivery])
-            envelope = Envelope(record.message, to, to)
-            envelope.thread_id, envelope.seq = thread_id, record.seq
-            await self._kernel.post.durable.hand_over(self._kernel.tree.at(to), envelope)
+            await self._write(envelope, [rung, said, delivery])
         except LedgerUnavailableError as exc:
             fields = about(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s rings later: %s", to, words(exc), extra=fields)
@@ -93,6 +96,17 @@ class Timers:
         except (LedgerError, DeliveryError) as exc:
             fields = about(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
+
+    async def _write(self, envelope: Envelope, rows: Sequence[Message]) -> None:
+        durable, is_given = self._kernel.post.durable, False
+        try:
+            _, record, _ = await self._kernel.journal.write(envelope.thread_id or "", rows)
+            envelope.take(record)
+            await durable.hand_over(self._kernel.tree.at(envelope.to), envelope)
+            is_given = True
+        finally:
+            if not is_given:
+                durable.drop(envelope)
 
 
 def _arguments(row: Message) -> dict[str, Any]:

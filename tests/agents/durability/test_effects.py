@@ -13,7 +13,7 @@ from tests.agents.durability.agents import Desk, call, script
 
 from antiphon.agents import LedgerDurability, LedgerRun, NotDone, Unsettled, current_effect, current_run, ledger_run
 from antiphon.errors import EffectFailedError, FencedError, ParkedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, Message, PartsPayload
 from antiphon.runtime import System, UnknownOutcomeError
@@ -329,5 +329,62 @@ def test_a_run_without_a_ledger_says_so() -> None:
         async with ledger_run("t") as run:
             with pytest.raises(RuntimeError, match="run 'run' has no ledger: use ledger_run\\('t', ledger="):
                 run.ledger  # noqa: B018
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("effects", "parked"), [("once", 1), ("none", 0)])
+def test_what_a_run_does_not_wait_for_is_not_left_open(effects: str, parked: int) -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        agent: Agent[None, str] = Agent(
+            script(desk, [call("hang", "h1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+        )
+
+        @agent.tool_plain(metadata={"antiphon": {"effects": effects}})
+        async def hang() -> str:
+            desk.note("hang")
+            await asyncio.Event().wait()
+            return "never"
+
+        async with ledger_run("t"):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await agent.run("go")
+        async with System(ledger) as system:
+            assert len(await system.parked()) == parked
+        rows = [row.message.invocation_id for row in await ledger.open_calls("t")]
+        assert len([row for row in rows if row != "h1"]) == 2 * parked  # the call, and that it is parked
+
+    asyncio.run(main())
+
+
+def test_a_secret_is_neither_stored_nor_told_twice() -> None:
+    """S7, G23: what was redacted on its way into the thread is the same for the run that said it and for the next."""
+
+    async def main() -> None:
+        async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
+            desk, secret = Desk(), f"sk-ant-api03-{'x7' * 20}"
+            settings: Any = {"extra_headers": {"Authorization": f"Bearer {secret}"}, "temperature": 0.1}
+            turns = ([f"the key is {secret}", call("show", "c1", key=secret)], ["done"])
+            outputs: list[str] = []
+            for seen in (["model 0", "show", "model 1"], []):
+                agent: Agent[None, str] = Agent(
+                    script(desk, *turns), name="clerk", capabilities=[LedgerDurability(ledger)], model_settings=settings
+                )
+
+                @agent.tool_plain
+                async def show(key: str) -> str:
+                    desk.note("show")
+                    return f"got {key}"
+
+                async with ledger_run("t"):
+                    result = await agent.run(f"keep {secret}")
+                outputs.append(str([message.parts for message in result.all_messages()[1:]]))
+                assert desk.taken() == seen
+            assert secret not in outputs[0]
+            rows = [record async for record in ledger.read("t")]
+            assert not [row for row in rows if secret.encode() in row.body]
+            assert len([row for row in rows if row.message.lane == "talk"]) == 5
 
     asyncio.run(main())

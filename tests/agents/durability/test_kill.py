@@ -24,7 +24,8 @@ KILLED = -signal.SIGKILL
 COUNT = {"": 12, "ci": 100, "nightly": 2_000}[os.environ.get("ANTIPHON_CHAOS", "")]
 CALL = "clerk__function_toolset__<agent>.call_tool:"
 NAMES = ("RUN", "clerk__model.request", f"{CALL}refund", f"{CALL}look", f"{CALL}reserve", f"{CALL}delegate")
-PLACES = [f"{when} {mark}{name}" for name in NAMES for mark in ("", "=") for when in ("before", "after")]
+PLACES = [place for name in NAMES for place in (f"after {name}", f"before ={name}", f"after ={name}")]
+PLACES += ["before RUN"]
 PLACES += [f"in {name}" for name in ("model", "refund", "look", "reserve")]
 PLACES += [f"after {mark}helper{CALL.removeprefix('clerk')}refund" for mark in ("", "=")]
 

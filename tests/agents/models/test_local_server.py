@@ -230,5 +230,27 @@ def test_nothing_is_left_behind_when_the_parent_is_killed_though_a_fork_of_it_li
         process.wait()
 
 
+FORK = """
+import gc, os, sys
+from antiphon.agents.models import LocalServer
+server = LocalServer((sys.executable, "-c", "input(); print('http://127.0.0.1:1', flush=True); input()"))
+os.register_at_fork(after_in_child=server.forget)
+server.ensure()
+first, fork = server.pid, os.fork()
+if not fork:
+    gc.collect()
+    sys.exit(server.pid is not None)
+print(os.waitpid(fork, 0)[1], server.pid == first)
+server.stop()
+"""
+
+
+def test_a_fork_lets_go_of_the_server_and_leaves_it_to_its_parent() -> None:
+    """Nothing is closed for the parent, and nothing is left open in the fork, which would be a warning."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", FORK], capture_output=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"0 True\n", b"")
+
+
 def test_the_server_of_a_process_is_one() -> None:
     assert shared_server() is shared_server()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
-from pydantic_ai.messages import ModelResponse, TextPart
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import ToolApproved
 from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, noted, rows, run_agent, script, started
 
-from antiphon.agents import ledger_run
+from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
 from antiphon.errors import ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
@@ -119,6 +119,52 @@ def test_a_run_can_wait_for_the_answer() -> None:
         assert len(await noted(ledger, "TOOL_PERMISSION")) == 1
 
     within(work)
+    assert witness.names() == ["pay"]
+
+
+def test_a_yes_to_a_run_that_was_given_up_starts_nothing_by_itself() -> None:
+    """S5: cancel, then approve. The tool is started once, when the program runs again."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        running = asyncio.create_task(run_agent(bank(witness, approval_wait=None), PAY, ledger=ledger))
+        question = await next_question(ledger)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await answer(ledger, question, principal="ada", approved=True)
+        assert started(await rows(ledger), "pay") == 0
+        assert await run_agent(bank(witness), PAY, ledger=ledger) == [("success", "paid 5")]
+
+    within(work)
+    assert witness.names() == ["pay"]
+
+
+def test_a_durable_agent_that_waits_does_not_ask_its_model_again() -> None:
+    """G9: the answer of the model that led to the question is in the ledger."""
+    witness = Witness()
+    asked_models: list[int] = []
+
+    def answering(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked_models.append(len(messages))
+        return ModelResponse(parts=[call("pay", amount=5) if len(messages) == 1 else TextPart("done")])
+
+    async def program(ledger: Ledger) -> str:
+        capabilities = [LedgerDurability[Any](ledger), bank(witness).capability("clerk")]
+        agent = Agent(FunctionModel(answering), name="clerk", capabilities=capabilities)
+        async with ledger_run("t"):
+            return (await agent.run("go")).output
+
+    async def work(ledger: Ledger) -> None:
+        for _ in range(2):
+            with pytest.raises(ParkedError):
+                await program(ledger)
+        (approval,) = await pending_approvals(ledger)
+        await answer(ledger, approval.id, principal="ada", approved=True)
+        assert [await program(ledger) for _ in range(2)] == ["done", "done"]
+
+    within(work)
+    assert asked_models == [1, 3]
     assert witness.names() == ["pay"]
 
 

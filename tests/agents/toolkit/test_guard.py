@@ -60,9 +60,9 @@ def test_a_decision_and_the_intent_are_written_down_before_the_tool_is_started()
 
         toolkit.add(peek, to=["clerk"])
         await run_agent(toolkit, script([call("peek")]), ledger=ledger)
-        (granted,) = await noted(ledger, "TOOL_GRANTED")
+        (permitted,) = await noted(ledger, "TOOL_PERMISSIONS")
         (decided,) = await noted(ledger, "TOOL_PERMISSION")
-        assert granted == {"type": "TOOL_GRANTED", "agent": "clerk", "tool": "peek"}
+        assert (permitted["agent"], permitted["changes"]) == ("clerk", [{"agent": "clerk", "tool": "peek"}])
         assert (decided["verdict"], decided["reason"]) == ("allow", "granted")
         assert (decided["agent"], decided["tool"]) == ("clerk", "peek")
         assert decided["grant"] == {"agent": "clerk", "tool": "peek"}
@@ -190,6 +190,27 @@ def test_what_holds_where_the_tool_is_started_counts(later: Callable[[Witness], 
 async def _buy(toolkit: Toolkit, ledger: Ledger) -> Any:
     async with ledger_run("t", ledger=ledger):
         return await toolkit.call("clerk", "buy", {"item": "tea"}, invocation_id="i1")
+
+
+def test_what_an_agent_may_do_is_written_down_once_and_again_when_it_changes() -> None:
+    """S5: what a decision rests on can be read in the thread."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(witness)
+        toolkit.grant("clerk")
+        toolkit.grant("mallory", "buy")
+        async with ledger_run("t", ledger=ledger):
+            await toolkit.call("clerk", "look", {"item": "tea"})
+            await toolkit.call("clerk", "look", {"item": "tea"})
+            toolkit.revoke("clerk", "buy")
+            assert (await toolkit.call("clerk", "buy", {"item": "tea"})).error_type == "PERMISSION_DENIED"
+        allowed = {"agent": "clerk", "tool": "*"}
+        said = [each["changes"] for each in await noted(ledger, "TOOL_PERMISSIONS")]
+        assert said == [[allowed], [allowed, {"agent": "clerk", "tool": "buy", "revoked": True}]]
+
+    within(work)
+    assert witness.names() == ["look", "look"]
 
 
 def test_a_budget_of_calls_is_that_of_the_thread_whoever_counts() -> None:

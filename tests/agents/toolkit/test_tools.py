@@ -13,6 +13,7 @@ from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
 from tests.agents.toolkit.kit import call, failure, run_agent, script
 
 from antiphon.agents.toolkit import Toolkit
+from antiphon.agents.tools import calculator
 from antiphon.errors import RefusedError
 from antiphon.messages import MediaPart, OptionCallPayload, OptionResultPayload, TextPart, thaw
 
@@ -61,6 +62,36 @@ def test_a_tool_of_pydantic_ai_keeps_what_it_says_of_itself() -> None:
 
     assert (tool.approval, tool.timeout, tool.effects) == (True, 3, "idempotent")
     assert Toolkit().add(known, approval=False, effects="none").approval is False
+
+
+def test_the_tools_that_come_with_antiphon_say_what_they_are() -> None:
+    tool = Toolkit().add(calculator())
+
+    assert (tool.name, tool.effects, tool.untrusted, tool.allows_untrusted) == ("calculator", "none", False, True)
+    assert result(calculator(), expression="6*7")
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_what_a_tool_brings_along_to_check_its_arguments_is_used(is_foreign: bool) -> None:
+    done: list[int] = []
+
+    def act(n: int) -> None:
+        done.append(n)
+
+    async def check(ctx: RunContext[Any], n: int) -> None:
+        if n > 9:
+            raise ModelRetry("at most nine")
+
+    toolkit = Toolkit()
+    known = Tool(act, args_validator=check)
+    if is_foreign:
+        toolkit.add_toolset(FunctionToolset([known]))
+    else:
+        toolkit.add(known)
+
+    assert failure(called(toolkit, "act", n=10)) == ("TOOL_FAILED", "at most nine")
+    assert not called(toolkit, "act", n=9).is_error
+    assert done == [9]
 
 
 def test_two_tools_cannot_have_one_name() -> None:

@@ -6,6 +6,8 @@ prompt is what the thread says up to there. What is journaled of the answer is h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +16,11 @@ from typing_extensions import override
 
 from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
-from antiphon.agents.durability._prompt import dump, plain_settings, prompt_hash, tools_hash
+from antiphon.agents.durability._prompt import Prompt, plain_settings, tools_hash
 from antiphon.agents.durability._talk import Place, Talk, as_unit, restore, say
 from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
-from antiphon.runtime import Effect
+from antiphon.runtime import Effect, ModelOperation, describe, says_the_same_value
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -35,7 +37,7 @@ class Asked(Effect):
         self, run: LedgerRun, params: ModelRequestParams, *, key: str, option: str, model: str, limits: Limits
     ) -> None:
         self._limits = limits
-        self._units = dump(params.messages)
+        self._prompt = Prompt(params.messages)
         self._run_of = run
         self._talk = Talk.of(run)
         self._agent = run.agent or "agent"
@@ -43,9 +45,10 @@ class Asked(Effect):
         arguments: dict[str, Json] = {
             "model": model,
             "settings": plain_settings(params.model_settings),
-            "prompt": prompt_hash(self._units),
+            "prompt": self._prompt.hash,
             "tools": tools_hash(params.model_request_parameters),
         }
+        self.operation = ModelOperation(model, settings=plain_settings(params.model_settings))
         super().__init__(
             run.journal, run.course, key, arguments, effects="none", park=run.park, option=option, forgiven=run.forgiven
         )
@@ -55,7 +58,7 @@ class Asked(Effect):
     @override
     async def begin(self) -> Message:
         await self._talk.spend(self._run_of, self._limits, "request", self.id)
-        said = self._talk.unsaid(self._units, self._place)
+        said = self._talk.unsaid(self._prompt.units, self._prompt.marks(), self._place)
         while True:
             intent = self._upto(self._talk.seq + len(said))
             try:
@@ -77,7 +80,7 @@ class Asked(Effect):
         recorded = _arguments(intent)
         if recorded is None:
             return False
-        changed = [name for name, value in self.arguments.items() if recorded.get(name) != value]
+        changed = [name for name, value in self.arguments.items() if not says_the_same_value(recorded.get(name), value)]
         if changed:
             reason = f"the program asks with another {' and another '.join(changed)} than thread {self.thread_id!r} says"
             raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
@@ -96,7 +99,23 @@ class Asked(Effect):
         if as_unit(messages, is_priced=cost is not None) != {**unit, "conversation_id": None}:
             said["response"] = unit  # the dialect does not give it back as it was: it is kept whole
         self._answer = (unit, messages)
+        if self.journal.hooks is not None:
+            describe(self._described(unit, messages))
         return said
+
+    def _described(self, unit: dict[str, Any], messages: Sequence[Message]) -> ModelOperation:
+        """Return what was asked and answered, for whoever watches."""
+        operation = self.operation
+        assert isinstance(operation, ModelOperation)  # noqa: S101 (it was made so)
+        return replace(
+            operation,
+            provider=unit.get("provider_name") or "",
+            response_model=unit.get("model_name"),
+            response_id=unit.get("provider_response_id"),
+            finish_reasons=[unit["finish_reason"]] if unit.get("finish_reason") else (),
+            usage=messages[0].usage,
+            output=messages,
+        )
 
     @override
     async def end(self, outcome: Message) -> Record:

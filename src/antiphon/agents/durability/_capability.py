@@ -20,7 +20,7 @@ from antiphon.agents._budget import AgentBudget, Limits
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents.durability._backend import LedgerBackend
 from antiphon.agents.durability._live import live_handler
-from antiphon.agents.durability._prompt import dump
+from antiphon.agents.durability._prompt import Prompt
 from antiphon.agents.durability._talk import Place, Talk
 from antiphon.agents.durability._tool import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
@@ -135,6 +135,7 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     talk = Talk.of(run)
     await talk.read(run)
     place = Place(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
-    rest = talk.unsaid(dump(result.new_messages()), place)
+    new = Prompt(result.new_messages())
+    rest = talk.unsaid(new.units, new.marks(), place)
     if rest:
         await run.journal.write(run.thread_id, rest, allow_foreign=True)

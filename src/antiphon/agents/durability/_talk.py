@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from antiphon.agents._budget import Kind, Limits, Spending
-from antiphon.agents.durability._prompt import unit_marks
+from antiphon.agents.durability._prompt import mark_of
 from antiphon.dialects import decode, encode
 from antiphon.messages import Conversation, JsonObject, Message, TextPart, current_port
 
@@ -81,10 +81,10 @@ class Talk:
             case _:
                 pass
 
-    def unsaid(self, units: Sequence[dict[str, Any]], place: Place, *, marks: Sequence[str] | None = None) -> list[Message]:
+    def unsaid(self, units: Sequence[dict[str, Any]], marks: Sequence[str], place: Place) -> list[Message]:
         """Return what a prompt says that the thread has not, as messages that are to be said now."""
         rows: list[Message] = []
-        for unit, mark in zip(units, marks or unit_marks(units), strict=True):
+        for unit, mark in zip(units, marks, strict=True):
             if mark not in self._marks:
                 self._marks.add(mark)
                 for number, message in enumerate(self._said(unit)):
@@ -93,7 +93,7 @@ class Talk:
 
     def answered(self, unit: dict[str, Any], messages: Sequence[Message], place: Place) -> list[Message]:
         """Return an answer as messages that are to be said now."""
-        (mark,) = unit_marks([unit])
+        mark = mark_of(unit)
         self._marks.add(mark)
         self.spending.pay(messages[0].usage)
         return [

@@ -16,7 +16,7 @@ from antiphon.agents.durability._talk import Talk
 from antiphon.errors import WithdrawnError
 from antiphon.ledger import Record
 from antiphon.messages import Json, Message, thaw
-from antiphon.runtime import Effect, Effects
+from antiphon.runtime import Effect, Effects, ToolOperation
 
 __all__ = ["METADATA_KEY", "Called", "NotDone", "Reconcile", "Unsettled", "effects_of"]
 
@@ -86,6 +86,7 @@ class Called(Effect):
             parent_id=parent_id,
             forgiven=run.forgiven,
         )
+        self.operation = ToolOperation(tool, parent_id, arguments=dict(arguments))
         self._run_of = run
         self._talk = Talk.of(run)
         self._tool = tool

@@ -167,7 +167,10 @@ class LocalServer:
     def forget(self) -> None:
         """Let go of a server without touching it: it belongs to the process that this one was forked from."""
         if self._process is not None:
+            _close_pipes(self._process)
             self._process.returncode = 0  # not ours to wait for
+        if self._log is not None:
+            self._log.close()
         LocalServer.__init__(self, self._command)
 
 
@@ -190,10 +193,14 @@ def _last_words(log: IO[bytes]) -> str:
     return "its last words: " + " / ".join(last) if last else _SILENT
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            pipe.close()  # which the server takes for its end
+            pipe.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    _close_pipes(process)  # which the server takes for its end
     try:
         process.wait(_GRACE)
     except subprocess.TimeoutExpired:

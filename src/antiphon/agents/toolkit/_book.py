@@ -7,34 +7,33 @@ tool may have been started on its strength; whether it still holds is asked once
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, Final
 
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.toolkit._call import Call
-from antiphon.agents.toolkit._names import ANY
-from antiphon.agents.toolkit._permissions import Grant
+from antiphon.agents.toolkit._permissions import Grant, Permissions
 from antiphon.agents.toolkit._rules import Decision, Verdict
 from antiphon.agents.toolkit._schema import canonical
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
 
-__all__ = ["Book", "Uses", "change_name"]
+__all__ = ["Book", "Uses"]
 
 _DECIDED: Final = "TOOL_PERMISSION"
+_PERMITTED: Final = "TOOL_PERMISSIONS"
 
 
 class _Page:
     """What one run has written down."""
 
     def __init__(self) -> None:
-        self.changes: set[str] = set()
+        self.permissions: set[str] = set()
         self.decisions: dict[str, Decision] = {}
         """By the digest of the call, those that wait for a person: such a call comes again."""
 
 
 class Book:
-    """The rows of a run that say what was granted and what was decided."""
+    """The rows of a run that say what an agent may do and what was decided."""
 
     def __init__(self, run: LedgerRun) -> None:
         self._run = run
@@ -60,14 +59,15 @@ class Book:
         if decision.verdict == "ask":
             self._page.decisions[call.digest] = decision
 
-    async def write_changes(self, agent: str, changes: Mapping[str, dict[str, Any]]) -> None:
-        """Write down what was granted to an agent and revoked, unless that is there already."""
-        for name, said in changes.items():
-            if name in self._page.changes or said["agent"] not in (agent, ANY):
-                continue
-            self._page.changes.add(name)
-            if not await self._run.ledger.by_correlation(name, thread_id=self._run.thread_id):
-                await self._run.note(_row(said, name), key=name)
+    async def write_permissions(self, agent: str, permissions: Permissions) -> None:
+        """Write down what an agent may do, unless that is there already."""
+        said: dict[str, Any] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
+        name = f"permissions:{sha256(canonical(said).encode()).hexdigest()[:24]}"
+        if name in self._page.permissions:
+            return
+        self._page.permissions.add(name)
+        if not await self._run.ledger.by_correlation(name, thread_id=self._run.thread_id):
+            await self._run.note(_row(said, name), key=name)
 
 
 class Uses:
@@ -100,11 +100,6 @@ class Uses:
                         found[canonical(said["grant"])].add(str(said["digest"]))
             self._threads.setdefault(thread_id, found)
         return self._threads[thread_id]
-
-
-def change_name(said: dict[str, Any]) -> str:
-    """Return what a change of permissions is known by: the same change has the same name."""
-    return f"change:{sha256(canonical(said).encode()).hexdigest()[:24]}"
 
 
 def _correlation(call: Call) -> str:

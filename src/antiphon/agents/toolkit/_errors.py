@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, cast
 
 from antiphon.messages import Json
 
@@ -57,6 +57,20 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever ca
         self.reason = reason
         self.details = details
         self.retryable = retryable
+        self.untrusted: str | None = None
+        """What the tool has read that strangers wrote: it may speak through the reason."""
+
+    def to_details(self) -> Json:
+        """Return what is written down beside code and reason."""
+        return {"details": self.details, "untrusted": self.untrusted}
+
+    @classmethod
+    def from_details(cls, code: str, reason: str, details: object, *, retryable: bool) -> ToolRefusal:
+        """Return what was written down."""
+        said = cast("dict[str, Any]", details)
+        found = ToolRefusal(code, reason, details=said["details"], retryable=retryable)
+        found.untrusted = said["untrusted"]
+        return found
 
 
 class InvalidArguments(ToolRefusal):

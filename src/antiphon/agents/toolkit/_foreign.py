@@ -14,9 +14,10 @@ from pydantic_ai import RunContext
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
 
+from antiphon.agents.toolkit._functions import check_by
 from antiphon.agents.toolkit._names import is_tool_name
 from antiphon.agents.toolkit._slots import Slots
-from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
+from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, own_settings
 
 __all__ = ["ForeignTools", "bare_context", "mcp_toolset"]
 
@@ -37,16 +38,19 @@ class ForeignTools:
 
     def _tool(self, tool: ToolsetTool[Any]) -> ToolkitTool:
         known = tool.tool_def
-        said = (known.metadata or {}).get("antiphon", {})
-        own: ToolSettings = {"approval": known.kind == "unapproved"}
-        if "effects" in said and "effects" not in self.settings:
-            own["effects"] = said["effects"]
+        own: ToolSettings = {"approval": known.kind == "unapproved", "timeout": known.timeout}
 
         async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
             validated = tool.args_validator.validate_python(arguments)
+            await check_by(tool.args_validator_func, validated, ctx)
             return await self.toolset.call_tool(known.name, validated, ctx, tool)
 
-        settings: ToolSettings = {**own, **self.settings, **self.by_name.get(known.name, {})}
+        settings: ToolSettings = {
+            **own,
+            **own_settings(known.metadata),
+            **self.settings,
+            **self.by_name.get(known.name, {}),
+        }
         return ToolkitTool(
             known.name,
             known.description or "",

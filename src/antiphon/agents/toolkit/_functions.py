@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Unpack
 
 from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 
 from antiphon.agents.toolkit._schema import canonical
-from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
+from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, own_settings
 
-__all__ = ["function_tool"]
+__all__ = ["check_by", "function_tool"]
 
 
 def function_tool(
@@ -30,14 +31,14 @@ def function_tool(
     """
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
     own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
-    said = (tool.metadata or {}).get("antiphon", {})
-    if "effects" in said:
-        own["effects"] = said["effects"]
+    own.update(own_settings(tool.metadata))
     own.update(settings)
     schema = tool.function_schema
 
     async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
-        return await schema.call(schema.validator.validate_json(canonical(arguments)), ctx)
+        validated = schema.validator.validate_json(canonical(arguments))
+        await check_by(tool.args_validator, validated, ctx)
+        return await schema.call(validated, ctx)
 
     return ToolkitTool(
         name or tool.name,
@@ -47,6 +48,12 @@ def function_tool(
         partial(_problems, tool),
         **own,
     )
+
+
+async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, Any], ctx: RunContext[Any]) -> None:
+    """Have arguments checked by what a tool brings along for that; it raises what it wants to be told."""
+    if validator is not None and isawaitable(found := validator(ctx, **arguments)):
+        await found
 
 
 def _problems(tool: Tool[Any], arguments: Mapping[str, Any]) -> list[str]:

@@ -101,9 +101,10 @@ class Guard:
             await self._require(asked, call, run, decision.reason)
         try:
             outcome = await self._perform(asked, call, run, needs_approval=needs_approval)
-        except ToolRefusal:
-            asked.reading.mark(_source(asked.tool))
+        except ToolRefusal as exc:
+            asked.reading.mark(exc.untrusted or _source(asked.tool))
             raise
+        outcome = replace(outcome, untrusted=outcome.untrusted or _source(asked.tool))
         asked.reading.mark(outcome.untrusted)
         return outcome
 
@@ -121,7 +122,7 @@ class Guard:
         if book is not None:
             if (known := await book.recall(call)) is not None:
                 return known
-            await book.write_changes(self._agent, policy.changes)
+            await book.write_permissions(self._agent, policy.permissions)
         tainted = None if asked.tool.allows_untrusted else asked.reading.untrusted
         decision = await self._judge(asked, call, run, tainted=tainted)
         policy.uses.count(decision.grant, call)  # before anybody waits, so that two calls are not counted as one
@@ -205,7 +206,7 @@ class Guard:
                 parent_id=asked.parent_id,
             )
         except RefusedError as exc:
-            raise ToolRefusal(exc.code, exc.reason, details=cast("Json", exc.details), retryable=exc.retryable) from None
+            raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None
         except EffectFailedError as exc:  # as a person has settled it
             raise ToolRefusal(TOOL_FAILED, exc.reason) from None
         return Outcome.from_json(said)
@@ -226,10 +227,14 @@ class Guard:
             raise _refusal(approval, "expired")
 
     async def _start(self, asked: Asked) -> Outcome:
-        tool, inner = asked.tool, Reading(asked.reading)
-        with reading_scope(inner):
-            outcome = await execute(tool, asked.arguments, asked.ctx, self._policy.clean)
-        return replace(outcome, untrusted=_source(tool) or inner.own)
+        inner = Reading(asked.reading)
+        try:
+            with reading_scope(inner):
+                outcome = await execute(asked.tool, asked.arguments, asked.ctx, self._policy.clean)
+        except ToolRefusal as exc:
+            exc.untrusted = inner.own
+            raise
+        return replace(outcome, untrusted=inner.own)
 
 
 def _source(tool: ToolkitTool) -> str | None:
@@ -249,6 +254,6 @@ def _failing(inside: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return cast("Json", await inside(key))
         except ToolRefusal as exc:
-            raise FailedError(exc.reason, exc.code, details=exc.details, retryable=exc.retryable) from None
+            raise FailedError(exc.reason, exc.code, details=exc.to_details(), retryable=exc.retryable) from None
 
     return run

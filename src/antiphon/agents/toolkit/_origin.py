@@ -2,14 +2,15 @@
 
 No text says so of itself, and none can say the opposite: the runtime marks what it saw come in. A mark is on the result of
 a tool that is `untrusted` (in its metadata, which no model sees), on text that the program quotes with `quoted`, and, without
-any mark, on documents and media in a prompt and on what a provider's own tools have fetched. Marks are only ever added.
+any mark, on documents and media in a prompt, on what a provider's own tools have fetched, and on the results of tools
+beside the toolkit that say `untrusted` in their metadata. Marks are only ever added.
 
 Whoever runs an agent inside a tool hands on what the turn outside has read, and gets back what the one inside has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import cast
@@ -76,11 +77,14 @@ def quoted(text: str, source: str = "a quoted text") -> TextContent:
     return TextContent(text, metadata={"antiphon": {"untrusted": source}})
 
 
-def untrusted_in(messages: Iterable[ModelMessage]) -> str | None:
-    """Return where untrusted content in a history comes from, the first there is; None: there is none."""
+def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str] = ()) -> str | None:
+    """Return where untrusted content in a history comes from, the first there is; None: there is none.
+
+    `tools` are those whose results are untrusted, whoever ran them.
+    """
     for message in messages:
         for part in message.parts:
-            if isinstance(part, NativeToolReturnPart):
+            if isinstance(part, NativeToolReturnPart) or (isinstance(part, ToolReturnPart) and part.tool_name in tools):
                 return f"what {part.tool_name!r} returned"
             if isinstance(message, ModelRequest) and (found := _in_request_part(part)):
                 return found

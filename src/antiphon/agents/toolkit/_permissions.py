@@ -91,6 +91,10 @@ class Revocation:
         """Whether it is about this agent and this tool, or all that these stand for."""
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        return {"agent": self.agent, "tool": self.tool, "revoked": True}
+
 
 @dataclass(frozen=True)
 class Permissions:
@@ -117,6 +121,10 @@ class Permissions:
         revoked = Revocation(check_agent(agent, or_any=True), check_tool(tool, or_any=True))
         kept = tuple(change for change in self.changes if not revoked.covers(change.agent, change.tool))
         return Permissions((*kept, revoked))
+
+    def of(self, agent: str) -> list[dict[str, Any]]:
+        """Return what concerns an agent, as it is written down."""
+        return [change.to_json() for change in self.changes if change.agent in (agent, ANY)]
 
     def knows(self, agent: str, tool: str) -> bool:
         """Whether an agent may call a tool at all: with some arguments, at some time."""

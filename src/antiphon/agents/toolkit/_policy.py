@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
-from antiphon.agents.toolkit._book import Uses, change_name
+from antiphon.agents.toolkit._book import Uses
 from antiphon.agents.toolkit._names import check_agent
 from antiphon.agents.toolkit._permissions import Grant, Permissions
 from antiphon.agents.toolkit._rules import ApprovalRule
@@ -27,8 +26,6 @@ class Policy:
     redaction: Redaction = STANDARD_REDACTION
     permissions: Permissions = field(default_factory=Permissions)
     uses: Uses = field(default_factory=Uses)
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """What was granted and revoked, in order, by the name of the change."""
 
     def __post_init__(self) -> None:
         for name in self.approvers:
@@ -44,12 +41,7 @@ class Policy:
     def grant(self, grant: Grant) -> None:
         """Permit something from now on."""
         self.permissions = self.permissions.grant(grant)
-        self._changed({"type": "TOOL_GRANTED", **grant.to_json()})
 
     def revoke(self, agent: str, tool: str) -> None:
         """Forbid something from now on."""
         self.permissions = self.permissions.revoke(agent, tool)
-        self._changed({"type": "TOOL_REVOKED", "agent": agent, "tool": tool})
-
-    def _changed(self, said: dict[str, Any]) -> None:
-        self.changes[change_name({**said, "number": len(self.changes)})] = said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
@@ -17,7 +17,7 @@ from antiphon.runtime import Effects
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
 
-__all__ = ["Start", "ToolSettings", "ToolkitTool"]
+__all__ = ["Start", "ToolSettings", "ToolkitTool", "own_settings"]
 
 Start: TypeAlias = "Callable[[dict[str, Any], RunContext[Any]], Awaitable[Any]]"
 """Starts a tool with arguments that were checked. What it raises is its failure."""
@@ -46,6 +46,13 @@ class ToolSettings(TypedDict, total=False):
     """How large its result may be, as JSON."""
     sensitive: tuple[str, ...]
     """The arguments whose values are not written down."""
+
+
+def own_settings(metadata: Mapping[str, Any] | None) -> ToolSettings:
+    """Return what a tool of Pydantic AI says of itself: `{"antiphon": {"effects": "none"}}`, and so on."""
+    own: Any = (metadata or {}).get("antiphon", {})
+    known = {name: own[name] for name in ToolSettings.__annotations__ if name in own}
+    return cast("ToolSettings", known)
 
 
 @dataclass(frozen=True)
@@ -108,4 +115,5 @@ class ToolkitTool:
 
     def metadata(self) -> dict[str, Any]:
         """Return what the runtime reads of a tool."""
-        return {"antiphon": {"effects": self.effects}}
+        said: dict[str, Any] = {"effects": self.effects}
+        return {"antiphon": {**said, "untrusted": True} if self.untrusted else said}

@@ -19,7 +19,7 @@ from antiphon.agents.toolkit._guard import Asked, PendingApproval
 from antiphon.agents.toolkit._origin import Reading, current_reading, untrusted_in
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._results import as_tool_return
-from antiphon.agents.toolkit._tool import ToolkitTool
+from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
 from antiphon.errors import ParkedError
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class AgentToolset(AbstractToolset[Any]):
     def _read(self, ctx: RunContext[Any]) -> None:
         """Take into account what the model has been shown."""
         if self._reading.untrusted is None:
-            self._reading.mark(untrusted_in(ctx.messages))
+            untrusted = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
+            self._reading.mark(untrusted_in(ctx.messages, untrusted))
 
     def _part_of_run(self) -> LedgerRun | None:
         """Return what this run of the agent is in the ledger: the same when the program runs again."""

@@ -2,7 +2,7 @@
 
 from antiphon.patterns.postchain._action import ActionPhaseActor
 from antiphon.patterns.postchain._agent import AgentManagerActor
-from antiphon.patterns.postchain._chain import ChainResult, PostChain
+from antiphon.patterns.postchain._chain import ChainResult, PostChain, ask_owner
 from antiphon.patterns.postchain._client import ClientActor
 from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError
 from antiphon.patterns.postchain._events import ChainEvent, event_of
@@ -57,5 +57,6 @@ __all__ = [
     "Transform",
     "UnderstandingPhaseActor",
     "YieldPhaseActor",
+    "ask_owner",
     "event_of",
 ]

@@ -19,6 +19,7 @@ from antiphon.patterns.postchain._action import ActionPhaseActor
 from antiphon.patterns.postchain._agent import AgentManagerActor
 from antiphon.patterns.postchain._client import CLIENT, ClientActor
 from antiphon.patterns.postchain._config import ChainConfig
+from antiphon.patterns.postchain._door import DOOR, DoorActor, answer_of_owner, listen
 from antiphon.patterns.postchain._edge import Edge, thread_address, thread_of_message
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._experience import ExperiencePhaseActor
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
     from antiphon.runtime import Observer
 
-__all__ = ["PHASE_ACTORS", "ChainResult", "PostChain"]
+__all__ = ["PHASE_ACTORS", "ChainResult", "PostChain", "ask_owner"]
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
@@ -102,13 +103,14 @@ class PostChain:
         settings: Settings = Settings(),  # noqa: B008 (frozen)
         observer: Observer | None = None,
         recover: bool = True,
+        listen: bool = False,
         grace: float = 1.0,
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
         Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file; `model` counts before
         what it says. `tools` are functions that agents may be given by name. With `recover`, threads that another process left
-        open are taken up. At the end, actors have `grace` seconds for what they are doing; the next process goes on with it.
+        open are taken up. With `listen`, what other processes post to threads that run here is answered. At the end, actors have `grace` seconds for what they are doing; the next process goes on with it.
 
         Raises:
             ChainConfigError: the file cannot be read, or is wrong.
@@ -120,6 +122,7 @@ class PostChain:
         given = None if model is None or isinstance(model, str) else model
         self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools)
         self._settings, self._observer, self._recover, self._grace = settings, observer, recover, grace
+        self._listen = listen
         self._stack = AsyncExitStack()
         self._heard: list[Callable[[str, ThreadResult | AgentStreamChunk], None]] = []
 
@@ -129,6 +132,9 @@ class PostChain:
         self.host(system)
         self.system = await self._stack.enter_async_context(system)
         self._edge = Edge(system, self.ledger)
+        if self._listen:
+            listening = asyncio.create_task(listen(system, self._workshop, await self.ledger.horizon()))
+            self._stack.push_async_callback(_cancelled, listening)
         if self._recover:
             await system.recover()
         return self
@@ -142,6 +148,7 @@ class PostChain:
         """Begin all actors in a system."""
         shop = self._workshop
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
+        system.spawn(DOOR, DoorActor)
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
         system.register("thread", partial(ThreadActor, shop), grace=self._grace)
         system.register("agent", partial(AgentManagerActor, shop), supervisor=SUPERVISOR, grace=self._grace)
@@ -239,6 +246,10 @@ class PostChain:
         """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""
         return await self._edge.send(data, within=within)
 
+    def hear(self, listener: Callable[[str, ThreadResult | AgentStreamChunk], None]) -> None:
+        """Have a function called with what clients are told, and which client it is: results, and words that are streamed."""
+        self._heard.append(listener)
+
     async def _ask(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
         await self._check_known(thread_id)
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
@@ -251,6 +262,26 @@ class PostChain:
     def _hear(self, client: str, said: ThreadResult | AgentStreamChunk) -> None:
         for listener in tuple(self._heard):
             listener(client, said)
+
+
+async def ask_owner(ledger: Ledger, message: Mapping[str, Any], *, patience: float = 2.0) -> dict[str, Any]:
+    """Have a message about a thread answered by the process that runs it; if none does within `patience`, by this one.
+
+    The process must listen (`PostChain(ledger, listen=True)`); one that does not, and lives, loses the thread.
+
+    Raises:
+        LedgerError: the ledger cannot be used.
+    """
+    wire, response = await answer_of_owner(ledger, dict(message), patience)
+    if response is not None:
+        return response.model_dump(mode="json", exclude_none=True)
+    async with PostChain(ledger, recover=False) as chain:
+        return await chain.send(wire.model_dump(mode="json", exclude_none=True))
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _result_from(data: dict[str, Any]) -> ChainResult:

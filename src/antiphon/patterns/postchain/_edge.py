@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
-from pydantic import ValidationError
 
-from antiphon.errors import ActorFailedError, DeliveryError
+from antiphon.errors import ActorFailedError, DecodeError, DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
 from antiphon.patterns.postchain._client import CLIENT
@@ -62,7 +61,7 @@ class Edge:
         """Send a message, and return its response. Whatever goes wrong is a response too."""
         try:
             wire = _read(data)
-        except (ValidationError, ValueError) as exc:
+        except (DecodeError, ValueError) as exc:
             return _plain(Message(type="INVALID", receiver=CLIENT).reply_error(str(exc), ErrorCode.VALIDATION_ERROR))
         return _plain(await self._answered(wire, within))
 

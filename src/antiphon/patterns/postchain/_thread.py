@@ -140,6 +140,8 @@ class ThreadActor(Actor):
         gates.end(thread_id)
         self._terminated.set()
         await self._mark(context, "terminated")
+        if self._idle.is_set():  # another process had it, and is gone: what it left open is ended
+            await context.kernel.recovery.thread(thread_id)
         await self._idle.wait()
         gates.forget(thread_id)
         return None
@@ -164,6 +166,7 @@ class ThreadActor(Actor):
     async def run(self, notice: RunThread, context: Context) -> None:
         """Go through the phases, unless the thread is terminated meanwhile."""
         self._idle.clear()
+        self._workshop.at_work.add(_thread(context))
         work = asyncio.create_task(self._work(context))
         over = asyncio.create_task(self._terminated.wait())
         try:
@@ -172,6 +175,7 @@ class ThreadActor(Actor):
             over.cancel()
             work.cancel()
             await asyncio.wait((work, over))
+            self._workshop.at_work.discard(_thread(context))
             self._idle.set()
         if not work.cancelled() and (error := work.exception()) is not None and not self._terminated.is_set():
             raise error

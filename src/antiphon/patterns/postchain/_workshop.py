@@ -54,6 +54,8 @@ class Workshop:
         self.config = config
         self.gates = Gates(self._look)
         self.events = ChainEvents()
+        self.at_work: set[str] = set()
+        """The threads that run here."""
         self._given_model = model
         self._tools = {tool.name: tool for tool in map(_as_tool, tools)}
         self._configs: dict[Phase, AgentConfig] = {}

@@ -1,0 +1,295 @@
+"""What the commands that run threads share: which model and ledger they use, how a thread is shown live, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
+
+import typer
+
+from antiphon.cli._ledger import VARIABLE, complaints, ledger_in_use, with_ledger
+from antiphon.cli._output import deliver
+from antiphon.cli._rows import print_json
+from antiphon.cli._screen import fail, note, open_console, styled
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from antiphon.ledger import Ledger
+    from antiphon.patterns.postchain import ChainEvent, ChainResult, PostChain
+
+__all__ = [
+    "DEFAULT",
+    "ConfigOption",
+    "ModelOption",
+    "QuietOption",
+    "Seen",
+    "Show",
+    "as_json",
+    "chosen_model",
+    "moved",
+    "opened",
+    "said_at_end",
+    "show_result",
+    "watched",
+]
+
+DEFAULT = "sqlite:///antiphon.db"
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted, as shells have it."""
+
+ModelOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="scripted, local, or PROVIDER:MODEL; the best that needs no key, if not given."
+    ),
+]
+ConfigOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="How the phases are set up, in TOML.")
+]
+QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer, and nothing else.")]
+
+
+@dataclass
+class Seen:
+    """What a command has seen of a thread: enough to say at the end what it took."""
+
+    thread_id: str = ""
+    was_interrupted: bool = False
+    began: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    seconds: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: str = "0"
+    models: tuple[str, ...] = ()
+
+
+def chosen_model(name: str | None) -> str | None:
+    """Return the model to use: as said, as configured, else the local one where it is installed, else the scripted one."""
+    from antiphon.agents._config import read_config  # noqa: PLC0415 (only where threads are run)
+    from antiphon.agents.models import MissingExtraError, WeightsError, model  # noqa: PLC0415
+
+    if name or os.environ.get("ANTIPHON_MODEL") or read_config().model:
+        return name
+    try:
+        model("local")
+    except (MissingExtraError, WeightsError):
+        note("no model is chosen and none is installed: a script speaks in its place. --model names one.")
+        return "scripted"
+    return "local"
+
+
+def opened(
+    ledger: str | None,
+    work: Callable[[PostChain], Awaitable[Any]],
+    *,
+    model: str | None = None,
+    config: Path | None = None,
+    create: bool = False,
+) -> Any:
+    """Open a chain on a ledger, do something with it, and close both. What goes wrong is said in one line."""
+    try:
+        from antiphon.patterns.postchain import PostChain  # noqa: PLC0415 (only where threads are run)
+    except ModuleNotFoundError as exc:
+        fail(f'{exc}; pip install "antiphon[agents]"', code=2)
+
+    async def within(found: Ledger) -> Any:
+        async with PostChain(found, model=model, config=config, recover=False, listen=True) as chain:
+            return await work(chain)
+
+    with complaints():
+        return with_ledger(ledger or ledger_in_use() or DEFAULT, within, create=create)
+
+
+# ------------------------------------------------------------ while it runs
+
+
+async def watched(chain: PostChain, thread_id: str, begin: Callable[[], Awaitable[Any]], *, is_shown: bool) -> Seen:
+    """Have a thread begin or go on, show what happens, and return when it has ended; Ctrl-C pauses it."""
+    from antiphon.errors import RefusedError  # noqa: PLC0415
+
+    seen = Seen(thread_id)
+    show = Show() if is_shown else None
+    with _interruptible() as interrupted:
+        async with aclosing(cast("AsyncGenerator[ChainEvent, None]", chain.events(thread_id))) as events:
+            following = asyncio.ensure_future(_follow(events, show))
+            await asyncio.sleep(0)  # so that it listens before anything happens
+            await begin()
+            stopping = asyncio.ensure_future(interrupted.wait())
+            await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if interrupted.is_set():
+                seen.was_interrupted = True
+                try:
+                    await chain.pause(thread_id)
+                except RefusedError:
+                    seen.was_interrupted = False  # it has ended in the meantime
+            for task in (following, stopping):
+                task.cancel()
+            await asyncio.gather(following, stopping, return_exceptions=True)
+    seen.seconds = asyncio.get_running_loop().time() - seen.began
+    summary = await chain.ledger.thread(thread_id)
+    if summary is not None:
+        seen.input_tokens, seen.output_tokens, seen.cost = summary.input_tokens, summary.output_tokens, str(summary.cost)
+    outputs = (await chain.life(thread_id)).outputs or {}
+    seen.models = tuple(dict.fromkeys(each["model"] for each in outputs.values() if each.get("model")))
+    return seen
+
+
+async def _follow(events: AsyncGenerator[ChainEvent, None], show: Show | None) -> None:
+    async for event in events:
+        if show is not None:
+            show.take(event)
+
+
+@contextmanager
+def _interruptible() -> Generator[asyncio.Event]:
+    """Have Ctrl-C set an event, once; the second time it interrupts as ever."""
+    event, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def interrupt() -> None:
+        event.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    except (NotImplementedError, RuntimeError, ValueError):  # not on this system, or not in this thread
+        yield event
+        return
+    try:
+        yield event
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+class Show:
+    """Shows a thread on stderr, as it goes on: so what is piped is the answer alone."""
+
+    def __init__(self) -> None:
+        self._console = open_console(stderr=True)
+        self._is_in_line = False
+
+    def take(self, event: ChainEvent) -> None:
+        """Show one more thing."""
+        match event.kind:
+            case "phase_began":
+                self._line(f"● {event.phase}", "bold cyan")
+            case "text":
+                self._console.print(styled(event.text, "dim"), end="", soft_wrap=True)
+                self._is_in_line = True
+            case "tool_called":
+                arguments = ", ".join(f"{name}={value!r}" for name, value in event.data.items())
+                self._line(f"  → {event.text}({arguments})", "yellow")
+            case "tool_returned":
+                self._line(f"  ← {event.text}: {_short(event.data.get('result'))}", "yellow")
+            case "phase_ended":
+                self._ended(event)
+            case _:
+                pass
+
+    def _ended(self, event: ChainEvent) -> None:
+        output: dict[str, Any] = event.data["output"]
+        cited = output.get("citations") or ()
+        found = f", {len(cited)} sources" if event.phase == "experience" else ""
+        self._line(f"  ✓ {event.data['processing_time']:.1f} s{found}", "green")
+
+    def _line(self, text: str, style: str) -> None:
+        if self._is_in_line:
+            self._console.print()
+            self._is_in_line = False
+        self._console.print(styled(text, style), soft_wrap=True)
+
+
+def _short(value: Any, most: int = 100) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+# ------------------------------------------------------------ at the end
+
+
+def show_result(result: ChainResult, seen: Seen, ledger: str | None, *, for_programs: bool, is_quiet: bool) -> None:
+    """Print what came of a thread, and what to try next; exit 1 if it failed, 130 if it was interrupted."""
+    if for_programs:
+        print_json(as_json(result, seen))
+    elif result.response is not None and not seen.was_interrupted:
+        if not is_quiet:
+            note("")
+        deliver(f"{result.response}\n".encode(), None)
+    if not for_programs and not is_quiet:
+        said_at_end(result, seen, ledger)
+    if seen.was_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if result.status == "failed":
+        fail(f"the thread has failed: {result.error_message}")
+
+
+def as_json(result: ChainResult, seen: Seen) -> dict[str, Any]:
+    """Return what came of a thread, for programs."""
+    return {
+        "thread_id": result.thread_id,
+        "status": result.status,
+        "response": result.response,
+        "citations": [dict(each) for each in result.citations],
+        "models": list(seen.models),
+        "seconds": round(seen.seconds, 3),
+        "input_tokens": seen.input_tokens,
+        "output_tokens": seen.output_tokens,
+        "cost": seen.cost,
+        "error_message": result.error_message,
+        "error_code": result.error_code,
+    }
+
+
+def said_at_end(result: ChainResult, seen: Seen, ledger: str | None) -> None:
+    """Say which thread it was, what it took, what to think of it, and what can be done with it."""
+    place = "" if ledger is None and ledger_in_use() else f" --ledger {ledger or DEFAULT}"
+    used = f"{seen.input_tokens + seen.output_tokens} tokens, {seen.cost} US dollars"
+    note("")
+    note(f"thread {result.thread_id}: {result.status}; {seen.seconds:.1f} s, {used}")
+    if label := _label(seen.models):
+        note(label)
+    if seen.was_interrupted:
+        note(f"paused; go on with: antiphon resume {result.thread_id}{place}")
+        return
+    note("try next:")
+    for command in ("show", "replay", "fork"):
+        note(f"  antiphon {command} {result.thread_id}{place}")
+    note(f"  antiphon threads{place}")
+    if place:
+        note(f"with {VARIABLE}={ledger or DEFAULT} set, --ledger is not needed")
+
+
+def _label(models: tuple[str, ...]) -> str | None:
+    """Return what must be known about who wrote the prose."""
+    better = "for better prose: --model PROVIDER:MODEL, such as openai:gpt-4o, with its key in the environment"
+    if any(model.startswith("scripted") for model in models):
+        return f"sources and tool results are exact; the words are a script's, no language model was asked; {better}"
+    if any("smollm" in model.casefold() or model == "local" for model in models):
+        small = "the prose is by a model with 135 million parameters, and often wrong"
+        return f"sources and tool results are exact; {small}; {better}"
+    return None
+
+
+# ------------------------------------------------------------ moves from outside
+
+
+def moved(ledger: str | None, message: dict[str, Any], *, for_programs: bool) -> None:
+    """Have a thread make a move, by the process that runs it, or here if there is none; print the answer."""
+    from antiphon.patterns.postchain import ask_owner  # noqa: PLC0415 (only where threads are run)
+
+    async def work(found: Ledger) -> dict[str, Any]:
+        return await ask_owner(found, message)
+
+    response = with_ledger(ledger or ledger_in_use() or DEFAULT, work)
+    if for_programs:
+        print_json(response)
+    if response["type"] == "ERROR":
+        fail(str(response["data"]["error_message"]))
+    if not for_programs:
+        note(f"thread {response['data']['thread_id']} is {response['data']['status']}")

@@ -1,0 +1,67 @@
+"""`antiphon chat`: a thread with a turn for each line that is typed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, chosen_model, opened, said_at_end, watched
+from antiphon.cli._ledger import LedgerOption
+from antiphon.cli._output import deliver
+from antiphon.cli._screen import note
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain import PostChain
+
+__all__ = ["chat"]
+
+
+def chat(
+    *,
+    model: ModelOption = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", metavar="THREAD", help="Go on with this thread; a new one, if not given.")
+    ] = None,
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose thread it is.")] = "user",
+    config: ConfigOption = None,
+    is_quiet: QuietOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Talk: each line is a turn of one thread, until the end of the input. Ctrl-C pauses a turn, and ends the talk."""
+
+    async def work(chain: PostChain) -> Any:
+        thread_id, last = thread, None
+        while (line := await _line()) is not None:
+            last = await _turn(chain, thread_id, line)
+            thread_id = last[0].thread_id
+            if last[1].was_interrupted:
+                break
+        return last
+
+    async def _turn(chain: PostChain, thread_id: str | None, line: str) -> Any:
+        own = thread_id or await chain.create(line, user_id=user)
+
+        async def begin() -> None:
+            await chain.start(own, line if thread_id else None)
+
+        seen = await watched(chain, own, begin, is_shown=not is_quiet)
+        result = await chain.result(own)
+        deliver(f"{result.response or result.error_message or result.status}\n".encode(), None)
+        return result, seen
+
+    last = opened(ledger, work, model=chosen_model(model), config=config, create=True)
+    if last is not None and not is_quiet:
+        said_at_end(*last, ledger)
+
+
+async def _line() -> str | None:
+    """Return the next line that is not empty; None at the end."""
+    if sys.stdin.isatty():
+        note("> ")
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        if line.strip():
+            return line.strip()
+    return None

@@ -1,0 +1,40 @@
+"""`antiphon resume`: a thread that was paused, or whose process is gone, goes on where it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, opened, show_result, watched
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument
+from antiphon.cli._screen import note
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain import PostChain
+
+__all__ = ["resume"]
+
+
+def resume(
+    thread: ThreadArgument,
+    *,
+    model: ModelOption = None,
+    config: ConfigOption = None,
+    is_quiet: QuietOption = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Go on with a thread where it was: what it has done is not done again. Its phases keep the model they have begun with."""
+
+    async def work(chain: PostChain) -> Any:
+        life = await chain.life(thread)
+        if life.status in ("completed", "failed", "terminated"):
+            note(f"thread {thread} is {life.status}; `antiphon run --thread {thread}` asks something more")
+
+        async def begin() -> None:
+            await (chain.start(thread) if life.status == "created" else chain.resume(thread))
+
+        seen = await watched(chain, thread, begin, is_shown=not (is_quiet or for_programs))
+        return await chain.result(thread), seen
+
+    result, seen = opened(ledger, work, model=model, config=config)
+    show_result(result, seen, ledger, for_programs=for_programs, is_quiet=is_quiet)

@@ -1,0 +1,66 @@
+"""`antiphon run`: a question, taken through the six phases of a thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, chosen_model, opened, show_result, watched
+from antiphon.cli._ledger import JsonOption, LedgerOption
+from antiphon.cli._screen import fail
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain import PostChain
+
+__all__ = ["run"]
+
+
+def run(
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")],
+    *,
+    model: ModelOption = None,
+    documents: Annotated[
+        list[Path] | None, typer.Option("--add", metavar="FILE", help="A document to look things up in; may be given often.")
+    ] = None,
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", metavar="THREAD", help="Ask in this thread, as its next turn; a new one, if not given."),
+    ] = None,
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose thread it is.")] = "user",
+    config: ConfigOption = None,
+    is_quiet: QuietOption = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Answer a question: a thread goes through six phases, live on stderr, and its answer is printed. Ctrl-C pauses it."""
+    texts = {str(path): _document(path) for path in documents or ()}
+    is_shown = not (is_quiet or for_programs)
+
+    async def work(chain: PostChain) -> Any:
+        await _add(chain, texts)
+        thread_id = thread or await chain.create(question, user_id=user)
+
+        async def begin() -> None:
+            await chain.start(thread_id, question if thread else None)
+
+        seen = await watched(chain, thread_id, begin, is_shown=is_shown)
+        return await chain.result(thread_id), seen
+
+    result, seen = opened(ledger, work, model=chosen_model(model), config=config, create=True)
+    show_result(result, seen, ledger, for_programs=for_programs, is_quiet=is_quiet)
+
+
+async def _add(chain: PostChain, texts: dict[str, str]) -> None:
+    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (only where it is used)
+
+    for source, text in texts.items():
+        await KnowledgeBase(chain.ledger).add(source, text)
+
+
+def _document(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        fail(f"{path}: {exc.strerror if isinstance(exc, OSError) else 'not text in UTF-8'}", code=2)

@@ -1,0 +1,26 @@
+"""`antiphon terminate`: a thread ends for good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from antiphon.cli._chains import moved
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument
+
+__all__ = ["terminate"]
+
+
+def terminate(
+    thread: ThreadArgument,
+    *,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads the thread.")
+    ] = "user_request",
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """End a thread for good, also one that another process runs: what is under way is cancelled, nothing begins any more."""
+    message = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread, "reason": reason}}
+    moved(ledger, message, for_programs=for_programs)
