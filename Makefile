@@ -17,7 +17,8 @@ help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 run: .venv/.ready ## set up and do the main job, offline
-	@$(BIN)/python examples/first_conversation.py
+	@mkdir -p .cache
+	@$(BIN)/antiphon run "When is an effect parked for a person?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
 
 test: .venv/.ready ## set up and run every test; make test ARGS="-k window"
 	@$(BIN)/python -m pytest -n auto --dist worksteal --inline-snapshot=disable --cov --cov-report=term $(ARGS)

@@ -132,11 +132,11 @@ async def said_in(ledger: Ledger, thread_id: str) -> list[Message]:
 
 def types_of(messages: Iterable[Message]) -> list[str]:
     """Return what is said between actors, as the seed writes it: `sender -> receiver: TYPE`."""
-    found: list[str] = []
-    for message in messages:
-        if message.lane == "control" and message.to and (kind := _type(message)):
-            found.append(f"{_kind(message.policy)} -> {_kind(message.to[0])}: {kind}")
-    return found
+    return [
+        f"{_kind(message.policy)} -> {_kind(message.to[0])}: {kind}"
+        for message in messages
+        if message.lane == "control" and message.to and (kind := _type(message))
+    ]
 
 
 def _kind(address: str) -> str:

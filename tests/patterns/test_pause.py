@@ -1,4 +1,4 @@
-"""Pause, resume and terminate, with a kill between any two rows: nothing begins, nothing is lost, nothing is done again (F32)."""
+"""Pause, resume and terminate, with a kill between any two rows: nothing begins, is lost, or is done again (F32)."""
 
 import asyncio
 import os
@@ -54,14 +54,14 @@ def check_nothing_begins_while_it_rests(rows: Sequence[Message]) -> None:
 async def _settled(chain: PostChain, thread_id: str) -> None:
     """Wait until what was asked of the thread itself is answered."""
     moves = {"CREATE_THREAD", "START_THREAD", "PAUSE_THREAD", "RESUME_THREAD", "TERMINATE_THREAD"}
-    while any(_name(row.message) in moves for row in await chain.ledger.open_calls(thread_id)):
+    while any(_name(row.message) in moves for row in await chain.ledger.open_calls(thread_id)):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 async def _finished(chain: PostChain, thread_id: str) -> None:
     """Wait until nothing is open, which must come to be by itself; but a tool that a model wanted may never have begun."""
     async with asyncio.timeout(10):
-        while any(row.message.lane != "talk" for row in await chain.ledger.open_calls(thread_id)):
+        while any(row.message.lane != "talk" for row in await chain.ledger.open_calls(thread_id)):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
@@ -115,7 +115,7 @@ async def _recorded(phase: str, *moves: str) -> tuple[NotingLedger, str, ChainRe
 
 
 def _places(ledger: NotingLedger, thread_id: str) -> list[int]:
-    """Return after how many rows a process can die, from when the thread is started; the last one, and a share of the others."""
+    """Return after how many rows a process can die, from when the thread is started: the last one, and a share of them."""
     ends = [end for end in ledger.ends[thread_id] if end >= 4]
     return [*ends[::EVERY], ends[-1]]
 

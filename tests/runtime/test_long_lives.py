@@ -149,19 +149,20 @@ class Slow(MemoryLedger):
         return records
 
 
-def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody() -> None:
+@pytest.mark.parametrize(("what", "row"), [("nothing", "=TEST_DO"), ("refuse", "!NOT_TODAY")])
+def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody(what: str, row: str) -> None:
     """The answer is there, and whoever waits in the mailbox is handled."""
 
     async def main() -> None:
         ledger = Slow()
         async with System(ledger) as system:
             system.spawn("probe/1", Probe)
-            late = asyncio.create_task(system.ask("probe/1", Ping(text="late"), thread_id="t", within=1.5))
+            late = asyncio.create_task(system.ask("probe/1", Do(what=what), thread_id="t", within=1.5))  # type: ignore[arg-type]
             after = asyncio.create_task(system.ask("probe/1", Ping(text="after"), thread_id="u", within=10))
             with pytest.raises(ReplyTimeoutError):
                 await late
             assert await after == Pong(text="after!")
-            assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
+            assert await rows(ledger, "t") == ["TEST_DO", row]
 
     virtually(main())
 
@@ -205,16 +206,30 @@ def test_what_waits_behind_a_message_of_the_actor_before_is_handled_when_that_is
 
 
 def test_an_actor_without_grace_leaves_what_it_did_to_the_next() -> None:
+    """In real time, in which it takes a moment to clean up. It has no grace to go on, and yet a moment to notice."""
+
+    class Waiting(Actor):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            if context.attempt == 1:
+                begun_to_wait.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await asyncio.sleep(0.01)  # it cleans up
+            return Pong(text=f"attempt {context.attempt}")
+
     async def main() -> None:
         async with System() as system:
-            system.spawn("probe/1", Probe, grace=0.0)
-            asking = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5), thread_id="t"))
-            await asyncio.sleep(1)
-            await system.ask("probe/1", Restart(reason="at once"))
-            assert await asking == Done()
-            assert await rows(system.ledger, "t") == ["TEST_DO", "AGAIN", "=TEST_DO", "=AGAIN"]
+            system.spawn("waiting/1", Waiting, grace=0.0)
+            asking = asyncio.create_task(system.ask("waiting/1", Ping(text=""), thread_id="t"))
+            await begun_to_wait.wait()
+            await system.ask("waiting/1", Restart(reason="at once"))
+            assert await asking == Pong(text="attempt 2")
+            assert await rows(system.ledger, "t") == ["TEST_PING", "AGAIN", "=TEST_PING", "=AGAIN"]
 
-    virtually(main())
+    begun_to_wait = asyncio.Event()
+    asyncio.run(main())
 
 
 class Linked(Probe):

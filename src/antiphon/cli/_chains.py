@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +43,8 @@ __all__ = [
 ]
 
 DEFAULT = "sqlite:///antiphon.db"
+_FEW_TOKENS = 32
+"""Of an answer of the local model: more of it takes long, and says no more."""
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 
@@ -95,12 +99,17 @@ def opened(
 ) -> Any:
     """Open a chain on a ledger, do something with it, and close both. What goes wrong is said in one line."""
     try:
-        from antiphon.patterns.postchain import PostChain  # noqa: PLC0415 (only where threads are run)
+        from antiphon.patterns.postchain import ChainConfig, PostChain  # noqa: PLC0415 (only where threads are run)
+        from antiphon.protocol import AgentConfig  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         fail(f'{exc}; pip install "antiphon[agents]"', code=2)
 
+    chosen: ChainConfig | Path | None = config
+    if model == "local" and config is None:  # many tools confuse it
+        chosen = ChainConfig(max_tokens=_FEW_TOKENS, found=3, phases={"action": AgentConfig(tools=("knowledge_base",))})
+
     async def within(found: Ledger) -> Any:
-        async with PostChain(found, model=model, config=config, recover=False, listen=True) as chain:
+        async with PostChain(found, model=model, config=chosen, recover=False, listen=True) as chain:
             return await work(chain)
 
     with complaints():
@@ -255,14 +264,22 @@ def said_at_end(result: ChainResult, seen: Seen, ledger: str | None) -> None:
     if label := _label(seen.models):
         note(label)
     if seen.was_interrupted:
-        note(f"paused; go on with: antiphon resume {result.thread_id}{place}")
+        note(f"paused; go on with: {_program()} resume {result.thread_id}{place}")
         return
     note("try next:")
     for command in ("show", "replay", "fork"):
-        note(f"  antiphon {command} {result.thread_id}{place}")
-    note(f"  antiphon threads{place}")
+        note(f"  {_program()} {command} {result.thread_id}{place}")
+    note(f"  {_program()} threads{place}")
     if place:
         note(f"with {VARIABLE}={ledger or DEFAULT} set, --ledger is not needed")
+
+
+def _program() -> str:
+    """Return how this program is called from here."""
+    if shutil.which("antiphon"):
+        return "antiphon"
+    own = Path(sys.argv[0])
+    return os.path.relpath(own) if own.name == "antiphon" else "python -m antiphon"
 
 
 def _label(models: tuple[str, ...]) -> str | None:

@@ -54,7 +54,8 @@ def chat(
 
     last = opened(ledger, work, model=chosen_model(model), config=config, create=True)
     if last is not None and not is_quiet:
-        said_at_end(*last, ledger)
+        result, seen = last
+        said_at_end(result, seen, ledger)
 
 
 async def _line() -> str | None:
@@ -63,5 +64,5 @@ async def _line() -> str | None:
         note("> ")
     while line := await asyncio.to_thread(sys.stdin.readline):
         if line.strip():
-            return line.strip()
+            return str(line).strip()
     return None

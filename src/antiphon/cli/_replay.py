@@ -77,6 +77,6 @@ def _put(event: ChainEvent, at: datetime, show: Show, *, for_programs: bool) -> 
         return
     show.take(event)
     if event.kind == "phase_ended":
-        note(f"  {event.text}", style="dim")
+        note(f"  {event.text.partition(chr(10))[0]}", style="dim")
     elif event.kind == "ended":
         deliver(f"{event.data.get('response') or event.data.get('error_message') or event.text}\n".encode(), None)

@@ -26,7 +26,7 @@ def run(
     ] = None,
     thread: Annotated[
         str | None,
-        typer.Option("--thread", metavar="THREAD", help="Ask in this thread, as its next turn; a new one, if not given."),
+        typer.Option("--thread", metavar="THREAD", help="Ask in this thread, as its next turn."),
     ] = None,
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose thread it is.")] = "user",
     config: ConfigOption = None,

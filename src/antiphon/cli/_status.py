@@ -22,8 +22,12 @@ def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: 
     if for_programs:
         print_json(found)
         return
-    shown = {name: ", ".join(value) if isinstance(value, list) else str(value or "") for name, value in found.items()}
-    print_table(open_console(), ("", ""), [(name.replace("_", " "), text) for name, text in shown.items()])
+    rows = [(name.replace("_", " "), _text(value)) for name, value in found.items()]
+    print_table(open_console(), ("", ""), rows)
+
+
+def _text(value: str | int | tuple[str, ...] | None) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value or "")
 
 
 async def _status(ledger: Ledger, *, thread: str) -> dict[str, Any]:
@@ -38,6 +42,6 @@ async def _status(ledger: Ledger, *, thread: str) -> dict[str, Any]:
         "turn": life.turn,
         "created_at": life.created_at,
         "updated_at": life.updated_at,
-        "phases_completed": list(life.completed),
-        "phases_remaining": list(life.remaining),
+        "phases_completed": life.completed,
+        "phases_remaining": life.remaining,
     }

@@ -63,7 +63,7 @@ def script(desk: Desk, *turns: Turn | Exception, name: str = "script") -> Functi
     return FunctionModel(answer, stream_function=stream, model_name=name)
 
 
-def clerk(ledger: Ledger, desk: Desk, model: FunctionModel, **more: Any) -> Agent[None, Any]:
+def clerk(ledger: Ledger | str, desk: Desk, model: FunctionModel, **more: Any) -> Agent[None, Any]:
     """Return an agent with a tool of each kind."""
     durability = {name: more.pop(name) for name in ("effects", "reconcile", "event_stream_handler") if name in more}
     agent: Agent[None, Any] = Agent(

@@ -117,7 +117,7 @@ def test_the_time_of_a_run_goes_on_while_no_process_works_on_it() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_one_run", [True, False])
 def test_the_last_turn_of_a_conversation_takes_as_many_bytes_as_the_10th(is_one_run: bool) -> None:
-    """Nothing stores a prompt again: 200 turns in one run, or a run for each of 40 and the history from the store."""
+    """Nothing stores a prompt again: 200 turns in one run, or a run for each of 25 and the history from the store."""
 
     async def main() -> None:
         desk = Desk()
@@ -142,7 +142,7 @@ def test_the_last_turn_of_a_conversation_takes_as_many_bytes_as_the_10th(is_one_
                     history = result.all_messages()
                     await measure()
         else:
-            for number in range(40):
+            for number in range(25):
                 conversation = await store.load("t")
                 async with ledger_run("t", id=f"turn-{number:03}"):
                     result = await agent.run(

@@ -9,16 +9,17 @@ import pytest
 from fastmcp.client.transports import StdioTransport
 from inline_snapshot import snapshot
 from pydantic import BaseModel
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, DeferredToolResults
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, DeferredToolResults, ModelRetry, Tool
 from pydantic_ai.capabilities import ModelFallback
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent
+from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 from tests.agents.durability.agents import Desk, call, clerk, script
 
 from antiphon.agents import LedgerDurability, ledger_run, listen
 from antiphon.errors import EffectFailedError, HistoryMismatchError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 
@@ -358,5 +359,81 @@ def test_the_tools_of_an_mcp_server_are_durable_and_looked_up_once(tmp_path: Pat
         }
         found = [row for row in await rows(ledger) if row.policy == "clerk__mcp_server__books.get_tools"]
         assert [set(row.payload.result) for row in found] == [{"found"}, {"same_as"}]
+
+    asyncio.run(main())
+
+
+def test_agents_may_name_their_ledger_and_share_it(tmp_path: Path) -> None:
+    """For agents that are made where nothing can be awaited: the file is open while any run needs it."""
+
+    async def main() -> None:
+        desk, url = Desk(), f"sqlite:///{tmp_path}/ledger.db"
+        helper = clerk(url, desk, script(desk, [call("refund", "c1", amount=1)], ["refunded"]))
+        boss: Agent[None, str] = Agent(
+            script(desk, [call("delegate", "b1")], ["well done"]), name="boss", capabilities=[LedgerDurability(url)]
+        )
+
+        @boss.tool_plain
+        async def delegate() -> str:
+            return str((await helper.run("refund")).output)
+
+        async def work(id: str) -> str:
+            async with ledger_run("t", id=id):
+                return (await boss.run("go")).output
+
+        for refunds in (3, 0):
+            assert await asyncio.gather(*(work(f"r{number}") for number in range(3))) == ["well done"] * 3
+            assert desk.taken().count("refund 1") == refunds
+        with pytest.raises(RuntimeError, match="is written to another ledger"):
+            async with ledger_run("t", id="other", ledger=MemoryLedger()):
+                await boss.run("go")
+        async with open_ledger(url) as ledger:
+            assert (await ledger.verify()).is_whole
+            assert not await ledger.open_calls("t")
+
+    asyncio.run(main())
+
+
+def test_tools_that_a_factory_makes_and_checks_of_arguments_are_durable() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+
+        def check(ctx: Any, amount: int) -> None:
+            desk.note(f"check {amount}")
+            if amount > 10:
+                raise ModelRetry("at most 10")
+
+        async def pay(amount: int) -> str:
+            desk.note(f"pay {amount}")
+            return "paid"
+
+        tools: FunctionToolset[None] = FunctionToolset([Tool(pay, args_validator=check)], id="bank")
+        turns = ([call("pay", "p1", amount=50)], [call("pay", "p2", amount=5)], ["done"])
+        for toolset in (DynamicToolset(lambda ctx: tools, id="dynamic"), tools):
+            thread = toolset.id or ""
+            agent: Agent[None, str] = Agent(script(desk, *turns), toolsets=[toolset], capabilities=[LedgerDurability(ledger)])
+            for seen in (["model 0", "check 50", "model 1", "check 5", "pay 5", "model 2"], []):
+                async with ledger_run(thread):
+                    assert (await agent.run("pay", timeout=60)).output == "done"
+                assert desk.taken() == seen
+            begun = [row.id for row in await rows(ledger, thread) if row.kind == "option_call" and row.lane == "effect"]
+            assert f"{thread}/run/agent/start@begun" in begun  # an agent without a name is `agent`; its time began once
+            assert f"{thread}/run/agent/pay:p2:check@begun" in begun
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_the_dialect_cannot_say_is_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the words in the thread are, the run gets back what the model said."""
+    monkeypatch.setattr("antiphon.agents.durability._asked.as_unit", lambda *_, **__: {})
+
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        for seen in (["model 0"], []):
+            async with ledger_run("t"):
+                assert (await clerk(ledger, desk, script(desk, ["hello"])).run("hi")).output == "hello"
+            assert desk.taken() == seen
+        (kept,) = [row for row in await rows(ledger) if row.id == "t/run/clerk/model@ended"]
+        assert kept.payload.result["response"]["parts"][0]["content"] == "hello"
 
     asyncio.run(main())

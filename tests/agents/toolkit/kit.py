@@ -86,10 +86,10 @@ async def rows(ledger: Ledger, thread: str = "t") -> list[Message]:
     return [record.message async for record in ledger.read(thread)]
 
 
-async def noted(ledger: Ledger, type: str, thread: str = "t") -> list[dict[str, Any]]:
-    """Return what the toolkit has written down in a thread, of one type."""
+async def noted(ledger: Ledger, type: str, thread: str = "t", tool: str | None = None) -> list[dict[str, Any]]:
+    """Return what the toolkit has written down in a thread, of one type, perhaps about one tool."""
     said = [_data(message) for message in await rows(ledger, thread)]
-    return [each for each in said if each.get("type") == type]
+    return [each for each in said if each.get("type") == type and tool in (None, each.get("tool"))]
 
 
 def _data(message: Message) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from tests.agents.toolkit.kit import NOON, call, run_agent, script
 
 import antiphon.agents.toolkit as module
 from antiphon.agents import ledger_run
-from antiphon.agents.toolkit import Approval, Toolkit, pending_approvals
+from antiphon.agents.toolkit import Approval, Toolkit, answer, pending_approvals
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.messages import MediaPart
+from antiphon.messages import MediaPart, Message, OptionCallPayload
 
 
 def test_the_module_has_the_names_that_it_says() -> None:
@@ -47,6 +47,30 @@ def test_questions_of_many_threads_are_found() -> None:
 async def pay_in(toolkit: Toolkit, ledger: Ledger, thread: str) -> None:
     async with ledger_run(thread, ledger=ledger):
         await toolkit.call("clerk", "pay", {})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"agent": "clerk", "tool": "pay", "arguments": {}, "digest": "d", "reason": "r", "expires_at": "soon"},
+        {"agent": 1, "tool": "pay", "arguments": {}, "digest": "d", "reason": "r", "expires_at": "2030-01-01T00:00:00Z"},
+        {"agent": "clerk", "tool": "pay", "arguments": [], "digest": "d", "reason": "r", "expires_at": "2030-01-01T00:00:00Z"},
+    ],
+)
+def test_a_row_that_only_looks_like_a_question_is_none(asked: dict[str, Any]) -> None:
+    """S2: a history from elsewhere, taken in as it is; those who look for questions are not stopped by it."""
+    payload = OptionCallPayload(invocation_id="approval-x", option_name="APPROVE", arguments=asked)
+    row = Message(policy="runtime", payload=payload, lane="control")
+
+    async def work() -> None:
+        async with open_ledger("memory:") as ledger:
+            await ledger.append("t", [row], allow_foreign=True)
+            assert await pending_approvals(ledger) == ()
+            with pytest.raises(ValueError, match="nobody asks"):
+                await answer(ledger, "approval-x", principal="ada", approved=True)
+
+    asyncio.run(work())
 
 
 def test_a_question_without_an_answer_says_no_to_nobody() -> None:

@@ -125,6 +125,28 @@ def test_a_finished_call_is_not_made_again_and_its_decision_is_not_made_again() 
     assert witness.done == [("buy", "tea")]
 
 
+def test_what_a_tool_does_in_turn_is_numbered_for_itself() -> None:
+    """G9: when the tool is not run again, what comes after it still finds its own place."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        toolkit = shop(witness)
+        toolkit.grant("clerk")
+
+        async def compare() -> Any:
+            return (await toolkit.call("clerk", "look", {"item": "coffee"})).result
+
+        toolkit.add(compare)
+        for _ in range(2):
+            async with ledger_run("t", ledger=ledger):
+                first = await toolkit.call("clerk", "compare", {})
+                then = await toolkit.call("clerk", "look", {"item": "tea"})
+            assert (first.result, then.result) == ("coffee costs 5", "tea costs 5")
+
+    within(work)
+    assert witness.done == [("look", "coffee"), ("look", "tea")]
+
+
 def test_a_program_that_asks_for_something_else_is_stopped() -> None:
     witness = Witness()
 

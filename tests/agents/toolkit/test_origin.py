@@ -14,10 +14,12 @@ from pydantic_ai.messages import (
     NativeToolReturnPart,
     TextContent,
     TextPart,
+    ToolCallPart,
     ToolReturnPart,
     UploadedFile,
     UserPromptPart,
 )
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import Witness, call, failure, noted, returns, run_agent, script
 
 from antiphon.agents import ledger_run
@@ -139,46 +141,40 @@ def test_the_next_turn_with_the_same_history_has_read_it_too() -> None:
     assert witness.done == []
 
 
-def test_a_tool_that_asks_another_who_has_read_it_has_read_it() -> None:
-    """S4: between agents; also when the outer call is taken from the ledger."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tool_that_asks_another_who_has_read_it_has_read_it(fails: bool) -> None:
+    """S4: between agents, whether the tool fails or not; also when its outcome is taken from the ledger."""
     witness = Witness()
 
     async def work() -> None:
+        toolkit = house(witness)
+
+        async def ask() -> str:
+            inner = Agent(script([call("web")]), toolsets=[toolkit.for_agent("clerk")])
+            said = (await inner.run("read")).output
+            if fails:
+                raise ValueError(f"cannot make sense of {said}")
+            return said
+
+        toolkit.add(ask, to=["clerk"])
         async with open_ledger("memory:") as ledger:
-            toolkit = house(witness)
-
-            async def ask() -> str:
-                inner = Agent(script([call("web")]), toolsets=[toolkit.for_agent("clerk")])
-                return (await inner.run("read")).output
-
-            toolkit.add(ask, to=["clerk"])
-            for _ in range(2):
-                with pytest.raises(ParkedError):
-                    await run_agent(toolkit, script([call("ask", "c1")], [call("pay", "c2")]), ledger=ledger)
+            with pytest.raises(IndexError):  # the program ends here, before anything was decided about paying
+                await run_agent(toolkit, ending([call("ask", "c1")]), ledger=ledger)
+            assert await noted(ledger, "TOOL_PERMISSION", tool="pay") == []
+            with pytest.raises(ParkedError):
+                await run_agent(toolkit, script([call("ask", "c1")], [call("pay", "c2")]), ledger=ledger)
 
     asyncio.run(work())
     assert witness.done == []
 
 
-def test_a_tool_that_fails_after_another_has_read_it_has_read_it() -> None:
-    """S4: also when the failure is taken from the ledger."""
-    witness = Witness()
+def ending(*turns: list[ToolCallPart]) -> FunctionModel:
+    """Return a model that makes these calls, and then fails."""
 
-    async def work() -> None:
-        async with open_ledger("memory:") as ledger:
-            toolkit = house(witness)
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=turns[sum(isinstance(message, ModelResponse) for message in messages)])
 
-            async def ask() -> str:
-                read = await toolkit.call("clerk", "web", {})
-                raise ValueError(f"cannot make sense of {read.result}")
-
-            toolkit.add(ask, to=["clerk"])
-            for _ in range(2):
-                with pytest.raises(ParkedError):
-                    await run_agent(toolkit, script([call("ask", "c1")], [call("pay", "c2")]), ledger=ledger)
-
-    asyncio.run(work())
-    assert witness.done == []
+    return FunctionModel(answer)
 
 
 def test_whoever_works_for_somebody_who_has_read_it_has_read_it() -> None:

@@ -16,7 +16,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+
+from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
 from antiphon.agents.toolkit._errors import APPROVAL_EXPIRED
 from antiphon.agents.toolkit._names import check_agent
@@ -54,6 +56,18 @@ Standing: TypeAlias = Literal["open", "approved", "denied", "expired"]
 def approval_id(digest: str) -> str:
     """Return the id of the question about a call."""
     return f"approval-{digest[:_ID_LENGTH]}"
+
+
+class _Question(BaseModel, strict=True):
+    """The arguments of the row that asks."""
+
+    agent: str
+    tool: str
+    arguments: dict[str, Any]
+    digest: str
+    reason: str
+    expires_at: Annotated[AwareDatetime, Strict(strict=False)]
+    approvers: Annotated[tuple[str, ...], Strict(strict=False)] = ()
 
 
 @dataclass(frozen=True)
@@ -110,11 +124,12 @@ class Approval:
         asked = next((row.message for row in rows if _is_question(row.message)), None)
         if asked is None or not isinstance(asked.payload, OptionCallPayload):
             return None
-        said = thaw(asked.payload.arguments)
-        said["expires_at"] = datetime.fromisoformat(said["expires_at"])
-        said["approvers"] = tuple(said["approvers"])
         given = next((row.message for row in rows if row.message.kind == "option_result"), None)
-        return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, answer=given, **said)
+        try:
+            said = _Question.model_validate(thaw(asked.payload.arguments))
+        except ValidationError:
+            return None  # somebody has put it there
+        return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, answer=given, **said.model_dump())
 
     # ------------------------------------------------------------ what it amounts to
 

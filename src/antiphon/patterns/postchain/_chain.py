@@ -110,7 +110,8 @@ class PostChain:
 
         Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file; `model` counts before
         what it says. `tools` are functions that agents may be given by name. With `recover`, threads that another process left
-        open are taken up. With `listen`, what other processes post to threads that run here is answered. At the end, actors have `grace` seconds for what they are doing; the next process goes on with it.
+        open are taken up. With `listen`, what other processes post to threads that run here is answered. At the end, actors
+        have `grace` seconds for what they are doing; the next process goes on with it.
 
         Raises:
             ChainConfigError: the file cannot be read, or is wrong.

@@ -11,7 +11,10 @@ from collections import Counter
 __all__ = ["entities_in", "goals_in", "quote_of", "relevance", "significant"]
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`\"(])|\n\s*\n|\n(?=\s*[-|#*\d])")
+"""Where a sentence ends: not where a line is wrapped."""
+_MARKS = re.compile(r"^[\s#>|*-]+|[\s|]+$")
+"""What Markdown has around a sentence."""
 _NAME = re.compile(r"`([^`\s]{2,60})`|\b([A-Z][\w-]+(?:[ ][A-Z][\w-]+){0,3})\b|\b(\w+_\w+)\b")
 _SHORTEST_STEM = 4
 _SHORTEST_QUOTE = 20
@@ -43,16 +46,17 @@ def relevance(question: str, text: str) -> float:
 
 
 def quote_of(question: str, text: str) -> str:
-    """Return the sentence of a text that says most about a question, word for word, cut where it is long."""
-    sentences = [each.strip() for each in _SENTENCE.split(text)]
-    whole = [each for each in sentences if len(each) >= _SHORTEST_QUOTE] or [text.strip()]
+    """Return the sentence of a text that says most about a question: its words as they are, on one line, cut if long."""
+    sentences = [_MARKS.sub("", " ".join(each.split())) for each in _SENTENCE.split(text)]
+    whole = [each for each in sentences if len(each) >= _SHORTEST_QUOTE] or [" ".join(text.split())]
     best = max(whole, key=lambda each: relevance(question, each))  # of equal ones, the first
     return best if len(best) <= _LONGEST_QUOTE else f"{best[: _LONGEST_QUOTE - 1].rstrip()}…"
 
 
 def goals_in(question: str) -> tuple[str, ...]:
     """Return what somebody wants, a sentence each; the first is the primary one."""
-    return tuple(dict.fromkeys(each.strip() for each in _SENTENCE.split(question) if significant(each))) or (question.strip(),)
+    found = (each.strip() for each in re.split(r"(?<=[.!?])\s+|\n+", question))
+    return tuple(dict.fromkeys(each for each in found if significant(each))) or (question.strip(),)
 
 
 def entities_in(text: str, limit: int) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ from antiphon.protocol import ChatTurn, PhaseOutput, ProcessPhase
 
 __all__ = ["PhaseWork", "items_to"]
 
+_BEHIND = 0.7
+"""From which share of the best one's relevance on a source is cited."""
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
@@ -54,8 +57,9 @@ class PhaseWork:
 
     @property
     def cited(self) -> tuple[Item, ...]:
-        """The sources that are cited: those that nobody found to be beside the point."""
-        return tuple(item for item in self.sources if "low_relevance" not in item.tags)
+        """The sources that are cited: not what was found to be beside the point, nor what is far behind the best one."""
+        sources = [item for item in self.sources if "low_relevance" not in item.tags]
+        return tuple(item for item in sources if item.priority >= sources[0].priority * _BEHIND)
 
     def with_found(self, items: tuple[Item, ...]) -> PhaseWork:
         """Return it with more to go by."""

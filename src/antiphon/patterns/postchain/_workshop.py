@@ -131,6 +131,8 @@ class Workshop:
             settings["temperature"] = config.temperature
         if config.max_tokens is not None:
             settings["max_tokens"] = config.max_tokens
+        if config.model == "local":
+            settings["stop_sequences"] = ["\nQuestion:"]  # a small model goes on with questions of its own
         return Agent(
             model,
             name=phase,

@@ -1,0 +1,175 @@
+"""The commands that run threads: live on stderr, the answer on stdout; interrupted, killed, and told from another process."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.running import run as command
+from tests.cli.running import start
+from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, run, said_in
+from tests.patterns.test_life import Held
+from tests.patterns.test_pause import check_nothing_begins_while_it_rests
+
+from antiphon.cli._chains import watched
+from antiphon.ledger import open_ledger
+from antiphon.patterns.postchain import ask_owner
+from antiphon.protocol import PHASES
+
+pytest.importorskip("apsw")
+
+KILLED = """
+import asyncio, os, signal, sys
+from antiphon.ledger import open_ledger
+from antiphon.patterns.postchain import PostChain
+
+async def main():
+    async with open_ledger(sys.argv[1]) as ledger:
+        async with PostChain(ledger, model="scripted") as chain:
+            def kill(record):
+                if getattr(record.message.payload, "option_name", "") == sys.argv[2]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            chain.system.watch(kill)
+            await chain.run("How hot is green tea steeped?")
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tea.md").write_text(TEA)
+    return tmp_path
+
+
+def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
+    """The six phases live on stderr; stdout is the answer; what is cited is in the ledger under that id, word for word."""
+    done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md")
+
+    assert done.exit_code == 0
+    assert [line.removeprefix("● ") for line in done.stderr.splitlines() if line.startswith("● ")] == list(PHASES)
+    assert "→ knowledge_base(query='How hot is green tea steeped?'" in done.stderr
+    answer, sources = done.stdout.split("\n\nSources:\n")
+    assert "no language model was asked" in answer
+    assert "(kb-" in sources
+    assert "Green tea is steeped at 80 degrees for two minutes." in sources
+    thread_id = done.stderr.split("thread ")[1].split(":")[0]
+    for hint in ("show", "replay", "fork"):
+        assert command(hint, thread_id, "--ledger", "sqlite:///antiphon.db").exit_code == 0
+    assert thread_id in command("threads", "--ledger", "sqlite:///antiphon.db").stdout
+
+
+def test_programs_get_json_and_nothing_else(folder: Path) -> None:
+    done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json")
+    result = json.loads(done.stdout)
+
+    assert (done.stderr, result["status"], result["models"]) == ("", "completed", ["scripted:postchain"])
+    (citation,) = result["citations"]
+    assert citation["quote"] == "Green tea is steeped at 80 degrees for two minutes."
+    again = command("run", "And coffee?", "--thread", result["thread_id"], "--model", "scripted", "--json")
+    assert json.loads(again.stdout)["thread_id"] == result["thread_id"]
+    status = json.loads(command("status", result["thread_id"], "--json").stdout)
+    assert (status["status"], status["turn"], status["phases_remaining"]) == ("completed", 2, [])
+    assert command("run", QUESTION, "--model", "scripted", "--quiet").stderr == ""
+
+
+def test_a_talk_is_one_thread(folder: Path) -> None:
+    done = command("chat", "--model", "scripted", stdin="How hot is green tea?\n\nAnd coffee?\n")
+
+    assert done.exit_code == 0
+    assert done.stdout.count("no language model was asked") == 2
+    (thread,) = json.loads(command("threads", "--json", "--ledger", "sqlite:///antiphon.db").stdout)
+    assert thread["status"] == "completed"
+
+
+def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
+    assert "none.db: there is no such ledger" in command("status", "nobody", "--ledger", "sqlite:///none.db").stderr
+    done = command("run", QUESTION, "--model", "no-such:model")
+    assert done.exit_code == 1
+    assert "no-such:model" in done.stderr
+    assert command("run", QUESTION, "--add", "none.md", "--model", "scripted").exit_code == 2
+    command("run", QUESTION, "--model", "scripted", "--quiet")
+    refused = command("pause", "nobody")
+    assert (refused.exit_code, refused.stderr) == (1, "there is no thread 'nobody': create it first\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["PREPARE_CONTEXT", "retrieve"])
+def test_a_process_that_was_killed_is_gone_on_with(folder: Path, place: str) -> None:
+    """kill -9, then `antiphon resume`: what was done is not done again."""
+    script = folder / "killed.py"
+    script.write_text(KILLED)
+    died = subprocess.run([sys.executable, script, "sqlite:///antiphon.db", place], check=False)
+    assert died.returncode == -signal.SIGKILL
+    (thread,) = [
+        t for t in json.loads(command("threads", "--json", "--ledger", "sqlite:///antiphon.db").stdout) if t["status"]
+    ]
+    assert thread["status"] == "processing"
+
+    done = command("resume", thread["thread_id"], "--model", "scripted", "--json")
+
+    assert json.loads(done.stdout)["status"] == "completed"
+    shown = [json.loads(line) for line in command("replay", thread["thread_id"], "--json").stdout.splitlines()]
+    assert [event["phase"] for event in shown if event["kind"] == "phase_began"] == list(PHASES)
+    assert [event["phase"] for event in shown if event["kind"] == "phase_ended"] == list(PHASES)
+
+
+def test_ctrl_c_pauses_and_resume_goes_on() -> None:
+    async def main() -> None:
+        ledger = await known()
+        witness = Witness(on_request=(held := Held("intention")))
+        async with chain_on(ledger, witness) as chain:
+            thread_id = await chain.create(QUESTION)
+            watching = asyncio.create_task(watched(chain, thread_id, lambda: chain.start(thread_id), is_shown=False))
+            await held.reached.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            seen = await watching
+            assert seen.was_interrupted
+            assert (await chain.status(thread_id)).status == "paused"
+            held.released.set()
+            seen = await watched(chain, thread_id, lambda: chain.resume(thread_id), is_shown=False)
+            assert not seen.was_interrupted
+            assert (await chain.result(thread_id)).status == "completed"
+            check_nothing_begins_while_it_rests(await said_in(ledger, thread_id))
+
+    run(main())
+
+
+def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: Path) -> None:
+    """By the process that runs it, which finds what was posted; and by the one that asks, where there is none."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+
+    async def main() -> None:
+        async with open_ledger(url) as ledger, open_ledger(url) as elsewhere:
+            await known(ledger)
+            witness = Witness(on_request=(held := Held("intention")))
+            async with chain_on(ledger, witness, listen=True) as chain:
+                thread_id = await chain.create(QUESTION)
+                await chain.start(thread_id)
+                await held.reached.wait()
+                move = {"data": {"thread_id": thread_id}}
+                paused = await ask_owner(elsewhere, {"type": "PAUSE_THREAD", **move}, patience=20)
+                assert (paused["type"], paused["data"]["current_phase"]) == ("THREAD_PAUSED", "intention")
+                assert paused["message_id"]
+                assert (await chain.life(thread_id)).status == "paused"
+                held.released.set()
+            end = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread_id, "reason": "enough"}}
+            ended = await ask_owner(elsewhere, end, patience=0.1)
+            assert (ended["type"], ended["data"]["status"]) == ("THREAD_TERMINATED", "terminated")
+            check_nothing_begins_while_it_rests(await said_in(elsewhere, thread_id))
+
+    run(main())
+
+
+@pytest.mark.slow
+def test_what_is_piped_is_the_answer_alone(folder: Path) -> None:
+    done = start("run", QUESTION, "--model", "scripted", "--add", "tea.md")
+
+    assert done.returncode == 0
+    assert done.stdout.decode().startswith("Scripted answer")
+    assert "\x1b" not in done.stdout.decode() + done.stderr.decode()

@@ -1,0 +1,146 @@
+"""Providers that fail: asked again after a while, then another is asked, then the supervisor; in the end the thread fails."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
+from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, run, said_in, types_of
+
+from antiphon.patterns.postchain import ChainConfig
+from antiphon.patterns.postchain import _workshop as workshop
+from antiphon.patterns.postchain._agent import _wait
+from antiphon.protocol import PHASES
+
+BUSY = ModelHTTPError(429, "teller", {"error": "slow down"})
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        BUSY,
+        ModelHTTPError(503, "teller"),
+        ModelAPIError("teller", "connection reset"),
+        UnexpectedModelBehavior("half a JSON object"),
+    ],
+    ids=["429", "503", "connection", "broken output"],
+)
+def test_a_provider_that_fails_for_a_while_is_asked_again(failure: Exception) -> None:
+    """CH-121, CH-122: nobody else hears of it."""
+
+    async def main() -> None:
+        witness = Witness(failures=[failure, failure])
+        async with chain_on(witness=witness, config=ChainConfig(backoff=0)) as chain:
+            result = await chain.run(QUESTION)
+            assert result.status == "completed"
+            assert witness.asked == ["action", "action", "action", *PHASES]
+            assert "ERROR_NOTIFICATION" not in str(types_of(await said_in(chain.ledger, result.thread_id)))
+
+    run(main())
+
+
+def test_the_provider_says_how_long_to_wait() -> None:
+    """Retry-After counts before the own backoff, up to the longest that is borne."""
+    said = ModelHTTPError(429, "teller", headers={"Retry-After": "7"})
+
+    assert said.retry_after == 7
+    assert (_wait(said, 0.5, 30), _wait(said, 0.5, 5), _wait(BUSY, 0.5, 30)) == (7, 5, 0.5)
+
+
+def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Witness()
+    monkeypatch.setattr(workshop, "named_model", lambda name, **more: Teller(other, name="other"))
+
+    async def main() -> None:
+        witness = Witness(failures=[ModelHTTPError(401, "teller", "no such key")] * 6)
+        async with chain_on(witness=witness, config=ChainConfig(fallback="other", backoff=0)) as chain:
+            result = await chain.run(QUESTION)
+            assert result.status == "completed"
+        assert witness.asked == list(PHASES)  # once for each: another try would not help
+        assert other.asked == ["action", *PHASES]
+        assert {output["model"] for output in result.outputs.values()} == {"other"}
+
+    run(main())
+
+
+def test_what_cannot_be_recovered_fails_the_thread_with_the_whole_story() -> None:
+    """CH-091, CH-114, G14: the client is told, the phases that were done are kept, and the thread may be started again."""
+
+    async def main() -> None:
+        witness = Witness()
+        async with chain_on(witness=witness, config=ChainConfig(backoff=0, attempts=2, restarts=1)) as chain:
+
+            async def break_down(phase: str) -> None:
+                if phase == "intention":
+                    raise ModelHTTPError(500, "teller", "on fire")
+
+            witness.on_request = break_down
+            result = await chain.run(QUESTION)
+            assert (result.status, result.error_code) == ("failed", "PHASE_PROCESSING_ERROR")
+            assert "on fire" in str(result.error_message)
+            assert list(result.outputs) == ["action", "experience"]
+            assert witness.asked.count("intention") == 4  # twice, and twice again after the restart
+            said = types_of(await said_in(chain.ledger, result.thread_id))
+            assert said.count("supervisor -> agent: RESTART") == 1
+            assert said[-1] == "thread -> client: THREAD_RESULT"
+            witness.on_request = None
+            await chain.start(result.thread_id)
+            assert (await chain.wait(result.thread_id)).status == "completed"
+
+    run(main())
+
+
+def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
+    """CH-121: a model has a time of its own, whatever the thread has."""
+
+    async def main() -> None:
+        never = asyncio.Event()
+
+        async def wait(phase: str) -> None:
+            await never.wait()
+
+        config = ChainConfig(backoff=0, attempts=1, restarts=0, timeout=0.05)
+        async with chain_on(witness=Witness(on_request=wait), config=config) as chain:
+            result = await chain.run(QUESTION)
+            assert result.status == "failed"
+            assert "no answer within 0.05 seconds" in str(result.error_message)
+
+    run(main())
+
+
+def test_a_thread_whose_agent_fails_does_not_hold_up_another() -> None:
+    """Each thread has managers of its own: when one is begun anew, nobody else is interrupted."""
+
+    async def main() -> None:
+        witness = Witness(failures=[ModelHTTPError(500, "teller")])
+        async with chain_on(witness=witness, config=ChainConfig(backoff=0, attempts=1)) as chain:
+            threads = [await chain.create(f"{QUESTION} {number}") for number in range(5)]
+            await asyncio.gather(*map(chain.start, threads))
+            results = await asyncio.gather(*map(chain.wait, threads))
+            assert {result.status for result in results} == {"completed"}
+            assert len(witness.asked) == 5 * (len(PHASES) + 1) + 1
+
+    run(main())
+
+
+@pytest.mark.slow
+def test_many_threads_at_once_all_end_and_a_model_is_not_overrun() -> None:
+    """Concurrency is limited for each model; threads are served in turn, so none waits for all the others to end."""
+
+    async def main() -> None:
+        witness = Witness()
+        ended: list[Any] = []
+        async with chain_on(witness=witness, config=ChainConfig(concurrency=4, found=0)) as chain:
+            threads = [await chain.create(f"{QUESTION} {number}") for number in range(40)]
+            await asyncio.gather(*map(chain.start, threads))
+
+            async def wait(thread_id: str) -> None:
+                ended.append((await chain.wait(thread_id)).status)
+
+            await asyncio.gather(*map(wait, threads))
+        assert ended == ["completed"] * 40
+        assert witness.most == 4
+        first_yield = witness.asked.index("yield")
+        assert witness.asked[:first_yield].count("action") >= 40  # nobody is at the end before everybody has begun
+
+    run(main())
