@@ -24,6 +24,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from antiphon.ledger import open_ledger
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.protocol import PHASES
+from antiphon.runtime import Settings
 from benchmarks._harness import Table, waited
 
 __all__ = ["tables"]
@@ -31,6 +32,8 @@ __all__ = ["tables"]
 ANTIPHON, LANGGRAPH, BARE = "antiphon PostChain", "LangGraph, AsyncSqliteSaver", "six agents, nothing durable"
 AT_ONCE = (10, 100, 1_000)
 QUESTION = "How hot is green tea steeped?"
+QUIET = Settings(block_limit=None)  # between samples the event loop stands still
+
 ROUNDS = 3
 
 
@@ -82,7 +85,7 @@ class _Chain:
     async def _open(self, url: str) -> PostChain:
         ledger = await self._stack.enter_async_context(open_ledger(url))
         config = ChainConfig(found=0, phases={"action": {"tools": []}})
-        return await self._stack.enter_async_context(PostChain(ledger, model=MODEL, config=config))
+        return await self._stack.enter_async_context(PostChain(ledger, model=MODEL, config=config, settings=QUIET))
 
     def run(self, sample: int) -> None:
         self._runner.run(self._run())

@@ -22,6 +22,7 @@ from antiphon.patterns.postchain._operations import (
     Tag,
     Transform,
 )
+from antiphon.patterns.postchain._rerun import Divergence, rerun
 from antiphon.patterns.postchain._supervisor import SupervisorActor
 from antiphon.patterns.postchain._thread import RunThread, ThreadActor
 from antiphon.patterns.postchain._understanding import UnderstandingPhaseActor
@@ -39,6 +40,7 @@ __all__ = [
     "ChainResult",
     "ClientActor",
     "ContextOperation",
+    "Divergence",
     "ExperiencePhaseActor",
     "IntentionPhaseActor",
     "Item",
@@ -59,4 +61,5 @@ __all__ = [
     "YieldPhaseActor",
     "ask_owner",
     "event_of",
+    "rerun",
 ]

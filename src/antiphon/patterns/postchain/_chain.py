@@ -105,13 +105,15 @@ class PostChain:
         recover: bool = True,
         listen: bool = False,
         grace: float = 1.0,
+        make_model: Callable[[str], Model] | None = None,
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
         Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file; `model` counts before
         what it says. `tools` are functions that agents may be given by name. With `recover`, threads that another process left
         open are taken up. With `listen`, what other processes post to threads that run here is answered. At the end, actors
-        have `grace` seconds for what they are doing; the next process goes on with it.
+        have `grace` seconds for what they are doing; the next process goes on with it. `make_model` makes models of names in
+        another way than `antiphon.agents.models.model`.
 
         Raises:
             ChainConfigError: the file cannot be read, or is wrong.
@@ -121,7 +123,7 @@ class PostChain:
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         given = None if model is None or isinstance(model, str) else model
-        self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools)
+        self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools, make_model=make_model)
         self._settings, self._observer, self._recover, self._grace = settings, observer, recover, grace
         self._listen = listen
         self._stack = AsyncExitStack()

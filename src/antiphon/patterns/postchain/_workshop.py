@@ -49,6 +49,7 @@ class Workshop:
         *,
         model: Model | None = None,
         tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        make_model: Callable[[str], Model] | None = None,
     ) -> None:
         self.ledger = ledger
         self.config = config
@@ -57,6 +58,7 @@ class Workshop:
         self.at_work: set[str] = set()
         """The threads that run here."""
         self._given_model = model
+        self._make_model = make_model
         self._tools = {tool.name: tool for tool in map(_as_tool, tools)}
         self._configs: dict[Phase, AgentConfig] = {}
         self._models: dict[str, HeldModel] = {}
@@ -114,14 +116,18 @@ class Workshop:
         """
         key = name or ""
         if key not in self._models:
-            given = self._given_model
-            is_given = given is not None and name in (None, given.model_id)
-            made = (
-                given if given is not None and is_given else named_model(name, script=_SCRIPT if name == "scripted" else None)
-            )
+            made = self._new_model(name)
             turns = asyncio.Semaphore(self.config.concurrency)
             self._models[key] = HeldModel(made, self.gates, turns, self.config.timeout)
         return self._models[key]
+
+    def _new_model(self, name: str | None) -> Model:
+        given = self._given_model
+        if given is not None and name in (None, given.model_id):
+            return given
+        if self._make_model is not None:
+            return self._make_model(name or "")
+        return named_model(name, script=_SCRIPT if name == "scripted" else None)
 
     def _made(
         self, phase: Phase, config: AgentConfig, model: HeldModel, handler: EventStreamHandler[Listener] | None

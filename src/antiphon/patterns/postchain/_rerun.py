@@ -1,0 +1,178 @@
+"""Running a stored thread again on the code that is installed, to see whether it still does what it did.
+
+What actors answered is taken out of a copy of the thread; what they did to the world, and what models said, stays. Then the copy
+is taken up as after a crash: each actor runs again, finds the outcomes of its effects, and is stopped where it asks or does
+something else than the thread says. What it answers is compared with what was answered then. No model is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from typing_extensions import override
+
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.patterns.postchain._chain import PostChain
+from antiphon.patterns.postchain._config import ChainConfig
+from antiphon.patterns.postchain._life import LIFE
+from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
+
+__all__ = ["Divergence", "rerun"]
+
+_AGAIN: Final = frozenset(kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessWithAgent, Retry))
+"""What is answered anew."""
+_MEASURED: Final = frozenset({"processing_time"})
+"""What differs from run to run."""
+_PATIENCE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first place where a thread would go otherwise now."""
+
+    seq: int
+    """In the stored thread."""
+    what: str
+    """Who is asked what, there."""
+    reason: str
+
+
+class _Silent(Model[None]):
+    """A model that goes by a name and is never asked: what it said is in the thread."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    @property
+    @override
+    def system(self) -> str:
+        return self._name.partition(":")[0]
+
+    @property
+    @override
+    def model_name(self) -> str:
+        return self._name
+
+    @property
+    @override
+    def model_id(self) -> str:
+        return self._name
+
+    @override
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        raise RuntimeError("a model is asked for something that it was not asked for then")
+
+
+async def rerun(ledger: Ledger, thread_id: str, *, config: ChainConfig | None = None) -> Divergence | None:
+    """Run the last turn of a thread again, and return the first place where it goes otherwise; None if it does not.
+
+    Raises:
+        ValueError: the thread has not ended, so that there is nothing to compare.
+        LedgerError: the ledger cannot be read.
+    """
+    life = await ledger.replay(thread_id, LIFE.fold())
+    if life.status not in ("completed", "failed"):
+        raise ValueError(f"thread {thread_id!r} is {life.status}; only one that has ended can be compared")
+    rows = [record.message async for record in ledger.read(thread_id)]
+    start = max(place for place, row in enumerate(rows) if _is_call(row, "START_THREAD"))
+    copy = MemoryLedger()
+    await copy.append(thread_id, _unanswered(rows, start), pattern="postchain", allow_foreign=True)
+    await _take_up(copy, thread_id, rows, config or ChainConfig())
+    return _compared(rows, start, [record.message async for record in copy.read(thread_id)])
+
+
+async def _take_up(copy: Ledger, thread_id: str, rows: Sequence[Message], config: ChainConfig) -> None:
+    models = {phase: AgentConfig(model=name) for phase, name in _models(rows).items()}
+    phases = {**config.phases, **{phase: config.agent(phase).merged(model) for phase, model in models.items()}}
+    chosen = config.model_copy(update={"phases": phases, "backoff": 0.0})
+    async with PostChain(copy, config=chosen, make_model=_Silent, recover=False, grace=0.2) as chain:
+        await chain.system.recover()
+        async with asyncio.timeout(_PATIENCE):
+            await chain.wait(thread_id)
+
+
+def _unanswered(rows: Sequence[Message], start: int) -> list[Message]:
+    """Return the rows without what actors answered since the last turn began, and without what followed from the end."""
+    return [row for place, row in enumerate(rows) if place <= start or not _is_said_anew(row, rows[start])]
+
+
+def _is_said_anew(row: Message, start: Message) -> bool:
+    run = f"{start.invocation_id}/run"
+    payload = row.payload
+    if row.id.startswith(f"{run}/result") or (row.parent_id or "").startswith(f"{run}/result"):
+        return True
+    if not isinstance(payload, OptionResultPayload):
+        return False
+    if row.lane == "effect":
+        return payload.invocation_id == run
+    return row.lane == "control" and payload.option_name in _AGAIN
+
+
+def _models(rows: Sequence[Message]) -> dict[Phase, str]:
+    """Return which model each phase had."""
+    found: dict[Phase, str] = {}
+    for row in rows:
+        if _is_result(row, PrepareContext.message_type):
+            said: Any = thaw(row.payload.result)  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
+            found[said["phase_type"]] = said["context"]["metadata"]["agent"].get("model") or ""
+    return {phase: name for phase, name in found.items() if name}
+
+
+def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> Divergence | None:
+    """Return the first answer that is another one now."""
+    now = {row.invocation_id: row for row in again if isinstance(row.payload, OptionResultPayload) and row.lane == "control"}
+    for seq, row in enumerate(rows[start:], start + 1):
+        payload = row.payload
+        if not isinstance(payload, OptionResultPayload) or row.lane != "control" or payload.option_name not in _AGAIN:
+            continue
+        other = now.get(row.invocation_id)
+        reason = "it is not asked any more" if other is None else _difference(payload, other.payload)
+        if reason is not None:
+            return Divergence(seq, f"{payload.option_name} to {row.policy}", reason)
+    return None
+
+
+def _difference(then: OptionResultPayload, now: Any) -> str | None:
+    if now.is_error and not then.is_error:
+        return str(now.error_message)
+    names = _differing(thaw(then.result), thaw(now.result))
+    return f"another {', another '.join(names)}" if names else None
+
+
+def _differing(then: Any, now: Any, where: str = "") -> list[str]:
+    """Return the fields in which two answers differ."""
+    if isinstance(then, Mapping) and isinstance(now, Mapping):
+        names = dict.fromkeys((*then, *now))
+        found = (
+            _differing(then.get(name), now.get(name), f"{where}.{name}".lstrip(".")) for name in names if name not in _MEASURED
+        )
+        return [each for names in found for each in names]
+    return [] if then == now else [where or "answer"]
+
+
+def _is_call(row: Message, option: str) -> bool:
+    return row.lane == "control" and isinstance(row.payload, OptionCallPayload) and row.payload.option_name == option
+
+
+def _is_result(row: Message, option: str) -> bool:
+    payload = row.payload
+    return (
+        row.lane == "control"
+        and isinstance(payload, OptionResultPayload)
+        and payload.option_name == option
+        and not payload.is_error
+    )
