@@ -78,6 +78,16 @@ def test_programs_get_json_and_nothing_else(folder: Path) -> None:
     assert command("run", QUESTION, "--model", "scripted", "--quiet").stderr == ""
 
 
+def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> None:
+    command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--quiet")
+    assert command("replay", "--against").stderr == "threads: 1; that go otherwise now: 0\n"
+    (folder / "chain.toml").write_text('[phases.yield]\nsystem_prompt = "You are the last phase."\n')
+    done = command("replay", "--against", "--config", "chain.toml")
+    assert done.exit_code == 1
+    assert "PREPARE_CONTEXT to yield/1: another context.messages" in done.stderr
+    assert command("replay").exit_code == 2
+
+
 def test_a_talk_is_one_thread(folder: Path) -> None:
     done = command("chat", "--model", "scripted", stdin="How hot is green tea?\n\nAnd coffee?\n")
 
@@ -94,6 +104,9 @@ def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
     assert "no-such:model" in done.stderr
     assert command("run", QUESTION, "--add", "none.md", "--model", "scripted").exit_code == 2
     command("run", QUESTION, "--model", "scripted", "--quiet")
+    for refused in (command("resume", "nobody"), command("run", QUESTION, "--thread", "nobody", "--model", "scripted")):
+        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert "there is no thread 'nobody': create it first" in refused.stderr
     refused = command("pause", "nobody")
     assert (refused.exit_code, refused.stderr) == (1, "there is no thread 'nobody': create it first\n")
 

@@ -45,7 +45,7 @@ def _kinds(shown: Any) -> tuple[type, ...]:
     "sample", [s for s in SAMPLES if s.response_type and s.type not in (*MOVES, "RETRY")], ids=lambda s: s.type
 )
 def test_an_example_of_the_seed_is_answered_in_its_shape(sample: Sample) -> None:
-    """CH-056, CH-057, CH-069 to CH-093, CH-095 to CH-105."""
+    """CH-056, CH-057, CH-069 to CH-093; the actors CH-095, CH-096, CH-097, CH-098, CH-099, CH-100, CH-101, CH-102, CH-103."""
 
     async def main() -> None:
         async with chain_on() as chain:

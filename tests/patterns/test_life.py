@@ -143,7 +143,7 @@ def test_the_same_message_is_the_same_thread_and_gets_the_same_answer() -> None:
 
 
 def test_a_thread_goes_on_with_a_new_input_and_knows_what_was_said() -> None:
-    """Several turns: the history is told to every phase, and is bounded."""
+    """CH-118: several turns; the history is told to every phase, and is bounded."""
 
     async def main() -> None:
         async with chain_on(config=ChainConfig(history=2)) as chain:
@@ -201,5 +201,28 @@ def test_the_ledger_lists_threads_with_their_status() -> None:
             found = {each.thread_id: (each.status, each.pattern) for each in (await chain.ledger.threads()).threads}
             assert found[result.thread_id] == ("completed", "postchain")
             assert found[created] == ("created", "postchain")
+
+    run(main())
+
+
+def test_a_branch_goes_on_from_where_it_parts() -> None:
+    """On another model, without what was done before being done again; the thread it parts from stays as it is."""
+
+    async def main() -> None:
+        ledger = await known()
+        async with chain_on(ledger) as chain:
+            whole = await chain.run(QUESTION)
+            rows = await said_in(ledger, whole.thread_id)
+        asked = next(seq for seq, row in enumerate(rows, 1) if row.to == ("intention/1",))
+        await ledger.fork(whole.thread_id, at=asked, into="branch")
+        async with chain_on(ledger, witness := Witness()) as chain:
+            await chain.resume("branch")
+            result = await chain.wait("branch")
+            assert (result.status, witness.asked) == ("completed", list(PHASES[2:]))
+            assert (await ledger.diff(whole.thread_id, "branch")).common == asked
+            more = await chain.run("And coffee?", thread_id="branch")
+            assert more.status == "completed"
+            assert await chain.result(whole.thread_id) == whole
+            assert len(await said_in(ledger, whole.thread_id)) == len(rows)
 
     run(main())

@@ -1,11 +1,15 @@
 """Stored threads on the installed code: what still goes as it went, and the first place where it does not."""
 
 import pytest
-from tests.patterns.chains import QUESTION, Witness, chain_on, known, run
+from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, known, run
 
 from antiphon.patterns.postchain import ChainConfig, IntentionPhaseActor, rerun
 from antiphon.patterns.postchain import _intention as intention
 from antiphon.protocol import AgentConfig
+
+
+def _told(name: str) -> Teller:
+    return Teller()
 
 
 def test_the_same_code_does_the_same_and_asks_no_model() -> None:
@@ -18,12 +22,12 @@ def test_the_same_code_does_the_same_and_asks_no_model() -> None:
             first = await chain.run(QUESTION)
             second = await chain.run("And coffee?", thread_id=first.thread_id)
             asked = len(witness.asked)
-            assert await rerun(ledger, first.thread_id, config=ChainConfig(attempts=1)) is None
+            assert await rerun(ledger, first.thread_id, config=ChainConfig(attempts=1), make_model=_told) is None
             assert len(witness.asked) == asked
             assert await chain.result(second.thread_id) == second  # the thread itself is as it was
             created = await chain.create("later")
             with pytest.raises(ValueError, match="is created; only one that has ended"):
-                await rerun(ledger, created)
+                await rerun(ledger, created, make_model=_told)
 
     run(main())
 
@@ -34,15 +38,16 @@ def test_the_first_divergence_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         async with chain_on(ledger) as chain:
             result = await chain.run(QUESTION)
         prompt = ChainConfig(phases={"observation": AgentConfig(system_prompt="You are somebody else.")})
-        found = await rerun(ledger, result.thread_id, config=prompt)
+        found = await rerun(ledger, result.thread_id, config=prompt, make_model=_told)
         assert found is not None
         assert found.what == "PREPARE_CONTEXT to observation/1"
         assert "another context.messages" in found.reason
 
         monkeypatch.setattr(intention, "ALIGNED", 0.1)
         monkeypatch.setattr(IntentionPhaseActor, "prompt", lambda self, work: work.question)
-        found = await rerun(ledger, result.thread_id)
+        found = await rerun(ledger, result.thread_id, make_model=_told)
         assert found is not None
-        assert found.what.startswith("PROCESS_WITH_AGENT to agent/intention")
+        assert found.what == "PROCESS_PHASE to intention/1"
+        assert "says PROCESS_WITH_AGENT here, and something else in thread" in found.reason
 
     run(main())

@@ -126,18 +126,19 @@ async def watched(chain: PostChain, thread_id: str, begin: Callable[[], Awaitabl
     seen = Seen(thread_id)
     show = Show() if is_shown else None
     with _interruptible() as interrupted:
-        async with aclosing(cast("AsyncGenerator[ChainEvent, None]", chain.events(thread_id))) as events:
-            following = asyncio.ensure_future(_follow(events, show))
+        following = asyncio.ensure_future(_follow(chain, thread_id, show))
+        stopping = asyncio.ensure_future(interrupted.wait())
+        try:
             await asyncio.sleep(0)  # so that it listens before anything happens
             await begin()
-            stopping = asyncio.ensure_future(interrupted.wait())
             await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if interrupted.is_set():
+            if not following.done():
+                await chain.pause(thread_id)
                 seen.was_interrupted = True
-                try:
-                    await chain.pause(thread_id)
-                except RefusedError:
-                    seen.was_interrupted = False  # it has ended in the meantime
+        except RefusedError:
+            if not interrupted.is_set():
+                raise  # else it has ended in the meantime
+        finally:
             for task in (following, stopping):
                 task.cancel()
             await asyncio.gather(following, stopping, return_exceptions=True)
@@ -150,10 +151,11 @@ async def watched(chain: PostChain, thread_id: str, begin: Callable[[], Awaitabl
     return seen
 
 
-async def _follow(events: AsyncGenerator[ChainEvent, None], show: Show | None) -> None:
-    async for event in events:
-        if show is not None:
-            show.take(event)
+async def _follow(chain: PostChain, thread_id: str, show: Show | None) -> None:
+    async with aclosing(cast("AsyncGenerator[ChainEvent, None]", chain.events(thread_id))) as events:
+        async for event in events:
+            if show is not None:
+                show.take(event)
 
 
 @contextmanager

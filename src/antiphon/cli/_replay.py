@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
-from antiphon.cli._chains import DEFAULT, Show
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, known_thread, ledger_in_use, with_ledger
+from antiphon.cli._chains import DEFAULT, ConfigOption, Show
+from antiphon.cli._ledger import JsonOption, LedgerOption, known_thread, ledger_in_use, with_ledger
 from antiphon.cli._output import deliver
-from antiphon.cli._screen import note
+from antiphon.cli._rows import print_json
+from antiphon.cli._screen import fail, note
+from antiphon.cli._threads import every_thread
 from antiphon.messages._json import write
 
 if TYPE_CHECKING:
@@ -25,17 +28,29 @@ __all__ = ["replay"]
 
 
 def replay(
-    thread: ThreadArgument,
+    thread: Annotated[
+        str | None,
+        typer.Argument(metavar="THREAD", help="The id of a thread; with --against all that have ended, if not given."),
+    ] = None,
     *,
     speed: Annotated[
         float | None,
         typer.Option("--speed", metavar="X", min=0.01, help="So many times as fast as it was; at once, if not given."),
     ] = None,
     by_step: Annotated[bool, typer.Option("--step", help="Wait for Enter after each step.")] = False,
+    is_against: Annotated[
+        bool, typer.Option("--against", help="Run stored threads again on the installed code, and name where they part.")
+    ] = False,
+    config: ConfigOption = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Play a thread back: its phases, tools and answers, in the order in which they were."""
+    if is_against:
+        _against(ledger, thread, config, for_programs=for_programs)
+        return
+    if thread is None:
+        fail("which thread? `antiphon threads` lists them", code=2)
     events = with_ledger(ledger or ledger_in_use() or DEFAULT, partial(_events, thread=thread))
     show, before = Show(), events[0][0] if events else None
     for at, event in events:
@@ -47,6 +62,41 @@ def replay(
             typer.prompt("", default="", show_default=False, prompt_suffix="", err=True)
     if not events:
         note("nothing that can be played back; `antiphon show` shows what is there")
+
+
+def _against(ledger: str | None, thread: str | None, config: Path | None, *, for_programs: bool) -> None:
+    """Run threads again as they are stored, on the code that is installed; exit 1 if one goes otherwise now."""
+    found = with_ledger(ledger or ledger_in_use() or DEFAULT, partial(_reruns, thread=thread, config=config))
+    parted = [each for each in found if each["parts_at"] is not None]
+    if for_programs:
+        print_json(found)
+    else:
+        for each in parted:
+            note(f"{each['thread_id']} parts at message {each['parts_at']}, {each['what']}: {each['reason']}")
+        note(f"threads: {len(found)}; that go otherwise now: {len(parted)}")
+    if parted:
+        raise typer.Exit(1)
+
+
+async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> list[dict[str, Any]]:
+    from antiphon.patterns.postchain import ChainConfig, rerun  # noqa: PLC0415 (only where it is used)
+
+    chosen = None if config is None else ChainConfig.read(config)
+    found: list[dict[str, Any]] = []
+    for thread_id in [thread] if thread else await _ended(ledger):
+        await known_thread(ledger, thread_id)
+        try:
+            parts = await rerun(ledger, thread_id, config=chosen)
+        except ValueError as exc:
+            fail(str(exc), code=2)
+        fields = (None, None, None) if parts is None else (parts.seq, parts.what, parts.reason)
+        found.append({"thread_id": thread_id, **dict(zip(("parts_at", "what", "reason"), fields, strict=True))})
+    return found
+
+
+async def _ended(ledger: Ledger) -> list[str]:
+    threads = [each async for each in every_thread(ledger, with_system=False, order="created_at")]
+    return [each.thread_id for each in threads if each.pattern == "postchain" and each.status in ("completed", "failed")]
 
 
 async def _events(ledger: Ledger, *, thread: str) -> list[tuple[datetime, ChainEvent]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, opened, show_result, watched
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument
-from antiphon.cli._screen import note
+from antiphon.cli._screen import fail
 
 if TYPE_CHECKING:
     from antiphon.patterns.postchain import PostChain
@@ -27,8 +27,8 @@ def resume(
 
     async def work(chain: PostChain) -> Any:
         life = await chain.life(thread)
-        if life.status in ("completed", "failed", "terminated"):
-            note(f"thread {thread} is {life.status}; `antiphon run --thread {thread}` asks something more")
+        if life.is_over:
+            fail(f"thread {thread} is {life.status}; `antiphon run --thread {thread} QUESTION` asks something more")
 
         async def begin() -> None:
             await (chain.start(thread) if life.status == "created" else chain.resume(thread))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def props_of(
     capacity: int | None = None,
 ) -> Props:
     """Return how an actor is made; what is not said is what its class says, if the factory is one, or calls one."""
-    made: Any = factory.func if isinstance(factory, partial) else factory
+    made: Any = getattr(factory, "func", factory)  # of a partial, what it calls
     return Props(
         factory=factory,
         supervisor=supervisor,

@@ -24,11 +24,11 @@ from antiphon.patterns.postchain._edge import Edge, thread_address, thread_of_me
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._experience import ExperiencePhaseActor
 from antiphon.patterns.postchain._intention import IntentionPhaseActor
-from antiphon.patterns.postchain._life import LIFE, ThreadLife
+from antiphon.patterns.postchain._life import LIFE, ThreadLife, is_known
 from antiphon.patterns.postchain._observation import ObservationPhaseActor
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._supervisor import SUPERVISOR, SupervisorActor
-from antiphon.patterns.postchain._thread import PATTERN, ThreadActor
+from antiphon.patterns.postchain._thread import ThreadActor
 from antiphon.patterns.postchain._understanding import UnderstandingPhaseActor
 from antiphon.patterns.postchain._workshop import Workshop
 from antiphon.patterns.postchain._yield import YieldPhaseActor
@@ -258,8 +258,7 @@ class PostChain:
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
     async def _check_known(self, thread_id: str) -> None:
-        found = await self.ledger.thread(thread_id)
-        if found is None or found.pattern != PATTERN:
+        if not await is_known(self.ledger, thread_id):
             raise RefusedError(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
 
     def _hear(self, client: str, said: ThreadResult | AgentStreamChunk) -> None:

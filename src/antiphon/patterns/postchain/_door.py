@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon.ledger import Ledger, Tailed
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain._edge import thread_address
-from antiphon.patterns.postchain._thread import PATTERN
+from antiphon.patterns.postchain._life import is_known
 from antiphon.protocol import ErrorCode, Message, Notice, Response, response_type_of
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime._results import error_of
@@ -62,8 +62,7 @@ async def answer_of_owner(ledger: Ledger, message: dict[str, Any], patience: flo
     """
     thread_id = str(message["data"]["thread_id"])
     wire = Message(type=message["type"], data=message["data"], sender=OUTSIDE, receiver=thread_address(thread_id))
-    found = await ledger.thread(thread_id)
-    if found is None or found.pattern != PATTERN:
+    if not await is_known(ledger, thread_id):
         return wire, wire.reply_error(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
     posted = from_wire(wire, thread_id)
     await ledger.post(thread_id, posted)

@@ -18,8 +18,8 @@ from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
 from antiphon.patterns.postchain._client import CLIENT
 from antiphon.patterns.postchain._config import agent_of, config_thread
+from antiphon.patterns.postchain._life import is_known
 from antiphon.patterns.postchain._supervisor import SUPERVISOR
-from antiphon.patterns.postchain._thread import PATTERN
 from antiphon.protocol import ErrorCode, Message, Response, deserialize_message, validate_message
 from antiphon.runtime import System
 from antiphon.runtime._results import response_type
@@ -71,7 +71,7 @@ class Edge:
         except ValueError as exc:
             return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
         route = await self._route(wire)
-        if wire.type in _OF_THREAD and not await self._is_known(route.thread_id):
+        if wire.type in _OF_THREAD and not await is_known(self._ledger, route.thread_id or ""):
             reason = f"there is no thread {wire.data['thread_id']!r}: create it first"
             return wire.reply_error(reason, ErrorCode.THREAD_NOT_FOUND)
         return await self._deliver(wire, route, within)
@@ -95,10 +95,6 @@ class Edge:
         value: Any = thaw(result.payload.result)
         data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
         return wire.reply(response_type(result), data, sender=result.policy)
-
-    async def _is_known(self, thread_id: str | None) -> bool:
-        found = None if thread_id is None else await self._ledger.thread(thread_id)
-        return found is not None and found.pattern == PATTERN
 
     # ------------------------------------------------------------ where to
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from antiphon.errors import RefusedError
+from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.protocol import (
     PHASES,
@@ -31,7 +32,10 @@ from antiphon.protocol import (
 )
 from antiphon.runtime import ActorState
 
-__all__ = ["LIFE", "ThreadLife", "Turn"]
+__all__ = ["LIFE", "PATTERN", "ThreadLife", "Turn", "is_known"]
+
+PATTERN: Final = "postchain"
+"""What the ledger calls threads of this pattern."""
 
 KEPT_TURNS: Final = 20
 """How many turns a thread remembers by itself; earlier ones are found by searching."""
@@ -196,6 +200,14 @@ class ThreadLife:
         *earlier, last = self.turns or (Turn(""),)
         turns = (*earlier, replace(last, response=data.get("response")))
         return replace(self, status=data["status"], turns=turns, updated_at=_text(at) or self.updated_at)
+
+
+async def is_known(ledger: Ledger, thread_id: str) -> bool:
+    """Whether somebody has created this thread; a branch was created with the thread that it is a branch of."""
+    found = await ledger.thread(thread_id)
+    if found is None or found.pattern not in (PATTERN, None):
+        return False
+    return found.pattern == PATTERN or (await ledger.replay(thread_id, LIFE.fold())).status != "none"
 
 
 def _noted(call: OptionCallPayload) -> dict[str, Any]:

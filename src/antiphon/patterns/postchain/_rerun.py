@@ -1,19 +1,20 @@
 """Running a stored thread again on the code that is installed, to see whether it still does what it did.
 
-What actors answered is taken out of a copy of the thread; what they did to the world, and what models said, stays. Then the copy
-is taken up as after a crash: each actor runs again, finds the outcomes of its effects, and is stopped where it asks or does
-something else than the thread says. What it answers is compared with what was answered then. No model is asked.
+What actors answered is taken out of a copy of the thread; what they did to the world, and what models said, stays. Then
+the copy is taken up as after a crash: each actor runs again, finds the outcomes of its effects, and is stopped where it asks
+or does something else than the thread says. What it answers is compared with what was answered then. No model is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import override
 
@@ -23,6 +24,7 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, t
 from antiphon.patterns.postchain._chain import PostChain
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._life import LIFE
+from antiphon.patterns.postchain._workshop import make_named_model
 from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
 
 __all__ = ["Divergence", "rerun"]
@@ -45,27 +47,8 @@ class Divergence:
     reason: str
 
 
-class _Silent(Model[None]):
-    """A model that goes by a name and is never asked: what it said is in the thread."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
-
-    @property
-    @override
-    def system(self) -> str:
-        return self._name.partition(":")[0]
-
-    @property
-    @override
-    def model_name(self) -> str:
-        return self._name
-
-    @property
-    @override
-    def model_id(self) -> str:
-        return self._name
+class _Silent(WrapperModel):
+    """A model that is never asked: what it said is in the thread. How it is spoken to is part of that, so it must be there."""
 
     @override
     async def request(
@@ -77,10 +60,19 @@ class _Silent(Model[None]):
         raise RuntimeError("a model is asked for something that it was not asked for then")
 
 
-async def rerun(ledger: Ledger, thread_id: str, *, config: ChainConfig | None = None) -> Divergence | None:
+async def rerun(
+    ledger: Ledger,
+    thread_id: str,
+    *,
+    config: ChainConfig | None = None,
+    make_model: Callable[[str], Model] = make_named_model,
+) -> Divergence | None:
     """Run the last turn of a thread again, and return the first place where it goes otherwise; None if it does not.
 
+    `make_model` makes the models that the thread names. They are not asked, but what a prompt looks like depends on them.
+
     Raises:
+        AntiphonError: a model cannot be had; the text says why.
         ValueError: the thread has not ended, so that there is nothing to compare.
         LedgerError: the ledger cannot be read.
     """
@@ -91,15 +83,20 @@ async def rerun(ledger: Ledger, thread_id: str, *, config: ChainConfig | None = 
     start = max(place for place, row in enumerate(rows) if _is_call(row, "START_THREAD"))
     copy = MemoryLedger()
     await copy.append(thread_id, _unanswered(rows, start), pattern="postchain", allow_foreign=True)
-    await _take_up(copy, thread_id, rows, config or ChainConfig())
+    models = _models(rows)
+    silent = {name: _Silent(make_model(name)) for name in models.values()}
+    await _take_up(copy, thread_id, models, silent.__getitem__, config or ChainConfig())
     return _compared(rows, start, [record.message async for record in copy.read(thread_id)])
 
 
-async def _take_up(copy: Ledger, thread_id: str, rows: Sequence[Message], config: ChainConfig) -> None:
-    models = {phase: AgentConfig(model=name) for phase, name in _models(rows).items()}
-    phases = {**config.phases, **{phase: config.agent(phase).merged(model) for phase, model in models.items()}}
+async def _take_up(
+    copy: Ledger, thread_id: str, models: Mapping[Phase, str], make_model: Callable[[str], Model], config: ChainConfig
+) -> None:
+    phases = dict(config.phases)
+    for phase, name in models.items():
+        phases[phase] = phases.get(phase, AgentConfig()).merged(AgentConfig(model=name))
     chosen = config.model_copy(update={"phases": phases, "backoff": 0.0})
-    async with PostChain(copy, config=chosen, make_model=_Silent, recover=False, grace=0.2) as chain:
+    async with PostChain(copy, config=chosen, make_model=make_model, recover=False, grace=0.2) as chain:
         await chain.system.recover()
         async with asyncio.timeout(_PATIENCE):
             await chain.wait(thread_id)
@@ -126,10 +123,12 @@ def _models(rows: Sequence[Message]) -> dict[Phase, str]:
     """Return which model each phase had."""
     found: dict[Phase, str] = {}
     for row in rows:
-        if _is_result(row, PrepareContext.message_type):
-            said: Any = thaw(row.payload.result)  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue]
-            found[said["phase_type"]] = said["context"]["metadata"]["agent"].get("model") or ""
-    return {phase: name for phase, name in found.items() if name}
+        payload = row.payload
+        if row.lane == "control" and isinstance(payload, OptionResultPayload) and not payload.is_error:
+            said: Any = thaw(payload.result) if payload.option_name == PrepareContext.message_type else {}
+            if name := said.get("context", {}).get("metadata", {}).get("agent", {}).get("model"):
+                found[said["phase_type"]] = name
+    return found
 
 
 def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> Divergence | None:
@@ -155,24 +154,15 @@ def _difference(then: OptionResultPayload, now: Any) -> str | None:
 
 def _differing(then: Any, now: Any, where: str = "") -> list[str]:
     """Return the fields in which two answers differ."""
-    if isinstance(then, Mapping) and isinstance(now, Mapping):
-        names = dict.fromkeys((*then, *now))
-        found = (
-            _differing(then.get(name), now.get(name), f"{where}.{name}".lstrip(".")) for name in names if name not in _MEASURED
-        )
-        return [each for names in found for each in names]
-    return [] if then == now else [where or "answer"]
+    if not isinstance(then, dict) or not isinstance(now, dict):
+        return [] if then == now else [where or "answer"]
+    left, right = cast("dict[str, Any]", then), cast("dict[str, Any]", now)
+    found: list[str] = []
+    for name in dict.fromkeys((*left, *right)):
+        if name not in _MEASURED:
+            found += _differing(left.get(name), right.get(name), f"{where}.{name}".lstrip("."))
+    return found
 
 
 def _is_call(row: Message, option: str) -> bool:
     return row.lane == "control" and isinstance(row.payload, OptionCallPayload) and row.payload.option_name == option
-
-
-def _is_result(row: Message, option: str) -> bool:
-    payload = row.payload
-    return (
-        row.lane == "control"
-        and isinstance(payload, OptionResultPayload)
-        and payload.option_name == option
-        and not payload.is_error
-    )

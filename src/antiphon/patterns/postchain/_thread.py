@@ -18,7 +18,7 @@ from typing import Any
 from antiphon.errors import DeliveryError, RefusedError, WithdrawnError
 from antiphon.messages import DataPart, JsonObject, Message, current_port, thaw
 from antiphon.patterns.postchain._client import CLIENT
-from antiphon.patterns.postchain._life import LIFE, ThreadLife
+from antiphon.patterns.postchain._life import LIFE, PATTERN, ThreadLife
 from antiphon.patterns.postchain._operations import ChainContext, operations_from
 from antiphon.patterns.postchain._phase import UNHURRIED
 from antiphon.patterns.postchain._work import items_to
@@ -46,10 +46,7 @@ from antiphon.protocol import (
 )
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["PATTERN", "RunThread", "ThreadActor"]
-
-PATTERN = "postchain"
-"""What the ledger calls threads of this pattern."""
+__all__ = ["RunThread", "ThreadActor"]
 
 
 class RunThread(Notice, frozen=True, type="RUN_THREAD", family="thread"):
@@ -116,6 +113,8 @@ class ThreadActor(Actor):
     @handles
     async def resume(self, request: ResumeThread, context: Context) -> ThreadResumed | None:
         life, thread_id = await self._life(context, ResumeThread)
+        if not await self._is_run(context):  # a branch: whoever ran the thread that it is a branch of does not run it
+            await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
         resumed = ThreadResumed(
             thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.current_phase or "yield"
         )
@@ -257,6 +256,12 @@ class ThreadActor(Actor):
         head = await self._workshop.ledger.head(_thread(context))
         return await context.kernel.states.get(head.thread_id, head.seq, LIFE)
 
+    async def _is_run(self, context: Context) -> bool:
+        """Whether somebody runs the thread, or would, had he not died."""
+        if context.attempt > 1:
+            return False  # it may be this very message that has it run: what it tells then is known
+        return any(_is_run_row(row.message) for row in await self._workshop.ledger.open_calls(_thread(context)))
+
     async def _mark(self, context: Context, status: str) -> None:
         """Have lists of threads show where it is."""
         await context.kernel.journal.write(_thread(context), (), status=status, pattern=PATTERN)
@@ -268,6 +273,13 @@ def _thread(context: Context) -> str:
         reason = f"{context.address} is the actor of another thread than {thread_id!r}"
         raise RefusedError(reason, ErrorCode.THREAD_NOT_FOUND)
     return thread_id
+
+
+def _is_run_row(message: Message) -> bool:
+    """Whether an open row says that RUN_THREAD is at work."""
+    return (
+        message.lane == "effect" and (message.parent_id or "").endswith("/run") and message.parent_id == message.invocation_id
+    )
 
 
 def _context_of(life: ThreadLife) -> ChainContext:

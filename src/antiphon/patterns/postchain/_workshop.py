@@ -26,7 +26,7 @@ from antiphon.patterns.postchain._life import LIFE
 from antiphon.patterns.postchain._models import HeldModel
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
-__all__ = ["Listener", "Workshop"]
+__all__ = ["Listener", "Workshop", "make_named_model"]
 
 _SCRIPT = Path(__file__).with_name("script.toml")
 """What the scripted model says in a chain, unless another script is named: `scripted:mine.toml`."""
@@ -58,7 +58,7 @@ class Workshop:
         self.at_work: set[str] = set()
         """The threads that run here."""
         self._given_model = model
-        self._make_model = make_model
+        self._make_model = make_model or make_named_model
         self._tools = {tool.name: tool for tool in map(_as_tool, tools)}
         self._configs: dict[Phase, AgentConfig] = {}
         self._models: dict[str, HeldModel] = {}
@@ -125,9 +125,7 @@ class Workshop:
         given = self._given_model
         if given is not None and name in (None, given.model_id):
             return given
-        if self._make_model is not None:
-            return self._make_model(name or "")
-        return named_model(name, script=_SCRIPT if name == "scripted" else None)
+        return self._make_model(name or "")
 
     def _made(
         self, phase: Phase, config: AgentConfig, model: HeldModel, handler: EventStreamHandler[Listener] | None
@@ -153,6 +151,15 @@ class Workshop:
     def _tools_of(self, names: tuple[str, ...]) -> list[Tool[Any]]:
         own = [self._tools[name] for name in names if name in self._tools]
         return own + builtin_tools([name for name in names if name not in self._tools], ledger=self.ledger)
+
+
+def make_named_model(name: str) -> Model:
+    """Return the model of a name; none is the default one.
+
+    Raises:
+        AntiphonError: it cannot be had; the text says why.
+    """
+    return named_model(name or None, script=_SCRIPT if name == "scripted" else None)
 
 
 def _as_tool(tool: Callable[..., Any] | Tool[Any]) -> Tool[Any]:
