@@ -44,7 +44,7 @@ bench: benchmarks/.venv/.ready ## side by side with the peers
 
 chaos: .venv/.ready ## the long runs: many more generated cases
 	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto --dist worksteal tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
-	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto --dist worksteal tests/ledger tests/runtime tests/agents $(ARGS)
+	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto --dist worksteal tests/ledger tests/runtime tests/patterns tests/agents $(ARGS)
 
 docs: .venv/.ready ## build the docs into site/
 	@$(BIN)/zensical build --clean

@@ -11,6 +11,7 @@ from antiphon.patterns.postchain import ChainConfig
 from antiphon.patterns.postchain import _workshop as workshop
 from antiphon.patterns.postchain._agent import _wait
 from antiphon.protocol import PHASES
+from antiphon.runtime import Budget, Settings
 
 BUSY = ModelHTTPError(429, "teller", {"error": "slow down"})
 
@@ -123,6 +124,18 @@ def test_a_thread_whose_agent_fails_does_not_hold_up_another() -> None:
     run(main())
 
 
+def test_a_thread_that_has_used_up_its_budget_fails_and_ends() -> None:
+    """Whatever it may not say any more, it says that it has ended, and why."""
+
+    async def main() -> None:
+        async with chain_on(settings=Settings(budget=Budget(messages=40))) as chain:
+            result = await chain.run(QUESTION)
+            assert (result.status, result.error_code) == ("failed", "BUDGET_EXCEEDED")
+            assert (await chain.ledger.thread(result.thread_id)).status == "failed"
+
+    run(main())
+
+
 @pytest.mark.slow
 def test_many_threads_at_once_all_end_and_a_model_is_not_overrun() -> None:
     """Concurrency is limited for each model; threads are served in turn, so none waits for all the others to end."""
@@ -144,3 +157,30 @@ def test_many_threads_at_once_all_end_and_a_model_is_not_overrun() -> None:
         assert witness.asked[:first_yield].count("action") >= 40  # nobody is at the end before everybody has begun
 
     run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("not __import__('os').environ.get('ANTIPHON_CHAOS')", reason="takes minutes: part of `make chaos`")
+def test_a_thousand_threads_on_one_file_all_end_with_every_guarantee(tmp_path: Any) -> None:
+    """One process, SQLite: each thread completed, conforms to the flows, left nothing open, and the chain verifies."""
+    from antiphon.ledger import open_ledger
+    from antiphon.protocol.flows import find_flow
+
+    pytest.importorskip("apsw")
+    flows = [find_flow(name) for name in ("thread-execution", "phase-processing", "error-handling")]
+
+    async def main() -> None:
+        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+            async with chain_on(ledger, witness := Witness(), ChainConfig(found=0), grace=5) as chain:
+                threads = [await chain.create(f"{QUESTION} {number}") for number in range(1000)]
+                await asyncio.gather(*map(chain.start, threads))
+                results = await asyncio.gather(*map(chain.wait, threads))
+            assert {result.status for result in results} == {"completed"}
+            assert len(witness.asked) == 1000 * (len(PHASES) + 1)
+            for thread_id in threads:
+                rows = await said_in(ledger, thread_id)
+                assert [flow.check(rows).state for flow in flows] == ["complete"] * 3
+                assert not await ledger.open_calls(thread_id)
+            assert (await ledger.verify()).is_whole
+
+    asyncio.run(main())

@@ -210,9 +210,9 @@ def test_a_branch_goes_on_from_where_it_parts() -> None:
 
     async def main() -> None:
         ledger = await known()
-        async with chain_on(ledger) as chain:
+        async with chain_on(ledger, grace=5) as chain:
             whole = await chain.run(QUESTION)
-            rows = await said_in(ledger, whole.thread_id)
+        rows = await said_in(ledger, whole.thread_id)
         asked = next(seq for seq, row in enumerate(rows, 1) if row.to == ("intention/1",))
         await ledger.fork(whole.thread_id, at=asked, into="branch")
         async with chain_on(ledger, witness := Witness()) as chain:

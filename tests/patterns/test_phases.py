@@ -238,13 +238,16 @@ def test_a_context_begins_with_the_prompt_of_its_phase_and_records_its_version()
 
     async def main() -> None:
         async with chain_on() as chain:
-            result = await chain.run(QUESTION)
-            rows = await said_in(chain.ledger, result.thread_id)
+            thread_id = await chain.create(QUESTION, user_id="ada", metadata={"session_id": "s-1"})
+            await chain.start(thread_id)
+            await chain.wait(thread_id)
+            rows = await said_in(chain.ledger, thread_id)
             for prepared, phase in zip(_answers(rows, "PREPARE_CONTEXT"), PHASES, strict=True):
                 first = prepared["context"]["messages"][0]
                 assert (first["role"], first["content"]) == ("system", prompt_of(phase).text)
                 assert first["content"].startswith(f"You are the {phase} phase")
-                assert prepared["context"]["metadata"]["prompt"] == f"{phase}@1"
+                metadata = prepared["context"]["metadata"]
+                assert (metadata["prompt"], metadata["user_id"], metadata["session_id"]) == (f"{phase}@1", "ada", "s-1")
 
     run(main())
 
@@ -316,7 +319,7 @@ def test_relevance_is_the_share_of_a_questions_words() -> None:
     assert relevance("How hot is green tea?", "Green teas are hot.") == 1.0
     assert relevance("How hot is green tea?", "Coffee is hot.") == 0.333
     assert relevance("How is it?", "whatever") == 0.0
-    assert goals_in("Is it hot? Tell me why.\nThanks") == ("Is it hot?", "Tell me why.", "Thanks")
+    assert goals_in("Is it hot? Tell me why.\nThanks") == ("Is it hot?", "Thanks")
     assert entities_in("`apsw` carries SQLite. SQLite is small, says Ada Lovelace of open_ledger.", 4)[0] == "SQLite"
     assert (
         quote_of("green tea", "# Tea\n\nCoffee is brewed. Green tea is\nsteeped for long.") == "Green tea is steeped for long."

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from antiphon.errors import BudgetExceededError
 from antiphon.messages import JsonObject, Message, OptionCallPayload, Usage
 
-__all__ = ["AgentBudget", "Amount", "Kind", "Limits", "Spending"]
+__all__ = ["AgentBudget", "Amount", "Kind", "Limits", "Spending", "kind_of"]
 
 Kind: TypeAlias = Literal["request", "tool"]
 
@@ -33,7 +33,7 @@ class AgentBudget:
     depth: int | None = None
     """How many agents may run inside of each other."""
     seconds: float | None = None
-    """Since it began, pauses and crashes included."""
+    """Since it began, pauses and crashes included; a model request that is not answered by then is given up."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Spending:
         """Count what a row of the thread says."""
         is_of_run = (message.parent_id if message.lane == "talk" else message.invocation_id or "") or ""
         amounts = [self.thread, self.run] if is_of_run.startswith(f"{root}/") else [self.thread]
-        kind = _kind_of(message)
+        kind = kind_of(message)
         for amount in amounts:
             if kind is not None:
                 amount.begin(kind)
@@ -112,6 +112,16 @@ class Spending:
             for amount in (self.thread, self.run):
                 amount.pay(usage)
 
+    def seconds_left(self, limits: Limits, now: datetime) -> float | None:
+        """Return how long something may take that is begun now; None: as long as it takes."""
+        each = ((self.run, limits.run), (self.thread, limits.thread))
+        left = [
+            budget.seconds - (now - amount.began).total_seconds()
+            for amount, budget in each
+            if budget.seconds is not None and amount.began is not None
+        ]
+        return min(left, default=None)
+
     def check(self, limits: Limits, kind: Kind, *, depth: int, now: datetime, where: str) -> None:
         """Refuse something new where a budget is used up.
 
@@ -123,7 +133,7 @@ class Spending:
                 raise BudgetExceededError(f"{whose} has used up its {spent}, before {where!r}")
 
 
-def _kind_of(message: Message) -> Kind | None:
+def kind_of(message: Message) -> Kind | None:
     """Return what kind of thing a row begins; None for any other row."""
     payload = message.payload
     if message.lane != "effect" or not isinstance(payload, OptionCallPayload):

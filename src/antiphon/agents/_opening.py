@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from antiphon.agents._budget import kind_of
 from antiphon.agents._course import RunCourse, as_key
-from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import AppendRefusedError, FencedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload
-from antiphon.runtime import AGAIN, PARK, Budget, Course, Journal, Park, Settings, Standing, again_id, begun, ended, park_id
+from antiphon.runtime import (
+    AGAIN,
+    PARK,
+    Admit,
+    Budget,
+    Course,
+    Journal,
+    Park,
+    Settings,
+    Standing,
+    again_id,
+    begun,
+    ended,
+    park_id,
+)
 
 __all__ = ["RUN", "Opened", "open_run"]
 
@@ -25,6 +41,37 @@ RUN: Final = "RUN"
 """What the journal calls a run."""
 
 _RECOVERIES = Settings().recoveries
+
+
+class _Owned(Journal):
+    """The journal of a thread that is claimed once: if another process takes it over, it is lost for good.
+
+    To claim it back would be to go on beside the other, and to begin what the other has begun.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger, Budget())
+        self._fenced: list[FencedError] = []
+
+    @override
+    async def own(self, thread_id: str) -> int:
+        if self._fenced:
+            raise FencedError(*self._fenced[0].args)
+        return await super().own(thread_id)
+
+    @override
+    async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:
+        try:
+            return await super().write(thread_id, messages, **more)
+        except FencedError as exc:
+            self._fenced[:] = [exc]
+            raise
+
+    def passing(self, admit: Admit | None) -> Self:
+        """Return the same for one of the runs: its effects pass `admit` when they begin."""
+        own = copy(self)
+        own.admit = admit or self.admit
+        return own
 
 
 class _Finished(Journal):
@@ -45,6 +92,8 @@ class Opened:
     course: Course
     park: Park
     forgiven: Collection[str] = ()
+    agents: Collection[str] = ()
+    """The runs of agents that the thread has of this run, from when it was begun before."""
     tenure: Tenure | None = field(default=None, repr=False)
     again: tuple[str, ...] = ()
     """The rows that say it was begun again."""
@@ -68,15 +117,28 @@ class Opened:
         if self.tenure is None or isinstance(self.journal, _Finished):
             return
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
-        rows = [_abandoned(intent, thread_id) for intent in self.course.open_effects]
+        rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
         rows += [ended(RUN, invocation_id, thread_id=thread_id)]
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.again]
         await self.journal.write(thread_id, rows)
+
+    async def _open_effects(self, thread_id: str) -> Sequence[Message]:
+        """Return what was begun and has not ended, here or in a process that died: it may not have been come by again."""
+        if not self.again:
+            return self.course.open_effects
+        rows = [record.message for record in await self.journal.ledger.open_calls(thread_id)]
+        parked = {row.parent_id for row in rows if _option(row) == PARK}
+        own = [row for row in rows if row.lane == "effect" and (row.invocation_id or "").startswith(f"{self.root}/")]
+        return [row for row in own if _option(row) != PARK and row.invocation_id not in parked]
 
     def leave(self) -> None:
         """Let the thread go, if it was taken for this run."""
         if self.tenure is not None:
             self.tenure.leave(self.course.invocation_id)
+
+
+def _option(call: Message) -> str | None:
+    return call.payload.option_name if isinstance(call.payload, OptionCallPayload) else None
 
 
 def _abandoned(intent: Message, thread_id: str) -> Message:
@@ -97,7 +159,7 @@ class Tenure:
     """A thread that this process owns, and the runs in it that are at work."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.journal = Journal(ledger, Budget())
+        self.journal = _Owned(ledger)
         self.at_work: set[str] = set()
 
     def leave(self, invocation_id: str) -> None:
@@ -116,11 +178,12 @@ def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
     return threads.setdefault(thread_id, Tenure(ledger))
 
 
-async def open_run(ledger: Ledger, thread_id: str, id: str) -> Opened:
-    """Begin a run, or take it up where it was.
+async def open_run(ledger: Ledger, thread_id: str, id: str, admit: Admit | None = None) -> Opened:
+    """Begin a run, or take it up where it was; its effects pass `admit` when they begin.
 
     Raises:
         ParkedError: it was taken up too often, and a person must look.
+        FencedError: another process has taken the thread over while other runs of it are at work in this one.
         RuntimeError: it is at work in this process.
         LedgerError: the ledger cannot be used.
     """
@@ -129,7 +192,7 @@ async def open_run(ledger: Ledger, thread_id: str, id: str) -> Opened:
         raise RuntimeError(f"run {id!r} of thread {thread_id!r} is at work in this process; give another one another id")
     tenure.at_work.add(invocation_id)
     try:
-        return await _Opening(tenure, thread_id, invocation_id).open()
+        return await _Opening(tenure, thread_id, invocation_id, admit).open()
     except BaseException:
         tenure.leave(invocation_id)
         raise
@@ -138,9 +201,9 @@ async def open_run(ledger: Ledger, thread_id: str, id: str) -> Opened:
 class _Opening:
     """What is done to open a run."""
 
-    def __init__(self, tenure: Tenure, thread_id: str, invocation_id: str) -> None:
+    def __init__(self, tenure: Tenure, thread_id: str, invocation_id: str, admit: Admit | None) -> None:
         self._tenure = tenure
-        self._journal = tenure.journal
+        self._journal = tenure.journal.passing(admit)
         self._thread_id = thread_id
         self._id = invocation_id
 
@@ -173,15 +236,18 @@ class _Opening:
         said: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=said)
         await self._journal.write(self._thread_id, [again])
-        forgiven = await self._forgiven(run.seq)
-        return self._opened(attempt, again=(*standing.again, row), forgiven=forgiven, began=run.recorded_at)
+        forgiven, agents = await self._history(run.seq)
+        rows = (*standing.again, row)
+        return self._opened(attempt, again=rows, forgiven=forgiven, agents=agents, began=run.recorded_at)
 
-    async def _forgiven(self, since: int) -> frozenset[str]:
+    async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
         """Return what failed and was the last thing that the run did: it may be tried again, where that does no harm.
 
-        Whatever came before something else stays as it is: the program has seen it fail and gone on.
+        Whatever came before something else stays as it is: the program has seen it fail and gone on. Also return the runs of
+        agents: whatever has asked a model.
         """
         harmless: set[str] = set()
+        agents: set[str] = set()
         failed: set[str] = set()
         async for record in self._journal.ledger.read(self._thread_id, since):
             message, payload = record.message, record.message.payload
@@ -189,11 +255,13 @@ class _Opening:
                 continue
             if isinstance(payload, OptionCallPayload):
                 failed.clear()
+                if kind_of(message) == "request":
+                    agents.add(payload.invocation_id.rpartition("/")[0])
                 if payload.arguments.get("effects") in ("none", "idempotent"):
                     harmless.add(payload.invocation_id)
             elif isinstance(payload, OptionResultPayload) and payload.is_error and payload.invocation_id in harmless:
                 failed.add(payload.invocation_id)
-        return frozenset(failed)
+        return frozenset(failed), frozenset(agents)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
         """Leave an effect to a person; the other effects of the run may go on."""

@@ -23,7 +23,7 @@ from antiphon.agents._opening import Opened, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, current_port
-from antiphon.runtime import Context, Course, Effect, Effects, Journal, Park, Run
+from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Park, Run
 
 __all__ = ["CurrentEffect", "LedgerRun", "current_effect", "current_run", "effect_scope", "ledger_run", "run_scope"]
 
@@ -55,18 +55,29 @@ def current_run() -> LedgerRun | None:
 class LedgerRun:
     """What a program does in a thread; or a part of that: an agent's run, what a tool does."""
 
-    def __init__(self, thread_id: str, *, id: str = "run", agent: str | None = None, depth: int = 0) -> None:
+    def __init__(
+        self,
+        thread_id: str,
+        *,
+        id: str = "run",
+        agent: str | None = None,
+        depth: int = 0,
+        admit: Admit | None = None,
+    ) -> None:
         self.thread_id = thread_id
         self.id = id
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
         self.depth = depth
         """How many runs of agents this is inside of."""
+        self._admit = admit
         self._opened: Opened | None = None
         self._opening = Lock()
         self._stack = AsyncExitStack()
         self._url: str | None = None
         self._agents = Keys()
+        self._taken_up: set[str] = set()
+        self._at_work: set[str] = set()
         self._parts: dict[str, LedgerRun] = {}
 
     # ------------------------------------------------------------ what there is
@@ -194,7 +205,7 @@ class LedgerRun:
             if self._opened is None:
                 if isinstance(ledger, str):
                     self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-                self._opened = await open_run(ledger, self.thread_id, self.id)
+                self._opened = await open_run(ledger, self.thread_id, self.id, self._admit)
         if ledger not in (self._url, self.ledger):
             raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
 
@@ -209,7 +220,9 @@ class LedgerRun:
 
     def next_agent(self, name: str) -> str:
         """Return what the next run of an agent is known by."""
-        return f"{self.invocation_id}/{self._agents.next_key(name)}"
+        run_id = f"{self.invocation_id}/{self._agents.next_key(name)}"
+        self._taken_up.add(run_id)
+        return run_id
 
     def of_agent(self, run_id: str, name: str) -> LedgerRun:
         """Return the part of this run that is a run of an agent."""
@@ -219,6 +232,31 @@ class LedgerRun:
             invocation_id = run_id if is_own else f"{self.invocation_id}/{as_key(run_id)}"
             part = self._parts[run_id] = self.part(invocation_id, agent=name, deeper=1)
         return part
+
+    @contextmanager
+    def agent_at_work(self, part: LedgerRun) -> Generator[None, None, None]:
+        """Have a run of an agent at work.
+
+        Raises:
+            HistoryMismatchError: the thread says that another agent ran here. What that one did would be paid for again.
+        """
+        own = part.course.invocation_id
+        self._taken_up.add(own)
+        if own not in self.opened.agents and not self._at_work:  # beside others, one may be ahead of the next
+            self._check_agents(f"runs agent {own!r}")
+        self._at_work.add(own)
+        try:
+            yield
+        finally:
+            self._at_work.discard(own)
+
+    def _check_agents(self, deed: str) -> None:
+        """Stop a program that has left out an agent which ran when it was run before."""
+        prefix = f"{self.course.invocation_id}/"
+        left = [each for each in self.opened.agents if each.startswith(prefix) and each not in self._taken_up]
+        if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
+            reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
+            raise HistoryMismatchError(reason, self.course.to)
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
@@ -231,9 +269,11 @@ class LedgerRun:
         """Write down that it has ended.
 
         Raises:
+            HistoryMismatchError: an agent did not run that ran before.
             LedgerError: that cannot be written down.
         """
         if self._opened is not None:
+            self._check_agents("ends")
             await self._opened.close()
 
     async def leave(self) -> None:
@@ -265,13 +305,15 @@ def effect_scope(effect: CurrentEffect) -> Generator[CurrentEffect, None, None]:
 
 @asynccontextmanager
 async def ledger_run(
-    thread_id: str | Context, *, id: str = "run", ledger: Ledger | str | None = None
+    thread_id: str | Context, *, id: str = "run", ledger: Ledger | str | None = None, admit: Admit | None = None
 ) -> AsyncGenerator[LedgerRun, None]:
     """Have everything that agents do in the block written down in a thread, and taken from there when it was done before.
 
     A run is known by its thread and its `id`: the same again goes on where it was, or gives back what is recorded if it was
     finished; for more in the same thread, give it another id. The ledger is that of the agents' `LedgerDurability`, unless
     you give one. In a handler of an actor, give its context instead of a thread: what is done is part of the handling.
+    `admit` is given the thread whenever something is about to begin, and returns an `async with` block to begin it in: while
+    it waits, nothing begins, and if it raises, nothing does (a handler's effects pass what its system was given).
 
     If the block raises, the run stays open.
 
@@ -285,7 +327,7 @@ async def ledger_run(
         with run_scope(_within(thread_id)) as run:
             yield run
         return
-    run = LedgerRun(thread_id, id=id)
+    run = LedgerRun(thread_id, id=id, admit=admit)
     try:
         if ledger is not None:
             await run.open(ledger)

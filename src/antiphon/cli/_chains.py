@@ -99,21 +99,39 @@ def opened(
 ) -> Any:
     """Open a chain on a ledger, do something with it, and close both. What goes wrong is said in one line."""
     try:
-        from antiphon.patterns.postchain import ChainConfig, PostChain  # noqa: PLC0415 (only where threads are run)
-        from antiphon.protocol import AgentConfig  # noqa: PLC0415
+        from antiphon.patterns.postchain import PostChain  # noqa: PLC0415 (only where threads are run)
     except ModuleNotFoundError as exc:
         fail(f'{exc}; pip install "antiphon[agents]"', code=2)
 
-    chosen: ChainConfig | Path | None = config
-    if model == "local" and config is None:  # many tools confuse it
-        chosen = ChainConfig(max_tokens=_FEW_TOKENS, found=3, phases={"action": AgentConfig(tools=("knowledge_base",))})
-
     async def within(found: Ledger) -> Any:
-        async with PostChain(found, model=model, config=chosen, recover=False, listen=True) as chain:
+        more: dict[str, Any] = _for_local(found) if model == "local" and config is None else {"config": config}
+        async with PostChain(found, model=model, recover=False, listen=True, **more) as chain:
             return await work(chain)
 
     with complaints():
         return with_ledger(ledger or ledger_in_use() or DEFAULT, within, create=create)
+
+
+def _for_local(ledger: Ledger) -> dict[str, Any]:
+    """Return how a chain is set up for a model of 135 million parameters: short, with one tool, and with help if it fails."""
+    from pydantic_ai import Tool  # noqa: PLC0415 (only where threads are run)
+
+    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415
+    from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415
+    from antiphon.protocol import AgentConfig  # noqa: PLC0415
+
+    async def knowledge_base(query: str) -> list[dict[str, str]]:
+        """Search the documents for a question.
+
+        Args:
+            query: The question.
+        """
+        passages = await KnowledgeBase(ledger).search(query, limit=2)
+        return [{"id": each.id, "source": each.source, "text": each.text[:300]} for each in passages]
+
+    action = AgentConfig(tools=("knowledge_base",), max_tokens=2 * _FEW_TOKENS)
+    config = ChainConfig(max_tokens=_FEW_TOKENS, found=3, fallback="scripted", attempts=1, phases={"action": action})
+    return {"config": config, "tools": [Tool[Any](knowledge_base, metadata={"antiphon": {"effects": "none"}})]}
 
 
 # ------------------------------------------------------------ while it runs

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, chosen_model, opened, said_at_end, watched
+from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, Seen, chosen_model, opened, said_at_end, watched
 from antiphon.cli._ledger import LedgerOption
 from antiphon.cli._output import deliver
 from antiphon.cli._screen import note
 
 if TYPE_CHECKING:
-    from antiphon.patterns.postchain import PostChain
+    from antiphon.patterns.postchain import ChainResult, PostChain
 
 __all__ = ["chat"]
 
@@ -35,27 +35,29 @@ def chat(
     async def work(chain: PostChain) -> Any:
         thread_id, last = thread, None
         while (line := await _line()) is not None:
-            last = await _turn(chain, thread_id, line)
+            last = await _turn(chain, thread_id, line, user, is_shown=not is_quiet)
             thread_id = last[0].thread_id
             if last[1].was_interrupted:
                 break
         return last
 
-    async def _turn(chain: PostChain, thread_id: str | None, line: str) -> Any:
-        own = thread_id or await chain.create(line, user_id=user)
-
-        async def begin() -> None:
-            await chain.start(own, line if thread_id else None)
-
-        seen = await watched(chain, own, begin, is_shown=not is_quiet)
-        result = await chain.result(own)
-        deliver(f"{result.response or result.error_message or result.status}\n".encode(), None)
-        return result, seen
-
     last = opened(ledger, work, model=chosen_model(model), config=config, create=True)
     if last is not None and not is_quiet:
         result, seen = last
         said_at_end(result, seen, ledger)
+
+
+async def _turn(chain: PostChain, thread_id: str | None, line: str, user: str, *, is_shown: bool) -> tuple[ChainResult, Seen]:
+    """Ask, in the thread or in a new one, and print the answer."""
+    own = thread_id or await chain.create(line, user_id=user)
+
+    async def begin() -> None:
+        await chain.start(own, line if thread_id else None)
+
+    seen = await watched(chain, own, begin, is_shown=is_shown)
+    result = await chain.result(own)
+    deliver(f"{result.response or result.error_message or result.status}\n".encode(), None)
+    return result, seen
 
 
 async def _line() -> str | None:

@@ -45,7 +45,7 @@ def parked(tmp_path: Path) -> str:
     with pytest.raises(DiedError):
         asyncio.run(work(url, Desk(), is_dying=True))
     assert "nothing is parked" in run("parked", "--ledger", url).stderr
-    with pytest.raises(ParkedError):
+    with pytest.raises(ParkedError, match=f"refund.*antiphon settle order-42 {INVOCATION} --result JSON"):
         asyncio.run(work(url, Desk()))
     return url
 

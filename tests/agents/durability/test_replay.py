@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, DeferredToolR
 from pydantic_ai.capabilities import ModelFallback
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.mcp import MCPToolset
-from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent
+from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ModelResponse, PartDeltaEvent, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 from tests.agents.durability.agents import Desk, call, clerk, script
 
@@ -191,6 +193,32 @@ def test_a_request_says_up_to_where_the_thread_is_its_prompt() -> None:
                 assert row.payload.arguments["arguments"]["upto_seq"] == position
                 assert set(row.payload.arguments["arguments"]) == {"model", "settings", "prompt", "tools", "upto_seq"}
         assert sum("a prompt that is nowhere twice" in row.model_dump_json() for row in said) == 1
+
+    asyncio.run(main())
+
+
+def test_answers_of_the_same_time_are_said_once_each() -> None:
+    """Some providers give times in seconds, and an answer is known by its time."""
+
+    async def main() -> None:
+        ledger, when = MemoryLedger(), datetime(2026, 1, 1, tzinfo=UTC)
+
+        def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            number = sum(isinstance(message, ModelResponse) for message in messages)
+            return ModelResponse([call("step", f"c{number}") if number < 3 else TextPart("done")], timestamp=when)
+
+        agent: Agent[None, str] = Agent(FunctionModel(answer), name="clerk", capabilities=[LedgerDurability(ledger)])
+
+        @agent.tool_plain
+        def step() -> str:
+            return "ok"
+
+        for _ in range(2):
+            async with ledger_run("t"):
+                assert (await agent.run("go")).output == "done"
+        talk = [row.message async for row in ledger.read("t") if row.message.lane == "talk"]
+        pair = [("option_call", "clerk"), ("option_result", "step")]
+        assert [(row.kind, row.policy) for row in talk] == [("parts", "user"), *pair, *pair, *pair, ("parts", "clerk")]
 
     asyncio.run(main())
 

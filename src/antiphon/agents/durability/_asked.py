@@ -19,7 +19,7 @@ from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._prompt import Prompt, plain_settings, tools_hash
 from antiphon.agents.durability._talk import Place, Talk, as_unit, restore, say
 from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
-from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.runtime import Effect, ModelOperation, describe, says_the_same_value
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class Asked(Effect):
 
     # ------------------------------------------------------------ and back
 
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the model may take by the budgets; None: as long as it takes."""
+        return self._talk.spending.seconds_left(self._limits, current_port().now())
+
     def answered(self, unit: dict[str, Any], cost: Decimal | None) -> Json:
         """Take an answer, and return what the journal says of it."""
         messages = say(unit, cost)
@@ -122,7 +127,7 @@ class Asked(Effect):
         if self._answer is None or not isinstance(outcome.payload, OptionResultPayload) or outcome.payload.is_error:
             return await super().end(outcome)
         unit, messages = self._answer
-        rows = self._talk.answered(unit, messages, self._place)
+        rows = self._talk.answered(self._prompt.mark_after(unit), messages, self._place)
         *said, record = await self._append([*rows, outcome])
         self._talk.reach(record.seq)
         if any(stored.message is not row for stored, row in zip(said, rows, strict=True)):

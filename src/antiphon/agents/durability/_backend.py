@@ -47,10 +47,11 @@ from typing_extensions import override
 from antiphon.agents._budget import Limits
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents.durability._asked import Asked
+from antiphon.agents.durability._bounded import until
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._found import Found
 from antiphon.agents.durability._prices import price_of
-from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of
+from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of, plain_arguments
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
@@ -147,7 +148,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async def ask(key: str) -> Json:
             with effect_scope(CurrentEffect(key, name, "none")):
-                response = await self._handled(cast("ParamsT", params))
+                async with until(asked.seconds_left, key):
+                    response = await self._handled(cast("ParamsT", params))
             cost = price_of(response) if isinstance(response, ModelResponse) else None
             return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
 
@@ -163,7 +165,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         called = Called(
             run,
             params.name,
-            cast("dict[str, Json]", to_jsonable_python(params.tool_args, fallback=repr)),
+            plain_arguments(params.tool_args),
             key=f"{params.name}:{call_id}" if is_call else f"{params.name}:{call_id}:check",
             option=name,
             effects=effects,

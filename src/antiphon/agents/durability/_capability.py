@@ -19,6 +19,7 @@ from typing_extensions import override
 from antiphon.agents._budget import AgentBudget, Limits
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents.durability._backend import LedgerBackend
+from antiphon.agents.durability._bounded import bounded
 from antiphon.agents.durability._live import live_handler
 from antiphon.agents.durability._prompt import Prompt
 from antiphon.agents.durability._talk import Place, Talk
@@ -70,7 +71,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         agent, if not by its own name.
         """
         handler = live_handler(event_stream_handler) if live else event_stream_handler
-        super().__init__(models=models, event_stream_handler=handler, name=name)
+        super().__init__(models=models, event_stream_handler=None if handler is None else bounded(handler), name=name)
         self._ledger = ledger
         self._effects: Mapping[str, Effects] = dict(effects or {})
         self._reconcile = reconcile
@@ -124,9 +125,12 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if run is None:
             return await handler()
         await run.open(self._ledger)
-        result = await handler()
-        if ctx.run_id is not None:
-            await _say_rest(run.of_agent(ctx.run_id, self.name), result)
+        if ctx.run_id is None:
+            return await handler()
+        part = run.of_agent(ctx.run_id, self.name)
+        with run.agent_at_work(part):
+            result = await handler()
+        await _say_rest(part, result)
         return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
@@ -53,6 +54,12 @@ class Prompt:
             marks.append(_digest([known_by, counts[known_by]]))
         return marks
 
+    def mark_after(self, answer: dict[str, Any]) -> str:
+        """Return what the answer to this prompt is known by, as `marks` of the next prompt will say."""
+        known_by = _known_by(answer, "")
+        pairs = zip(self.units, self._digests, strict=True)
+        return _digest([known_by, 1 + sum(_known_by(unit, digest) == known_by for unit, digest in pairs)])
+
 
 def mark_of(unit: dict[str, Any]) -> str:
     """Return what a single message is known by."""
@@ -87,4 +94,8 @@ def _tool(tool: ToolDefinition) -> list[Any]:
 
 
 def _digest(value: Any) -> str:
-    return sha256(orjson.dumps(value, option=_OPTIONS, default=str)).hexdigest()[:32]
+    try:
+        words = orjson.dumps(value, option=_OPTIONS, default=str)
+    except TypeError:  # an integer of more than 64 bits
+        words = json.dumps(value, sort_keys=True, default=str).encode()
+    return sha256(words).hexdigest()[:32]

@@ -7,12 +7,12 @@ An answer is said when it is there. Instructions are said where they change.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from antiphon.agents._budget import Kind, Limits, Spending
-from antiphon.agents.durability._prompt import mark_of
 from antiphon.dialects import decode, encode
 from antiphon.messages import Conversation, JsonObject, Message, TextPart, current_port
 
@@ -33,6 +33,7 @@ class Talk:
         self._marks: set[str] = set()
         self._instructions: str | None = None
         self._is_read = False
+        self._reading = Lock()
         self.seq = 0
         """How long the thread is, as far as is known."""
         self.spending = Spending()
@@ -44,9 +45,12 @@ class Talk:
 
     async def read(self, run: LedgerRun) -> None:
         """Read what the thread has; only the first time."""
-        if self._is_read:
-            return
-        self._is_read = True
+        async with self._reading:  # agents in parallel wait for the whole: with half of it they would spend too much
+            if not self._is_read:
+                await self._read(run)
+                self._is_read = True
+
+    async def _read(self, run: LedgerRun) -> None:
         self.spending.run.began = run.opened.began
         async for record in run.ledger.read(run.thread_id):
             self.reach(record.seq)
@@ -91,9 +95,8 @@ class Talk:
                     rows.append(place.row(message, f"said{len(rows) + 1}", None if number else mark))
         return rows
 
-    def answered(self, unit: dict[str, Any], messages: Sequence[Message], place: Place) -> list[Message]:
+    def answered(self, mark: str, messages: Sequence[Message], place: Place) -> list[Message]:
         """Return an answer as messages that are to be said now."""
-        mark = mark_of(unit)
         self._marks.add(mark)
         self.spending.pay(messages[0].usage)
         return [

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
+from shlex import quote
 from typing import Any, Final, TypeAlias, cast, get_args
 
+import orjson
+from pydantic import TypeAdapter
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.tools import ToolDefinition
+from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import Talk
-from antiphon.errors import WithdrawnError
+from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Record
-from antiphon.messages import Json, Message, thaw
+from antiphon.messages import Json, Message, OptionCallPayload, thaw
 from antiphon.runtime import Effect, Effects, ToolOperation
 
-__all__ = ["METADATA_KEY", "Called", "NotDone", "Reconcile", "Unsettled", "effects_of"]
+__all__ = ["METADATA_KEY", "Called", "NotDone", "Reconcile", "Unsettled", "effects_of", "plain_arguments"]
+
+_any: TypeAdapter[Any] = TypeAdapter(Any)
 
 METADATA_KEY: Final = "antiphon"
 """Where a tool's metadata says what concerns us: `{"antiphon": {"effects": "none"}}`."""
@@ -35,6 +42,39 @@ def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effec
     if said not in get_args(Effects):
         raise UserError(f"the effects of tool {name!r} are one of {', '.join(get_args(Effects))}, not {said!r}")
     return cast("Effects", said)
+
+
+def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Json]:
+    """Return the arguments of a call as JSON that is the same in every process.
+
+    A set has another order in each, and an object that is no JSON another address: the one is sorted, of the other the type is
+    written down. NaN is written as text.
+    """
+    plain = to_jsonable_python(_steady(_any.dump_python(dict(arguments), fallback=_type_of)), fallback=_type_of)
+    return cast("dict[str, Json]", plain)
+
+
+def _type_of(value: Any) -> str:
+    return type(value).__qualname__
+
+
+def _steady(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _steady(each) for key, each in cast("dict[Any, Any]", value).items()}
+        case set() | frozenset():
+            members = cast("set[Any]", value)
+            return sorted((_steady(each) for each in members), key=_place)
+        case list() | tuple():
+            return [_steady(each) for each in cast("list[Any]", value)]
+        case float() if not isfinite(value):
+            return str(value)
+        case _:
+            return value
+
+
+def _place(value: Any) -> bytes:
+    return orjson.dumps(to_jsonable_python(value, fallback=_type_of), option=orjson.OPT_NON_STR_KEYS, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +147,37 @@ class Called(Effect):
         return record
 
     @override
+    def is_same(self, intent: Message) -> bool:
+        if super().is_same(intent):
+            return True
+        reason = f"the program calls tool {self._tool!r} with {self._change(intent)} than thread {self.thread_id!r} says"
+        raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
+
+    def _change(self, intent: Message) -> str:
+        """Return what differs from a call that is recorded."""
+        recorded, own = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
+        if recorded.option_name != own.option_name:
+            return f"another name ({own.option_name!r}, not {recorded.option_name!r})"
+        if recorded.arguments.get("effects") != own.arguments.get("effects"):
+            return f"other effects ({own.arguments.get('effects')!r}, not {recorded.arguments.get('effects')!r})"
+        return "other arguments"
+
+    @override
     async def unknown(self, reason: str) -> Message:
         if self._settle is None:
-            return await super().unknown(reason)
+            return await self._parked(reason)
         arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
         found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.id, reason))
-        return await super().unknown(reason) if found is None else self.outcome(**_fields(found))
+        return await self._parked(reason) if found is None else self.outcome(**_fields(found))
+
+    async def _parked(self, reason: str) -> Message:
+        """Park it, and say to whoever started the program what there is to do."""
+        try:
+            return await super().unknown(reason)
+        except ParkedError as exc:
+            command = f"antiphon settle {quote(self.thread_id)} {quote(self.id)}"
+            todo = f"find out, say it with `{command} --result JSON | --error TEXT | --retry`, and start the program again"
+            raise ParkedError(f"{reason}; {todo}", exc.address) from None
 
 
 def _fields(found: Json | NotDone) -> dict[str, Any]:

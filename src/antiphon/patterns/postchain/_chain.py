@@ -189,6 +189,8 @@ class PostChain:
         with self._workshop.events.listening(thread_id, hear, to_words=False):
             if not (await self.life(thread_id)).is_over:
                 await last.wait()
+        if (idle := self._workshop.at_work.get(thread_id)) is not None:
+            await idle.wait()  # so that whoever leaves now leaves nothing open
         return await self.result(thread_id)
 
     async def result(self, thread_id: str) -> ChainResult:

@@ -102,12 +102,13 @@ class PhaseActor(Actor):
 
     async def _process(self, work: PhaseWork, context: Context) -> PhaseOutput:
         work = await self.gather(work, context)
+        metadata: dict[str, Any] = {"metadata": {"user_id": work.user_id, **work.metadata}}
         prepare = PrepareContext(
             thread_id=work.thread_id,
             phase_type=self.phase,
             previous_phase_output=None if work.previous is None else _short(work.previous),
             conversation_history=work.history,
-            **{"metadata": work.metadata} if work.metadata else {},
+            **metadata,
         )
         prepared = (await context.ask(context.address, prepare, within=UNHURRIED, key="prepare")).context
         given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}

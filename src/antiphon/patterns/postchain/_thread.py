@@ -15,8 +15,9 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
-from antiphon.errors import DeliveryError, RefusedError, WithdrawnError
-from antiphon.messages import DataPart, JsonObject, Message, current_port, thaw
+from antiphon.agents import ledger_run
+from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, WithdrawnError
+from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
 from antiphon.patterns.postchain._client import CLIENT
 from antiphon.patterns.postchain._life import LIFE, PATTERN, ThreadLife
 from antiphon.patterns.postchain._operations import ChainContext, operations_from
@@ -113,7 +114,7 @@ class ThreadActor(Actor):
     @handles
     async def resume(self, request: ResumeThread, context: Context) -> ThreadResumed | None:
         life, thread_id = await self._life(context, ResumeThread)
-        if not await self._is_run(context):  # a branch: whoever ran the thread that it is a branch of does not run it
+        if not await self._is_run(context):  # a branch: whoever runs the thread that it is a branch of does not run it
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
         resumed = ThreadResumed(
             thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.current_phase or "yield"
@@ -165,7 +166,7 @@ class ThreadActor(Actor):
     async def run(self, notice: RunThread, context: Context) -> None:
         """Go through the phases, unless the thread is terminated meanwhile."""
         self._idle.clear()
-        self._workshop.at_work.add(_thread(context))
+        self._workshop.at_work[_thread(context)] = self._idle
         work = asyncio.create_task(self._work(context))
         over = asyncio.create_task(self._terminated.wait())
         try:
@@ -174,7 +175,7 @@ class ThreadActor(Actor):
             over.cancel()
             work.cancel()
             await asyncio.wait((work, over))
-            self._workshop.at_work.discard(_thread(context))
+            self._workshop.at_work.pop(_thread(context), None)
             self._idle.set()
         if not work.cancelled() and (error := work.exception()) is not None and not self._terminated.is_set():
             raise error
@@ -182,6 +183,8 @@ class ThreadActor(Actor):
     async def _work(self, context: Context) -> None:
         thread_id = _thread(context)
         life = (await context.state(LIFE)).with_answered(context.message.parent_id)  # START_THREAD tells this, then answers
+        if life.is_over:
+            return
         try:
             while (phase := life.current_phase) is not None:
                 await self._workshop.gates.passed(thread_id)
@@ -232,11 +235,21 @@ class ThreadActor(Actor):
         creator = life.creator if context.kernel.tree.has(life.creator) else CLIENT
         try:
             async with self._workshop.gates.passing(result.thread_id):
-                await context.tell(creator, result, within=UNHURRIED, key="result")
+                await self._say(context, creator, result)
                 await self._mark(context, result.status)
         except WithdrawnError:
             return
         self._workshop.gates.forget(result.thread_id)
+
+    async def _say(self, context: Context, creator: str, result: ThreadResult) -> None:
+        """Tell the result; where the thread has used up its budget, at least write it down: it must end."""
+        try:
+            await context.tell(creator, result, within=UNHURRIED, key="result")
+        except BudgetExceededError:
+            said = DataPart(data={"type": result.message_type, "data": result.to_data()})
+            row = Message(policy=context.address, payload=PartsPayload(parts=(said,)), to=(creator,), lane="control")
+            async with ledger_run(context) as run:
+                await run.note(row, key="result")
 
     # ------------------------------------------------------------ where it is
 
@@ -257,10 +270,10 @@ class ThreadActor(Actor):
         return await context.kernel.states.get(head.thread_id, head.seq, LIFE)
 
     async def _is_run(self, context: Context) -> bool:
-        """Whether somebody runs the thread, or would, had he not died."""
-        if context.attempt > 1:
-            return False  # it may be this very message that has it run: what it tells then is known
-        return any(_is_run_row(row.message) for row in await self._workshop.ledger.open_calls(_thread(context)))
+        """Whether somebody runs the thread, or nobody need; not counting whom this message itself has told to."""
+        own = f"{context.course.invocation_id}/run"
+        rows = [row.message for row in await self._workshop.ledger.open_calls(_thread(context))]
+        return any(_is_run_row(row) and row.parent_id != own for row in rows) or (await self._now(context)).is_over
 
     async def _mark(self, context: Context, status: str) -> None:
         """Have lists of threads show where it is."""

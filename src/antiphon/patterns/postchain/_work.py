@@ -66,14 +66,17 @@ class PhaseWork:
         return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
 
     def prompt(self, *, draft: bool = False) -> str:
-        """Return the question with what is known, for a model; `draft`: with what the phase before has said."""
-        sections: list[str] = []
+        """Return the question with what is known, for a model; `draft`: with what the phase before has said.
+
+        The question comes first: a small model repeats what it has read last.
+        """
+        sections = [self.question]
         if self.cited:
             numbered = [f"[{number}] {item.title}: {item.text}" for number, item in enumerate(self.cited, 1)]
             sections.append("\n".join(("Sources:", *numbered)))
         if draft and self.previous is not None:
             sections.append(f"So far: {self.previous.response}")
-        return "\n\n".join((*sections, f"Question: {self.question}")) if sections else self.question
+        return "\n\n".join(sections)
 
 
 def items_to(context: ChainContext) -> list[dict[str, Any]]:

@@ -55,8 +55,8 @@ class Workshop:
         self.config = config
         self.gates = Gates(self._look)
         self.events = ChainEvents()
-        self.at_work: set[str] = set()
-        """The threads that run here."""
+        self.at_work: dict[str, asyncio.Event] = {}
+        """The threads that run here, each with what is set when it does not any more."""
         self._given_model = model
         self._make_model = make_model or make_named_model
         self._tools = {tool.name: tool for tool in map(_as_tool, tools)}
@@ -135,8 +135,6 @@ class Workshop:
             settings["temperature"] = config.temperature
         if config.max_tokens is not None:
             settings["max_tokens"] = config.max_tokens
-        if config.model == "local":
-            settings["stop_sequences"] = ["\nQuestion:"]  # a small model goes on with questions of its own
         return Agent(
             model,
             name=phase,

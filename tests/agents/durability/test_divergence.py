@@ -1,0 +1,182 @@
+"""Another program against the same history is stopped and told what differs, before anything is paid for again. G9."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator, BaseModel
+from pydantic_ai import Agent
+from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.toolsets import FunctionToolset
+from tests.agents.durability.agents import Desk, call, clerk, script
+
+from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents.durability._tool import plain_arguments
+from antiphon.errors import HistoryMismatchError
+from antiphon.ledger.memory import MemoryLedger
+
+
+class CutError(Exception):
+    """Ends the program in the middle."""
+
+
+def named(ledger: MemoryLedger, desk: Desk, name: str, **durability: Any) -> Agent[None, str]:
+    turns = ([call("pay", "c1", amount=1)], ["paid"])
+    agent: Agent[None, str] = Agent(script(desk, *turns), name=name, capabilities=[LedgerDurability(ledger, **durability)])
+
+    @agent.tool_plain
+    async def pay(amount: int) -> str:
+        desk.note(f"{name} pays {amount}")
+        return "ok"
+
+    return agent
+
+
+async def cut(*agents: Agent[None, str]) -> None:
+    """Run a program that ends in the middle, after its agents."""
+
+    async def work() -> None:
+        for agent in agents:
+            await agent.run("pay")
+
+    await cut_after(work)
+
+
+async def cut_after(work: Callable[[], Awaitable[None]]) -> None:
+    async def program() -> None:
+        async with ledger_run("t"):
+            await work()
+            raise CutError
+
+    with pytest.raises(CutError):
+        await program()
+
+
+def test_an_agent_of_another_name_does_not_pay_again() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        await cut(named(ledger, desk, "clerk"))
+        desk.taken()
+        with pytest.raises(
+            HistoryMismatchError, match=r"runs agent 't/run/teller', and thread 't' says that 't/run/clerk' ran"
+        ):
+            async with ledger_run("t"):
+                await named(ledger, desk, "teller").run("pay")
+        assert desk.taken() == []
+        await cut(named(ledger, desk, "clerk"), named(ledger, desk, "teller"))
+        assert desk.taken() == ["model 0", "teller pays 1", "model 1"]
+
+    asyncio.run(main())
+
+
+def test_a_program_that_leaves_an_agent_out_does_not_end() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        both = named(ledger, desk, "clerk"), named(ledger, desk, "teller")
+        await cut(*both)
+        with pytest.raises(HistoryMismatchError, match=r"the program ends, and .* 't/run/teller' ran"):
+            async with ledger_run("t"):
+                await both[0].run("pay")
+        await cut(*both)
+
+    asyncio.run(main())
+
+
+def test_agents_that_ran_side_by_side_may_be_as_far_as_they_were() -> None:
+    """One has still to come by what is recorded while the other is ahead of it, and another yet is new."""
+
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+
+        async def work(*names: str) -> None:
+            for name in names:
+                await named(ledger, desk, name).run("pay")
+
+        async def both() -> None:
+            await asyncio.gather(work("a"), work("b", "c"))
+
+        await cut_after(both)
+        assert len(desk.taken()) == 9
+        async with ledger_run("t"):
+            await asyncio.gather(work("a", "d"), work("b", "c"))
+        assert desk.taken() == ["model 0", "d pays 1", "model 1"]
+
+    asyncio.run(main())
+
+
+def test_a_tool_that_says_otherwise_what_it_does_is_another_tool() -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        await cut(named(ledger, desk, "clerk"))
+        with pytest.raises(
+            HistoryMismatchError, match=r"tool 'pay' with other effects \('none', not 'once'\) .*clerk/pay:c1'"
+        ):
+            await cut(named(ledger, desk, "clerk", effects={"pay": "none"}))
+        assert desk.taken() == ["model 0", "clerk pays 1", "model 1"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"more": 1}, "with other arguments than thread"),
+        ({"toolset": "b"}, r"with another name \('clerk__.*b.*', not 'clerk__.*a"),
+    ],
+)
+def test_a_call_of_other_arguments_or_of_another_toolset_is_another_call(change: dict[str, Any], told: str) -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+
+        def paying(more: int = 0, toolset: str = "a") -> Agent[None, str]:
+            async def pay(amount: Annotated[int, AfterValidator(lambda amount: amount + more)]) -> str:
+                desk.note(f"pay {amount}")
+                return "ok"
+
+            turns = ([call("pay", "c1", amount=1)], ["paid"])
+            tools: FunctionToolset[None] = FunctionToolset([pay], id=toolset)
+            return Agent(script(desk, *turns), name="clerk", toolsets=[tools], capabilities=[LedgerDurability(ledger)])
+
+        await cut(paying())
+        with pytest.raises(HistoryMismatchError, match=f"tool 'pay' {told}"):
+            await cut(paying(**change))
+        assert desk.taken() == ["model 0", "pay 1", "model 1"]
+
+    asyncio.run(main())
+
+
+class Tags(BaseModel):
+    names: frozenset[str]
+
+
+class Odd:
+    """What is no JSON, and shows its address."""
+
+
+def test_arguments_are_written_down_the_same_in_every_process() -> None:
+    """The order of a set and the address of an object differ from process to process."""
+    letters = list("hgfedcba")
+    told = plain_arguments({"tags": Tags(names=frozenset(letters)), "more": [{*letters}, ({2, 10, 1},)], "odd": Odd()})
+    assert told == {"tags": {"names": sorted(letters)}, "more": [sorted(letters), [[1, 10, 2]]], "odd": "Odd"}
+
+
+@pytest.mark.parametrize(("text", "told"), [("NaN", "nan"), ("-Infinity", "-inf"), (str(10**30), 10**30)])
+def test_a_number_that_is_odd_reaches_the_tool_as_it_is_and_is_the_same_the_second_time(text: str, told: Any) -> None:
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+        turns = ([ToolCallPart("weigh", f'{{"what": {text}}}', tool_call_id="c1")], ["done"])
+        for seen in (["model 0", f"weigh {told}", "model 1"], []):
+            agent = clerk(ledger, desk, script(desk, *turns))
+
+            @agent.tool_plain
+            async def weigh(what: int | float) -> Any:
+                desk.note(f"weigh {what}")
+                return what
+
+            await cut(agent)
+            assert desk.taken() == seen
+        rows = [row.message async for row in ledger.read("t") if row.message.invocation_id == "t/run/clerk/weigh:c1"]
+        assert rows[0].payload.arguments["arguments"]["arguments"]["what"] == told  # type: ignore[union-attr, index, call-overload]
+
+    asyncio.run(main())

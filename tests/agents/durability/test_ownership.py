@@ -1,0 +1,165 @@
+"""Who may begin something in a thread, and when: one owner at a time, and only what is admitted. G7, G12."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from tests.agents.durability.agents import Desk, call, clerk, script
+
+from antiphon import open_ledger
+from antiphon.agents import AgentBudget, LedgerDurability, ledger_run
+from antiphon.errors import BudgetExceededError, FencedError
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.runtime import System
+
+
+class DiedError(BaseException):
+    """Ends the program as a kill does."""
+
+
+def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_nothing_that_the_other_has_begun(
+    tmp_path: Any,
+) -> None:
+    """G7: also if the program goes on after the first error, as one that catches all errors does."""
+
+    async def main() -> None:
+        desk, url = Desk(), f"sqlite:///{tmp_path}/ledger.db"
+        is_paying, is_over = asyncio.Event(), asyncio.Event()
+
+        async def pay(key: str) -> str:
+            desk.note("the other pays")
+            is_paying.set()
+            await is_over.wait()
+            return "paid"
+
+        async def pay_again(key: str) -> str:
+            desk.note("the first pays")
+            return "paid"
+
+        async def other_process() -> Any:
+            async with open_ledger(url) as ledger, ledger_run("t", ledger=ledger) as run:
+                return await run.effect("pay", {}, pay)
+
+        async def first_process(ledger: Ledger) -> None:
+            async with ledger_run("t", ledger=ledger) as run:
+                others.append(asyncio.create_task(other_process()))
+                await is_paying.wait()
+                for key in ("look", "pay"):
+                    with pytest.raises(FencedError):
+                        await run.effect(key, {}, pay_again)
+                with pytest.raises(FencedError):
+                    async with ledger_run("t", id="second", ledger=ledger):
+                        pass
+
+        others: list[asyncio.Task[Any]] = []
+        async with open_ledger(url) as ledger:
+            with pytest.raises(FencedError):
+                await first_process(ledger)
+            is_over.set()
+            assert await others[0] == "paid"
+            async with ledger_run("t", ledger=ledger) as run:
+                assert await run.effect("pay", {}, pay_again) == "paid"
+        assert desk.taken() == ["the other pays"]
+
+    asyncio.run(main())
+
+
+def test_while_a_thread_is_paused_no_model_is_asked_and_no_tool_is_started() -> None:
+    """G12, for runs outside of actors: what is begun passes `admit` first, and nothing passes while it waits."""
+
+    async def main() -> None:
+        ledger, desk, waits, lets_on = MemoryLedger(), Desk(), asyncio.Queue[str](), asyncio.Queue[None]()
+
+        @asynccontextmanager
+        async def gate(thread_id: str) -> AsyncGenerator[None, None]:
+            waits.put_nowait(thread_id)
+            await lets_on.get()
+            yield
+
+        async def work() -> str:
+            async with ledger_run("t", admit=gate):
+                agent = clerk(ledger, desk, script(desk, [call("refund", "c1", amount=1)], ["done"]))
+                return str((await agent.run("go")).output)
+
+        working = asyncio.create_task(work())
+        for seen in ([], ["model 0"], ["refund 1"]):
+            assert await waits.get() == "t"
+            assert desk.taken() == seen
+            lets_on.put_nowait(None)
+        assert await working == "done"
+        assert desk.taken() == ["model 1"]
+
+    asyncio.run(main())
+
+
+def test_after_a_thread_is_terminated_nothing_begins_in_it() -> None:
+    """G12: what `admit` raises is raised, and no row says that anything was begun."""
+
+    async def main() -> None:
+        ledger, desk = MemoryLedger(), Desk()
+
+        @asynccontextmanager
+        async def closed(thread_id: str) -> AsyncGenerator[None, None]:
+            raise BudgetExceededError(f"thread {thread_id!r} is terminated")
+            yield
+
+        for _ in range(2):
+            with pytest.raises(BudgetExceededError, match="terminated"):
+                async with ledger_run("t", admit=closed):
+                    await clerk(ledger, desk, script(desk, ["done"])).run("go")
+        assert desk.taken() == []
+        assert not [row async for row in ledger.read("t") if "model" in (row.message.invocation_id or "")]
+
+    asyncio.run(main())
+
+
+def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_path: Any) -> None:
+    """The second of them does not spend by half of what the first has read."""
+
+    async def main() -> None:
+        desk = Desk()
+        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+
+            def agent() -> Agent[None, str]:
+                durability = LedgerDurability[None](ledger, thread_budget=AgentBudget(requests=2))
+                return Agent(script(desk, ["hi"]), name="clerk", capabilities=[durability])
+
+            for number in range(2):
+                async with ledger_run("t", id=f"run {number}"):
+                    await agent().run("hello")
+            desk.taken()
+            async with ledger_run("t", id="both"):
+                found = await asyncio.gather(*(agent().run("hello") for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in found] == [BudgetExceededError] * 3
+        assert desk.taken() == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_parked_before", [False, True])
+def test_what_a_dead_process_left_open_is_parked_though_the_program_does_not_come_by_it_again(is_parked_before: bool) -> None:
+    """G7: an outcome that nobody knows is not forgotten when the run ends."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+
+        async def pay(key: str) -> None:
+            raise DiedError
+
+        with pytest.raises(DiedError):
+            async with ledger_run("t", ledger=ledger) as run:
+                await run.effect("pay", {}, pay)
+        async with ledger_run("t", ledger=ledger) as run:
+            if is_parked_before:
+                await asyncio.gather(run.effect("pay", {}, pay), return_exceptions=True)
+        async with System(ledger) as system:
+            (parked,) = await system.parked()
+            assert parked.invocation_id == "t/run/pay"
+            await system.settle("t", "t/run/pay", result="paid")
+        assert not await ledger.open_calls("t")
+
+    asyncio.run(main())
