@@ -47,7 +47,7 @@ def call_with(text: bytes) -> bytes:
 # ---------------------------------------------------------------- round trips
 
 
-@settings(max_examples=10 * settings.default.max_examples)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(strategies.messages)
 def test_a_message_written_read_and_written_again_is_the_same_bytes(message: Message) -> None:
     """G10, OP-002: for every message that can be built, the bytes are a function of the content."""
