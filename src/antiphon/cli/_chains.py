@@ -130,7 +130,9 @@ def _for_local(ledger: Ledger) -> dict[str, Any]:
         return [{"id": each.id, "source": each.source, "text": each.text[:300]} for each in passages]
 
     action = AgentConfig(tools=("knowledge_base",), max_tokens=2 * _FEW_TOKENS)
-    config = ChainConfig(max_tokens=_FEW_TOKENS, found=3, fallback="scripted", attempts=1, phases={"action": action})
+    config = ChainConfig(
+        max_tokens=_FEW_TOKENS, found=3, drafts=False, fallback="scripted", attempts=1, phases={"action": action}
+    )
     return {"config": config, "tools": [Tool[Any](knowledge_base, metadata={"antiphon": {"effects": "none"}})]}
 
 

@@ -48,6 +48,8 @@ class ChainConfig(BaseModel):
 
     history: int = Field(default=6, ge=0)
     """How many earlier turns a phase is told."""
+    drafts: bool = True
+    """Whether a phase is told what the one before it has said; a very small model repeats it instead of reading on."""
     found: int = Field(default=5, ge=0)
     """How many sources are looked for."""
     context_limit: int = Field(default=4000, ge=200)

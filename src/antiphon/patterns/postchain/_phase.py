@@ -67,7 +67,7 @@ class PhaseActor(Actor):
 
     def prompt(self, work: PhaseWork) -> str:
         """Return what the agent is asked."""
-        return work.prompt(draft=True)
+        return work.prompt(draft=self.workshop.config.drafts)
 
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
