@@ -21,7 +21,7 @@ from antiphon.runtime import System
 pytest.importorskip("apsw")
 
 KILLED = -signal.SIGKILL
-COUNT = {"": 12, "ci": 100, "nightly": 2_000}[os.environ.get("ANTIPHON_CHAOS", "")]
+COUNT = {"": 6, "ci": 100, "nightly": 2_000}[os.environ.get("ANTIPHON_CHAOS", "")]
 CALL = "clerk__function_toolset__<agent>.call_tool:"
 NAMES = ("RUN", "clerk__model.request", f"{CALL}refund", f"{CALL}look", f"{CALL}reserve", f"{CALL}delegate")
 PLACES = [place for name in NAMES for place in (f"after {name}", f"before ={name}", f"after ={name}")]
