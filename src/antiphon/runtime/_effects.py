@@ -140,7 +140,7 @@ class Effect:
             run = self.journal.hooks.effect(self.course, effect, run, self.operation)
         if self.course.thread_id is None:
             return await run(current_port().new_id())
-        intent, outcome = await self._recall() if self.course.attempt > 1 else (None, None)
+        intent, outcome = await self._recall() if await self._may_be_recorded() else (None, None)
         if outcome is not None:
             return _value(outcome, self.course.to)
         if intent is not None and self._effects == "once":
@@ -193,6 +193,13 @@ class Effect:
 
     # ------------------------------------------------------------ what every effect does
 
+    async def _may_be_recorded(self) -> bool:
+        """Whether the ledger may have something of it. To look there is of use only to the owner: others still write."""
+        if not self.journal.was_taken(self.thread_id):
+            return self.course.attempt > 1
+        await self.journal.own(self.thread_id)
+        return True
+
     async def _recall(self) -> tuple[Message | None, OptionResultPayload | None]:
         """Return the intent and the outcome that the ledger has: of the last try, where there were several."""
         intent, outcome = await self._recorded()
@@ -236,7 +243,7 @@ class Effect:
         except FailedError as exc:
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, result=exc.details)
         except ValidationError as exc:
-            outcome = self._failure(TypeError(f"its result is no JSON: {exc.errors()[0]['msg']}"))
+            outcome = self._failure(TypeError(f"its result cannot be written down: {exc.errors()[0]['msg']}"))
         except Exception as exc:  # noqa: BLE001 (whatever it raises is its outcome, and is raised again below)
             outcome = self._failure(exc)
         return await self._end(run, intent, outcome)

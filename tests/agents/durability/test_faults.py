@@ -131,7 +131,7 @@ def test_a_result_that_is_too_large_fails_its_call_and_not_the_ledger() -> None:
         for seen in (["huge"], []):
             async with ledger_run("t"):
                 told = (await agent.run("go")).output
-            assert "its result is no JSON" in told
+            assert "its result cannot be written down" in told
             assert desk.taken() == seen
 
     asyncio.run(main())
