@@ -3,10 +3,11 @@
 import asyncio
 from contextlib import suppress
 
+from tests.runtime.actors import Note, Ping, Pong, virtually
+
 from antiphon.errors import DeliveryError, LedgerError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Actor, Context, System, handles
-from tests.runtime.actors import Note, Ping, Pong, virtually
 
 
 def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one() -> None:
