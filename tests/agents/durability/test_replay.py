@@ -23,7 +23,7 @@ from antiphon.agents import LedgerDurability, ledger_run, listen
 from antiphon.errors import EffectFailedError, HistoryMismatchError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import OptionCallPayload
+from antiphon.messages import ForeignPart, OptionCallPayload
 
 
 async def rows(ledger: Ledger, thread_id: str = "t") -> list[Any]:
@@ -451,17 +451,21 @@ def test_tools_that_a_factory_makes_and_checks_of_arguments_are_durable() -> Non
     asyncio.run(main())
 
 
-def test_an_answer_that_the_dialect_cannot_say_is_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the words in the thread are, the run gets back what the model said."""
-    monkeypatch.setattr("antiphon.agents.durability._asked.as_unit", lambda *_, **__: {})
+def test_an_answer_that_the_dialect_cannot_say_is_kept_whole() -> None:
+    """F30: a call of what is no name is kept as it came, the model is told, and the run goes on and comes back the same."""
 
     async def main() -> None:
         ledger, desk = MemoryLedger(), Desk()
-        for seen in (["model 0"], []):
+        for seen in (["model 0", "model 1"], []):
             async with ledger_run("t"):
-                assert (await clerk(ledger, desk, script(desk, ["hello"])).run("hi")).output == "hello"
+                said = script(desk, [call("re\u200bfund", id="call-1")], ["hello"])
+                assert (await clerk(ledger, desk, said).run("hi")).output == "hello"
             assert desk.taken() == seen
-        (kept,) = [row for row in await rows(ledger) if row.id == "t/run/clerk/model@ended"]
-        assert kept.payload.result["response"]["parts"][0]["content"] == "hello"
+        found = {row.id: row for row in await rows(ledger)}
+        (foreign,) = found["t/run/clerk/model@answer1"].parts
+        assert isinstance(foreign, ForeignPart)
+        kept = found["t/run/clerk/model@ended"].payload.result["response"]
+        assert kept["parts"] == foreign.value
+        assert kept["parts"][0]["tool_name"] == "re\u200bfund"
 
     asyncio.run(main())

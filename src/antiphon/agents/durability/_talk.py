@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from antiphon.agents._budget import Kind, Limits, Spending
 from antiphon.dialects import decode, encode
-from antiphon.messages import Conversation, JsonObject, Message, TextPart, current_port
+from antiphon.errors import DecodeError
+from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port
 
 if TYPE_CHECKING:
     from antiphon.agents._run import LedgerRun
@@ -108,7 +109,7 @@ class Talk:
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
         before = [] if held is None else [_instructing(held)]
-        return list(decode([*before, _without_conversation(unit)], _DIALECT))[len(before) :]
+        return _spoken(unit, before)
 
 
 class Place(NamedTuple):
@@ -138,10 +139,21 @@ class Place(NamedTuple):
 
 def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
     """Return an answer as messages, with what it cost."""
-    first, *others = decode([_without_conversation(unit)], _DIALECT)
+    first, *others = _spoken(unit)
     if cost is not None and first.usage is not None:
         first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": cost})})
     return [first, *others]
+
+
+def _spoken(unit: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> list[Message]:
+    """Return a request or an answer as messages; what a model has called by what is no name is one message, kept whole."""
+    own = _without_conversation(unit)
+    try:
+        return list(decode([*before, own], _DIALECT))[len(before) :]
+    except DecodeError:
+        (bare,) = list(decode([*before, {**own, "parts": []}], _DIALECT))[len(before) :]
+        whole = PartsPayload(parts=(ForeignPart(dialect=_DIALECT, value=unit["parts"]),))
+        return [bare.model_copy(update={"payload": whole})]
 
 
 def restore(messages: Iterable[Message], *, is_priced: bool) -> dict[str, Any]:
