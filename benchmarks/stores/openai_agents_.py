@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from agents import SQLiteSession
-
 from benchmarks._messages import Said, as_text
 
 __all__ = ["OpenAIAgentsStore"]

@@ -4,6 +4,7 @@ S15, F30.
 """
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -120,8 +121,10 @@ def test_the_time_of_a_run_goes_on_while_no_process_works_on_it() -> None:
 def test_the_last_turn_of_a_conversation_takes_as_many_bytes_as_the_10th(is_one_run: bool) -> None:
     """Nothing stores a prompt again: 200 turns in one run, or a run for each of 25 and the history from the store.
 
-    Of the 200, the agent has the first and the last 15; those between are in its history as if it had had them.
+    Of the 200, the agent has the first and the last 15; those between are in its history as if it had had them, unless this
+    is one of the long runs.
     """
+    skipped = range(0) if os.environ.get("ANTIPHON_CHAOS") else range(15, 185)
 
     async def main() -> None:
         desk = Desk()
@@ -143,12 +146,13 @@ def test_the_last_turn_of_a_conversation_takes_as_many_bytes_as_the_10th(is_one_
             async with ledger_run("t"):
                 for number in range(200):
                     prompt = f"this is turn {number:03}"
-                    if 15 <= number < 185:
+                    if number in skipped:
                         history += [ModelRequest.user_text_prompt(prompt), ModelResponse([TextPart(f"I see, {number:03}")])]
                         continue
                     history = (await agent.run(prompt, message_history=history)).all_messages()
                     await measure()
-            del sizes[15]  # it says the turns between
+            if skipped:
+                del sizes[15]  # it says the turns between
         else:
             for number in range(25):
                 conversation = await store.load("t")

@@ -108,7 +108,15 @@ def ended(process: int, within: float) -> bool:
 
 def campaign(folder: Path, kills: int, killing: Callable[[int, Path, int], bool]) -> dict[str, Any]:
     """Kill workers of one ledger again and again, and look after each; every now and then begin a new ledger."""
-    totals: dict[str, Any] = {"kills": 0, "landed": 0, "attempted": 0, "acknowledged": 0, "recovered": 0, "breaches": []}
+    totals: dict[str, Any] = {
+        "kills": 0,
+        "landed": 0,
+        "attempted": 0,
+        "acknowledged": 0,
+        "present": 0,
+        "recovered": 0,
+        "breaches": [],
+    }
     per_ledger = 10
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as elsewhere:
         for first in range(0, kills, per_ledger):
@@ -137,7 +145,7 @@ def look(path: Path, events: list[Event], totals: dict[str, Any]) -> None:
 
 def counts(path: Path, events: list[Event]) -> dict[str, int]:
     report = judged(events, evidence_of(path))
-    return {key: report.counts[key] for key in ("attempted", "acknowledged", "recovered")}
+    return {key: report.counts[key] for key in ("attempted", "acknowledged", "present", "recovered")}
 
 
 def main(folder: str, kills: str) -> None:

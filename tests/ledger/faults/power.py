@@ -26,7 +26,14 @@ class Cuts(NamedTuple):
     """How many cuts were tried, and what was wrong after them."""
 
     tried: int
+    attempted: int
+    """Over the whole run, which ended well."""
     acknowledged: int
+    """Over the whole run."""
+    before: int
+    """How many were acknowledged before their power was cut, over all cuts."""
+    present: int
+    """How many of those that were begun before were there afterwards, over all cuts."""
     lost: list[str]
 
 
@@ -101,7 +108,7 @@ def tried(disk: Disk, events: list[Event], *, most: int, seeds: int = 3) -> Cuts
     """Cut the power after each operation, and look: spread over the whole run if there are more cuts than wanted."""
     lost: list[str] = []
     known: dict[bytes, Evidence] = {}
-    tries = 0
+    tries = before = present = 0
     with tempfile.TemporaryDirectory(dir=disk.folder.parent) as folder:
         for place, image in disk.cuts(seeds, most):
             tries += 1
@@ -110,10 +117,12 @@ def tried(disk: Disk, events: list[Event], *, most: int, seeds: int = 3) -> Cuts
             except (LedgerError, AssertionError) as exc:
                 lost.append(f"after operation {place}: {exc!r}")
                 continue
-            before = [event for event in events if event.at <= place or event.what == "inv"]
-            report = judged(before, Evidence([row for row in evidence.rows if row.thread != GONE]))
+            seen = [event for event in events if event.at <= place or event.what == "inv"]
+            report = judged(seen, Evidence([row for row in evidence.rows if row.thread != GONE]))
+            before, present = before + report.counts["acknowledged"], present + report.counts["present"]
             lost += [f"after operation {place}: {breach}" for breach in report.breaches]
-    return Cuts(tries, sum(event.what == "ok" for event in events), lost)
+    attempted, acknowledged = (sum(event.what == what for event in events) for what in ("inv", "ok"))
+    return Cuts(tries, attempted, acknowledged, before, present, lost)
 
 
 def fingerprint(image: dict[str, bytes]) -> bytes:
