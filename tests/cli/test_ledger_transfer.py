@@ -341,5 +341,5 @@ def test_long_work_shows_how_far_it_is_in_a_terminal(tmp_path: Path, url: str) -
         ("searching", ("search", "cold"), url),
         ("copying", ("backup", tmp_path / "copy.db"), url),
     ):
-        shown = run(*command, "--ledger", used, FORCE_COLOR="1", COLUMNS="100")  # as good as a terminal
+        shown = run(*command, "--ledger", used, FORCE_COLOR="1", COLUMNS="100", TERM="xterm")  # as good as one
         assert (word in shown.stderr, word in shown.stdout, shown.exit_code) == (True, False, 0)
