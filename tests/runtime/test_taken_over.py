@@ -3,15 +3,20 @@
 import asyncio
 from contextlib import suppress
 
+import pytest
 from tests.runtime.actors import Note, Ping, Pong, virtually
 
 from antiphon.errors import DeliveryError, LedgerError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime import Actor, Context, System, _journal, handles
 
 
-def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one() -> None:
-    """G7: also where the old one takes the thread back, because its handler goes on after it was refused."""
+@pytest.mark.parametrize("notices", [True, False])
+def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(
+    notices: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G7: also where the old one takes the thread back: its handler goes on after it was refused, or it forgot the thread."""
+    monkeypatch.setattr(_journal, "_MOST", 1)
     started: list[str] = []
     paused, taken, begun = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -24,8 +29,9 @@ def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one() -> Non
             if self._name == "old":
                 paused.set()
                 await taken.wait()
-                with suppress(LedgerError):
-                    await context.tell(context.address, Note(text="still here"))
+                if notices:
+                    with suppress(LedgerError):
+                        await context.tell(context.address, Note(text="still here"))
 
             async def pay(key: str) -> str:
                 started.append(self._name)
@@ -48,6 +54,9 @@ def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one() -> Non
             await paused.wait()
             await new.recover()
             await begun.wait()
+            if not notices:
+                for name in ("other", "another"):
+                    await old.tell("clerk/2", Note(text="hello"), thread_id=name)
             taken.set()
             with suppress(DeliveryError, LedgerError):
                 await asking

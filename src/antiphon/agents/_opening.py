@@ -60,6 +60,10 @@ class _Owned(Journal):
         return await super().own(thread_id)
 
     @override
+    async def has_had_owners(self, thread_id: str) -> bool:
+        return False  # it claims once, and a run that was begun before is a second attempt
+
+    @override
     async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:
         try:
             return await super().write(thread_id, messages, **more)

@@ -194,11 +194,8 @@ class Effect:
     # ------------------------------------------------------------ what every effect does
 
     async def _may_be_recorded(self) -> bool:
-        """Whether the ledger may have something of it. To look there is of use only to the owner: others still write."""
-        if not self.journal.was_taken(self.thread_id):
-            return self.course.attempt > 1
-        await self.journal.own(self.thread_id)
-        return True
+        """Whether the ledger may have something of it: the thread is owned first, so that nobody else begins it meanwhile."""
+        return await self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
 
     async def _recall(self) -> tuple[Message | None, OptionResultPayload | None]:
         """Return the intent and the outcome that the ledger has: of the last try, where there were several."""

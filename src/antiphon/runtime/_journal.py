@@ -63,7 +63,6 @@ class Journal:
         """By thread that this journal owns, the latest last."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
-        self._taken: set[str] = set()
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
         self.hooks: Hooks | None = None
@@ -98,7 +97,6 @@ class Journal:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
         except FencedError:
             self._epochs.pop(thread_id, None)
-            self._taken.add(thread_id)
             raise
         finally:
             self._writing[thread_id] -= 1
@@ -115,9 +113,9 @@ class Journal:
             claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id))
         return await asyncio.shield(claim)  # others may wait for the same
 
-    def was_taken(self, thread_id: str) -> bool:
-        """Whether another system has owned a thread since this one did: it may have done what is still in hand here."""
-        return thread_id in self._taken
+    async def has_had_owners(self, thread_id: str) -> bool:
+        """Own a thread, and say whether somebody has before, who may have begun what is still in hand here."""
+        return await self.own(thread_id) > 1
 
     async def _claim(self, thread_id: str) -> int:
         try:
