@@ -10,7 +10,7 @@ from pathlib import Path
 
 from xllamacpp import CommonParams, Server
 
-TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+TEMPLATE = Path(__file__).parents[2] / "src" / "antiphon" / "agents" / "models" / "local_template.jinja"
 """The model's own template knows no tools."""
 
 
