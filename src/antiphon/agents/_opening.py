@@ -83,9 +83,15 @@ class _Finished(Journal):
 
     @override
     async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:
-        where = next(iter(messages)).parent_id
-        reason = f"the run is finished in thread {thread_id!r}, and this program does more, in {where!r}; give it another id"
-        raise HistoryMismatchError(reason)
+        rows: list[Message] = list(messages)
+        written = {record.message.id: record async for record in self.ledger.read(thread_id)}
+        if missing := [row for row in rows if row.id not in written]:
+            where = missing[0].parent_id
+            reason = (
+                f"the run is finished in thread {thread_id!r}, and this program does more, in {where!r}; give it another id"
+            )
+            raise HistoryMismatchError(reason)
+        return tuple(written[row.id] for row in rows)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from antiphon.agents._ledgers import shared_ledger
 from antiphon.agents._opening import Opened, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Json, Message, current_port
+from antiphon.messages import Json, Lane, Message, current_port
 from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Park, Run
 
 __all__ = ["CurrentEffect", "LedgerRun", "current_effect", "current_run", "effect_scope", "ledger_run", "run_scope"]
@@ -181,14 +181,26 @@ class LedgerRun:
             HistoryMismatchError: the program noted something else here the last time it ran.
             LedgerError: it could not be written down.
         """
+        return await self._append(message, key, "control")
+
+    async def say(self, message: Message, *, key: str = "say") -> Record:
+        """Append something that is said, as talk; when the program runs again, not twice. Otherwise as `note`.
+
+        Raises:
+            HistoryMismatchError: the program said something else here the last time it ran.
+            LedgerError: it could not be written down.
+        """
+        return await self._append(message, key, "talk")
+
+    async def _append(self, message: Message, key: str, lane: Lane) -> Record:
         course = self.course
-        own = {"thread_id": self.thread_id, "lane": "control", "created_at": None}
+        own = {"thread_id": self.thread_id, "lane": lane, "created_at": None}
         own_id = f"{course.invocation_id}/{course.next_key(key)}"
         row = message.model_copy(update={**own, "id": own_id, "parent_id": message.parent_id or course.invocation_id})
         try:
-            (record,) = await self.journal.write(self.thread_id, [row])
+            (record,) = await self.journal.write(self.thread_id, [row], allow_foreign=lane == "talk")
         except AppendRefusedError as exc:
-            reason = f"the program notes something else in {own_id!r} than thread {self.thread_id!r} says"
+            reason = f"the program writes something else in {own_id!r} than thread {self.thread_id!r} says"
             raise HistoryMismatchError(reason, course.to) from exc
         return record
 

@@ -1,0 +1,91 @@
+"""Asking models that fail: again where that may help, then the next model; what is left is one error that says it all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
+
+from antiphon.errors import AntiphonError, DeliveryError, EffectFailedError, LedgerError, RefusedError
+from antiphon.protocol import ErrorCode
+
+__all__ = ["Patience", "ask_in_turn"]
+
+ModelT = TypeVar("ModelT")
+AnswerT = TypeVar("AnswerT")
+
+_RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""What a provider may say that another try can change."""
+_FAILURES: Final = (AgentRunError, UserError, EffectFailedError, AntiphonError, ModuleNotFoundError, ValueError)
+"""What an agent may raise, or whatever it takes to make one."""
+
+
+class Patience(BaseModel):
+    """How long, and how often, models are asked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    timeout: float = Field(default=120.0, gt=0)
+    """Seconds that a model may take to answer."""
+    attempts: int = Field(default=3, ge=1)
+    """How often a model is asked that fails, before the next one is."""
+    backoff: float = Field(default=0.5, ge=0)
+    """Seconds before the second try; doubled with each, unless the provider says how long to wait."""
+    longest_backoff: float = Field(default=30.0, ge=0)
+    concurrency: int = Field(default=64, ge=1)
+    """How many requests a model gets at once, from all threads together."""
+
+
+async def ask_in_turn(
+    models: Sequence[ModelT], ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience, *, who: str
+) -> AnswerT:
+    """Ask one model after the other, each again where that may help, and return the first answer.
+
+    Raises:
+        RefusedError: nobody answers: AGENT_ERROR, and whether it may help to try later.
+        DeliveryError, LedgerError: it is not about the models: a person must be asked, a thread is over, a disk is full.
+    """
+    failure: Exception = RuntimeError("there is no model")
+    for model in models:
+        try:
+            return await _asked(model, ask, patience)
+        except _FAILURES as exc:
+            _raise_if_not_about_models(exc)
+            failure = exc
+    details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": str(failure)}
+    reason = f"the agent cannot answer: {failure}"
+    raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=_is_retryable(failure))
+
+
+async def _asked(model: ModelT, ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience) -> AnswerT:
+    attempt = 1
+    while True:
+        try:
+            return await ask(model)
+        except AgentRunError as exc:
+            if attempt == patience.attempts or not _is_retryable(exc):
+                raise
+            await asyncio.sleep(_wait(exc, attempt, patience))
+            attempt += 1
+
+
+def _raise_if_not_about_models(error: Exception) -> None:
+    is_about_delivery = isinstance(error, DeliveryError) and not isinstance(error, EffectFailedError)
+    if is_about_delivery or isinstance(error, LedgerError):
+        raise error
+
+
+def _is_retryable(error: Exception) -> bool:
+    if isinstance(error, ModelHTTPError):
+        return error.status_code in _RETRYABLE
+    return isinstance(error, ModelAPIError | UnexpectedModelBehavior)
+
+
+def _wait(error: Exception, attempt: int, patience: Patience) -> float:
+    """Return how long to wait before the next try: as the provider says, if it does."""
+    said = getattr(error, "retry_after", None)
+    delay = said if isinstance(said, int | float) else patience.backoff * 2 ** (attempt - 1)
+    return min(patience.longest_backoff, delay)

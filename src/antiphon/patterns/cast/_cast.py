@@ -1,0 +1,197 @@
+"""Cast: agents by name, on models that they share, with the tools that each was granted; asked durably, in a run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.models import Model
+from pydantic_ai.run import AgentRunResult
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import Tool
+
+from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
+from antiphon.agents.models import model as named_model
+from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.ledger import Ledger
+from antiphon.patterns.cast._asking import Patience, ask_in_turn
+from antiphon.patterns.cast._held import Gate, HeldModel
+from antiphon.patterns.cast._spec import AgentSpec, CastError
+
+__all__ = ["Answer", "Cast"]
+
+OutputT = TypeVar("OutputT")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[OutputT]):
+    """What an agent has answered."""
+
+    output: OutputT
+    run: AgentRunResult[OutputT]
+
+    @property
+    def calls(self) -> tuple[ToolCallPart, ...]:
+        """The tools that it has called on the way."""
+        said = (part for message in self.run.new_messages() if isinstance(message, ModelResponse) for part in message.parts)
+        return tuple(part for part in said if isinstance(part, ToolCallPart))
+
+
+class Cast:
+    """Who takes part. What is asked in an `async with ledger_run(…)` block is done once, whatever happens to the process."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        agents: Iterable[AgentSpec] = (),
+        *,
+        model: Model | str | None = None,
+        toolkit: Toolkit | None = None,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        patience: Patience = Patience(),  # noqa: B008 (frozen)
+        budget: AgentBudget | None = None,
+        thread_budget: AgentBudget | None = None,
+        gate: Gate | None = None,
+        make_model: Callable[[str | None], Model] = named_model,
+        live: bool = False,
+    ) -> None:
+        """Gather them; nothing is asked yet.
+
+        `model` is for those that name none. Tools come from the `toolkit`, which others may share, from `tools`, or are built
+        in; an agent is granted those that its `AgentSpec` names, and nothing else. `budget` is what one run may use with all
+        its agents, `thread_budget` what a thread may. With `live`, words can be heard while they come: see
+        `antiphon.agents.listen`.
+
+        Raises:
+            CastError: two have the same name, or there is no such tool.
+        """
+        self.ledger = ledger
+        self.toolkit = toolkit or Toolkit()
+        self.patience = patience
+        self._given, self._make_model, self._gate = model, make_model, gate
+        self._durability: dict[str, Any] = {"budget": budget, "thread_budget": thread_budget, "live": live}
+        self._specs: dict[str, AgentSpec] = {}
+        self._models: dict[str | None, HeldModel] = {}
+        self._agents: dict[Any, Agent[object, Any]] = {}
+        self._added: set[str] = set()
+        for tool in tools:
+            self._added.add(self.toolkit.add(tool).name)
+        for spec in agents:
+            self.add(spec)
+
+    # ------------------------------------------------------------ who
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who takes part."""
+        return tuple(self._specs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._specs
+
+    def add(self, spec: AgentSpec) -> AgentSpec:
+        """Let another take part, with the tools that it names.
+
+        Raises:
+            CastError: the name is taken, or a tool cannot be had.
+        """
+        if spec.name in self._specs:
+            raise CastError(f"two agents are called {spec.name!r}; give one another name")
+        for tool in spec.tools:
+            self._have_tool(tool)
+            self.toolkit.grant(spec.name, tool)
+        self._specs[spec.name] = spec
+        return spec
+
+    def spec(self, name: str) -> AgentSpec:
+        """Return how an agent is set up.
+
+        Raises:
+            CastError: there is none of the name.
+        """
+        if name not in self._specs:
+            raise CastError(f"there is no agent {name!r}; there are {', '.join(self._specs) or 'none'}")
+        return self._specs[name]
+
+    def _have_tool(self, name: str) -> None:
+        if name not in BUILTIN_TOOLS or name in self._added:
+            return  # of the toolkit: servers say only when they are asked what they have
+        self._added.add(name)
+        try:
+            (tool,) = builtin_tools([name], ledger=self.ledger)
+            self.toolkit.add(tool)
+        except ValueError as exc:
+            raise CastError(str(exc)) from exc
+
+    # ------------------------------------------------------------ asking
+
+    async def ask(
+        self,
+        name: str,
+        prompt: str | Sequence[Any],
+        *,
+        output: type[OutputT] | Any = str,
+        history: Sequence[ModelMessage] = (),
+        toolset: Sequence[Tool[Any]] = (),
+    ) -> Answer[OutputT]:
+        """Have an agent answer: a text, or whatever `output` is for Pydantic AI.
+
+        `toolset` are tools of this agent alone, besides those that it was granted; always give it the same ones.
+
+        Raises:
+            CastError: there is no agent of the name.
+            RefusedError: its models do not answer, after all patience.
+            ParkedError: a person must settle something, or approve it.
+            BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
+        """
+        spec = self.spec(name)
+        models = tuple(dict.fromkeys((spec.model, spec.fallback) if spec.fallback else (spec.model,)))
+
+        async def ask(model: str | None) -> Answer[OutputT]:
+            agent = self._agent(spec, model, output, tuple(toolset))
+            run = await agent.run(prompt, message_history=list(history) or None)
+            return Answer(run.output, run)
+
+        return await ask_in_turn(models, ask, self.patience, who=name)
+
+    def model(self, name: str | None) -> HeldModel:
+        """Return the model of a name; None is that of the whole cast.
+
+        Raises:
+            AntiphonError: it cannot be had; the text says why.
+        """
+        if name not in self._models:
+            turns = asyncio.Semaphore(self.patience.concurrency)
+            self._models[name] = HeldModel(self._made_model(name), turns, self.patience.timeout, self._gate)
+        return self._models[name]
+
+    def _made_model(self, name: str | None) -> Model:
+        given = self._given
+        if name is None and isinstance(given, Model):
+            return given
+        return self._make_model(name or (given if isinstance(given, str) else None))
+
+    def _agent(self, spec: AgentSpec, model: str | None, output: Any, toolset: tuple[Tool[Any], ...]) -> Agent[object, Any]:
+        key = (spec.name, model, output if isinstance(output, type) else repr(output), toolset)
+        if key not in self._agents:
+            settings = ModelSettings()
+            if spec.temperature is not None:
+                settings["temperature"] = spec.temperature
+            if spec.max_tokens is not None:
+                settings["max_tokens"] = spec.max_tokens
+            durability = LedgerDurability[object](self.ledger, **self._durability)
+            self._agents[key] = Agent(
+                self.model(model),
+                name=spec.name,
+                deps_type=object,
+                output_type=output,
+                instructions=spec.instructions or None,
+                model_settings=settings,
+                tools=toolset,
+                capabilities=[durability, self.toolkit.capability(spec.name)],
+            )
+        return self._agents[key]

@@ -1,0 +1,85 @@
+"""Pattern: a way of working together that can be opened: actors in a system on a ledger, alone or with other patterns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.runtime import Settings, System
+
+if TYPE_CHECKING:
+    from antiphon.runtime import Admit, Observer
+
+__all__ = ["Pattern", "together"]
+
+
+class Pattern(ABC):
+    """What every pattern is: an `async with` block in which its actors live."""
+
+    system: System
+    """Where its actors live, inside of the block."""
+    admit: Admit | None = None
+    """What effects pass when they begin, for a pattern that can hold its threads."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        *,
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+        observer: Observer | None = None,
+        recover: bool = True,
+    ) -> None:
+        """Make it; nothing runs before the `async with` block.
+
+        Without a ledger it has one in memory. With `recover`, threads that another process left open are taken up.
+        """
+        self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
+        self._settings, self._observer, self._recover = settings, observer, recover
+        self._stack = AsyncExitStack()
+
+    @abstractmethod
+    def host(self, system: System) -> None:
+        """Begin its actors in a system."""
+
+    async def __aenter__(self) -> Self:
+        opened = together(self, settings=self._settings, observer=self._observer, recover=self._recover)
+        await self._stack.enter_async_context(opened)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+
+@asynccontextmanager
+async def together(
+    *patterns: Pattern,
+    settings: Settings = Settings(),  # noqa: B008 (frozen)
+    observer: Observer | None = None,
+    recover: bool = True,
+) -> AsyncGenerator[System]:
+    """Open several patterns in one system on the ledger of the first, so that a thread of one may call another.
+
+    Raises:
+        ValueError: they are on different ledgers, or more than one can hold its threads.
+    """
+    ledger = patterns[0].ledger
+    if any(each.ledger is not ledger for each in patterns):
+        raise ValueError("patterns that work together are on one ledger: give each the same")
+    gates = [each.admit for each in patterns if each.admit is not None]
+    if len(gates) > 1:
+        raise ValueError("only one of them can hold its threads")
+    system = System(ledger, settings=settings, observer=observer, admit=gates[0] if gates else None)
+    for each in patterns:
+        each.system = system
+        each.host(system)
+    async with system:
+        if recover:
+            await system.recover()
+        yield system
