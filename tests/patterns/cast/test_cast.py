@@ -16,7 +16,7 @@ from antiphon.errors import RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Spoken
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError, Patience, Pattern, together
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError, Outcome, Patience, Pattern, together
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, handles
 
@@ -207,12 +207,22 @@ class Asker(Actor):
         return await context.ask("greeter/1", request)
 
 
-class Greeters(Pattern):
+class Greeting(Pattern):
+    kind = "greeter"
+
+    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
+        greeted = await self.system.ask(f"{self.kind}/1", Greet(name=text), thread_id=thread_id)
+        return Outcome(thread_id or "", "completed", greeted.text)
+
+
+class Greeters(Greeting):
     def host(self, system: System) -> None:
         system.register("greeter", Greeter)
 
 
-class Askers(Pattern):
+class Askers(Greeting):
+    kind = "asker"
+
     def host(self, system: System) -> None:
         system.register("asker", Asker)
 
@@ -220,9 +230,9 @@ class Askers(Pattern):
 def test_patterns_that_are_opened_together_reach_each_other_in_one_thread() -> None:
     async def main() -> None:
         ledger = MemoryLedger()
-        async with together(Greeters(ledger), Askers(ledger)) as system:
-            greeted = await system.ask("asker/1", Greet(name="you"), thread_id="t")
-        assert greeted.text == "hello you"
+        askers = Askers(ledger)
+        async with together(Greeters(ledger), askers):
+            assert (await askers.run("you", thread_id="t")).response == "hello you"
         assert len([record async for record in ledger.read("t")]) == 4
 
     run(main())
@@ -231,7 +241,7 @@ def test_patterns_that_are_opened_together_reach_each_other_in_one_thread() -> N
 def test_a_pattern_opens_its_own_system() -> None:
     async def main() -> None:
         async with Greeters() as greeters:
-            assert (await greeters.system.ask("greeter/1", Greet(name="you"))).text == "hello you"
+            assert (await greeters.run("you")).response == "hello you"
 
     run(main())
 

@@ -2,7 +2,7 @@
 
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import Answer, Cast
-from antiphon.patterns.cast._pattern import Pattern, together
+from antiphon.patterns.cast._pattern import Outcome, Pattern, together
 from antiphon.patterns.cast._spec import AgentSpec, CastError
 
 __all__ = ["AgentSpec", "Answer", "Cast", "CastError", "Patience", "Pattern", "ask_in_turn", "together"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -15,7 +16,19 @@ from antiphon.runtime import Settings, System
 if TYPE_CHECKING:
     from antiphon.runtime import Admit, Observer
 
-__all__ = ["Pattern", "together"]
+__all__ = ["Outcome", "Pattern", "together"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of what was asked, in a thread of whatever pattern."""
+
+    thread_id: str
+    status: Literal["completed", "failed"]
+    response: str | None = None
+    """The answer, if there is one."""
+    error_code: str | None = None
+    error_message: str | None = None
 
 
 class Pattern(ABC):
@@ -45,6 +58,14 @@ class Pattern(ABC):
     @abstractmethod
     def host(self, system: System) -> None:
         """Begin its actors in a system."""
+
+    @abstractmethod
+    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
+        """Have something done, in a new thread or in the one that is named, and return what came of it.
+
+        What was asked in a thread before is not done again: the same question in the same thread goes on where it was, or
+        gives back what is recorded.
+        """
 
     async def __aenter__(self) -> Self:
         opened = together(self, settings=self._settings, observer=self._observer, recover=self._recover)
