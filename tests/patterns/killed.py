@@ -2,8 +2,9 @@
 
 A program is a module with `async def program(ledger, witness) -> str`, which opens a pattern, does its work in threads with
 fixed ids, and returns what came of it; and `if __name__ == "__main__": serve(program)`. Its tools and models say
-`witness.start(…)` when they are started, so that what was done is known without the ledger. `check_survives(module, folder)` is
-the test. A process that ends with something parked is helped on by a person, who says that it was done.
+`witness.start(…)` when they are started, so that what was done is known without the ledger. The test is
+`check_survives(module, folder)`. A process that ends with something parked is helped on by a person, who says that it was
+done.
 """
 
 import asyncio
