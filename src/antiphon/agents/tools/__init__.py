@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from antiphon.agents.tools._arithmetic import CalculationError, calculate
     from antiphon.agents.tools._builtin import BUILTIN_TOOLS, builtin_tools
     from antiphon.agents.tools._calculator import calculator
+    from antiphon.agents.tools._files import file_tools
     from antiphon.agents.tools._knowledge import Added, KnowledgeBase, Passage
     from antiphon.agents.tools._lookup import knowledge_base
     from antiphon.agents.tools._memory import Memory, Scope, memory_retrieval
@@ -30,6 +31,7 @@ __all__ = [
     "builtin_tools",
     "calculate",
     "calculator",
+    "file_tools",
     "knowledge_base",
     "memory_retrieval",
     "web_fetch",
@@ -45,6 +47,7 @@ _HOME = {
     **dict.fromkeys(("ToolOffError", "web_fetch", "web_search"), f"{_HERE}._web"),
     "WebConfig": "antiphon.agents._config",
     "calculator": f"{_HERE}._calculator",
+    "file_tools": f"{_HERE}._files",
     "knowledge_base": f"{_HERE}._lookup",
 }
 
