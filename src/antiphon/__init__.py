@@ -3,10 +3,10 @@
 The names below are imported when first used, so that `import antiphon` costs next to nothing.
 """
 
+from antiphon._lazy import lazy_names as _lazy_names
+
 TYPE_CHECKING = False  # as type checkers know it; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
-    from typing import Any
-
     from antiphon.checks import Finding, Repaired, check, repair
     from antiphon.dialects import convert, decode, encode
     from antiphon.ledger import Ledger, Record, open_ledger
@@ -78,16 +78,4 @@ _HOME = {
     **dict.fromkeys(("Actor", "Context", "System", "handles"), "antiphon.runtime"),
 }
 
-
-def __getattr__(name: str) -> "Any":
-    if name not in _HOME:
-        raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 (only when a name is first used)
-
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = _lazy_names(__name__, _HOME)

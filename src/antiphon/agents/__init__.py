@@ -5,7 +5,9 @@ The names below are imported when first used, so that what is not used costs not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from antiphon.agents._budget import AgentBudget
@@ -44,21 +46,4 @@ _HOME = {
     "model": "antiphon.agents.models",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'antiphon.agents' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 (only when a name is first used)
-
-    try:
-        value = getattr(import_module(_HOME[name]), name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or exc.name.partition(".")[0] != "pydantic_ai":
-            raise
-        raise ModuleNotFoundError(f'{name} needs Pydantic AI: pip install "antiphon[agents]"', name=exc.name) from exc
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = _lazy_names(__name__, _HOME, needs={"pydantic_ai": 'Pydantic AI: pip install "antiphon[agents]"'})

@@ -7,7 +7,9 @@ does without Pydantic AI.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from antiphon.agents.toolkit._approvals import Approval, answer, find_approval, pending_approvals
@@ -45,29 +47,18 @@ __all__ = [
     "quoted",
 ]
 
+_HERE = "antiphon.agents.toolkit"
 _HOME = {
-    **dict.fromkeys(("Approval", "answer", "find_approval", "pending_approvals"), "_approvals"),
-    **dict.fromkeys(("Call",), "_call"),
-    **dict.fromkeys(("ToolkitCapability",), "_capability"),
-    **dict.fromkeys(("quoted",), "_origin"),
-    **dict.fromkeys(("Grant", "Permissions", "Permit", "Revocation"), "_permissions"),
-    **dict.fromkeys(("ApprovalRule", "Circumstances", "Decision", "Verdict", "judge"), "_rules"),
-    **dict.fromkeys(("Schema",), "_schema"),
-    **dict.fromkeys(("ToolSettings", "ToolkitTool"), "_tool"),
-    **dict.fromkeys(("Toolkit",), "_toolkit"),
-    **dict.fromkeys(("AgentToolset",), "_toolset"),
+    **dict.fromkeys(("Approval", "answer", "find_approval", "pending_approvals"), f"{_HERE}._approvals"),
+    **dict.fromkeys(("Call",), f"{_HERE}._call"),
+    **dict.fromkeys(("ToolkitCapability",), f"{_HERE}._capability"),
+    **dict.fromkeys(("quoted",), f"{_HERE}._origin"),
+    **dict.fromkeys(("Grant", "Permissions", "Permit", "Revocation"), f"{_HERE}._permissions"),
+    **dict.fromkeys(("ApprovalRule", "Circumstances", "Decision", "Verdict", "judge"), f"{_HERE}._rules"),
+    **dict.fromkeys(("Schema",), f"{_HERE}._schema"),
+    **dict.fromkeys(("ToolSettings", "ToolkitTool"), f"{_HERE}._tool"),
+    **dict.fromkeys(("Toolkit",), f"{_HERE}._toolkit"),
+    **dict.fromkeys(("AgentToolset",), f"{_HERE}._toolset"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'antiphon.agents.toolkit' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 (only when a name is first used)
-
-    value = getattr(import_module(f"antiphon.agents.toolkit.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = _lazy_names(__name__, _HOME)

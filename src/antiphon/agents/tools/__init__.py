@@ -5,7 +5,9 @@ The names below are imported when first used, so that what is not used costs not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from antiphon.agents._config import WebConfig
@@ -51,16 +53,4 @@ _HOME = {
     "knowledge_base": f"{_HERE}._lookup",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'antiphon.agents.tools' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 (only when a name is first used)
-
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = _lazy_names(__name__, _HOME)
