@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import AntiphonError
 
-__all__ = ["Config", "ConfigError", "WebConfig", "read_config"]
+__all__ = ["Config", "ConfigError", "WebConfig", "read_config", "read_toml"]
 
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"
@@ -53,6 +53,26 @@ class Config(_Section):
     web: WebConfig = WebConfig()
 
 
+FormT = TypeVar("FormT", bound=BaseModel)
+
+
+def read_toml(path: Path | str, form: type[FormT], error: type[AntiphonError]) -> FormT:
+    """Return what a TOML file says, in the form that it must have.
+
+    Raises:
+        AntiphonError: of the class `error`: it cannot be read, or is wrong; the text says where.
+    """
+    try:
+        return form.model_validate(tomllib.loads(Path(path).read_text()))
+    except OSError as exc:
+        raise error(f"{path}: {exc.strerror or exc}") from exc
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        raise error(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
+    except ValueError as exc:
+        raise error(f"{path}: not TOML: {exc}") from exc
+
+
 def read_config() -> Config:
     """Read what is configured; nothing is, if there is no file.
 
@@ -61,14 +81,8 @@ def read_config() -> Config:
     """
     named = os.environ.get(_VARIABLE)
     path = Path(named or _FILE)
-    if not named and not path.is_file():
-        return Config()
-    try:
-        return Config.model_validate(tomllib.loads(path.read_text()))
-    except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror or exc}; look at {_VARIABLE}") from exc
-    except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
-    except ValueError as exc:
-        raise ConfigError(f"{path}: not TOML: {exc}") from exc
+    if not path.is_file():
+        if not named:
+            return Config()
+        raise ConfigError(f"{path}: No such file or directory; look at {_VARIABLE}")
+    return read_toml(path, Config, ConfigError)
