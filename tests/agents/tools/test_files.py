@@ -157,6 +157,8 @@ def test_a_mailbox_is_listed_and_read(tmp_path: Path) -> None:
         "date": "2026-11-02T10:00:00+00:00",
         "words": 5,
     }
+    assert [each["number"] for each in result_of(tmp_path, "list_letters", path="in.mbox", words="second größe")] == [1, 2]
+    assert [each["number"] for each in result_of(tmp_path, "list_letters", path="in.mbox", words="Second nothing")] == [2]
     assert "Letter 2." in result_of(tmp_path, "read_letter", path="in.mbox", number=2)["text"]
     assert "there are 2" in (called(tmp_path, "read_letter", {"path": "in.mbox", "number": 3}).error_message or "")
 

@@ -81,13 +81,14 @@ def _forms(folder: Folder) -> tuple[Callable[..., Any], ...]:
         """
         return grouped(folder.text(path), by, column, how)
 
-    def list_letters(path: str) -> list[dict[str, Any]]:
+    def list_letters(path: str, words: str = "") -> list[dict[str, Any]]:
         """List the letters of a mailbox file: number, sender, subject, date and length.
 
         Args:
             path: Which file, as list_files names it.
+            words: Only letters that have one of these words in them.
         """
-        return letters_in(folder.path(path))
+        return letters_in(folder.path(path), words)
 
     def read_letter(path: str, number: int) -> dict[str, Any]:
         """Read one letter of a mailbox file.

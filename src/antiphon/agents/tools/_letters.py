@@ -17,13 +17,14 @@ _MOST_LETTERS = 200
 _MOST_CHARACTERS = 10_000
 
 
-def letters_in(path: Path) -> list[dict[str, Any]]:
-    """Return the letters of a mailbox, in order, each with its number."""
-    box = mailbox.mbox(path, create=False)
-    try:
-        return [_about(number, letter) for number, letter in enumerate(box, 1)][:_MOST_LETTERS]
-    finally:
-        box.close()
+def letters_in(path: Path, words: str = "") -> list[dict[str, Any]]:
+    """Return the letters of a mailbox, in order, each with its number; only those with any of the words, if there are some."""
+    wanted = [word.casefold() for word in words.split()]
+    return [
+        _about(number, letter)
+        for number, letter in enumerate(_letters(path), 1)
+        if not wanted or any(word in _said(letter) for word in wanted)
+    ][:_MOST_LETTERS]
 
 
 def letter_in(path: Path, number: int) -> dict[str, Any]:
@@ -32,15 +33,23 @@ def letter_in(path: Path, number: int) -> dict[str, Any]:
     Raises:
         ModelRetry: there is none of the number.
     """
-    box = mailbox.mbox(path, create=False)
-    try:
-        letters = list(box)
-    finally:
-        box.close()
+    letters = _letters(path)
     if not 1 <= number <= len(letters):
         raise ModelRetry(f"there is no letter {number}; there are {len(letters)}")
     letter = letters[number - 1]
     return _about(number, letter) | {"text": _words(letter)[:_MOST_CHARACTERS]}
+
+
+def _letters(path: Path) -> list[Message]:
+    box = mailbox.mbox(path, create=False)
+    try:
+        return list(box)
+    finally:
+        box.close()
+
+
+def _said(letter: Message) -> str:
+    return f"{_header(letter, 'Subject')} {_words(letter)}".casefold()
 
 
 def _about(number: int, letter: Message) -> dict[str, Any]:
