@@ -90,25 +90,26 @@ class _Recorder:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._in_flight = 0
+        self._is_over = True
+        """Whether one of the last batch has returned: what begins now may depend on it."""
         self.batches: list[list[Sequence[Message]]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
     async def append(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
-        if self._in_flight == 0:
+        if self._is_over:
             self.batches.append([])
+            self._is_over = False
         batch = self.batches[-1]
         batch.append(messages)
-        self._in_flight += 1
         try:
             return await self._ledger.append(thread_id, messages, **more)
         except LedgerError:
             batch.remove(messages)
             raise
         finally:
-            self._in_flight -= 1
+            self._is_over = self._is_over or batch is self.batches[-1]
 
 
 class _Durable:

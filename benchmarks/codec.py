@@ -1,4 +1,4 @@
-"""Messages: construct, load and dump, on five cases, against raw Pydantic, msgspec and the peers."""
+"""Messages: construct, load and dump, on five cases, against raw Pydantic, msgspec and the peers; and those of Atlas."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from antiphon.messages import _trusted
+from benchmarks import _atlas
 from benchmarks._harness import Goal, Table, clocked
 from benchmarks._messages import Case, cases
 from benchmarks.peers import antiphon_, autogen_, langchain_, msgspec_, pydantic_ai_, raw_pydantic
@@ -54,6 +55,7 @@ def tables(part: str = "") -> Iterator[Table]:
         for case in cases():
             if part in f"{operation} {case.name}":
                 yield _table(operation, case)
+    yield from _atlas.tables(part)
 
 
 def _table(operation: str, case: Case) -> Table:

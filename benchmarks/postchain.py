@@ -7,153 +7,164 @@ because the disk is waited for. Many threads run at once, as in a server.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, closing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict
+from time import perf_counter
 
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
-from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-
-from antiphon.ledger import open_ledger
-from antiphon.patterns.postchain import ChainConfig, PostChain
-from antiphon.protocol import PHASES
-from antiphon.runtime import Settings
-from benchmarks._harness import Table, waited
+from benchmarks._chains import Chain, Graph, Threads
+from benchmarks._harness import Sample, Table, waited
 
 __all__ = ["tables"]
 
 ANTIPHON, LANGGRAPH, BARE = "antiphon PostChain", "LangGraph, AsyncSqliteSaver", "six agents, nothing durable"
-AT_ONCE = (10, 100)
-QUESTION = "How hot is green tea steeped?"
-QUIET = Settings(block_limit=None)  # between samples the event loop stands still
-
+STEPS = "a thread of six durable steps"
+FEW, MANY, VERY_MANY = 100, 1_000, 10_000
+HELD = 200
+"""Threads whose memory is measured."""
+TURNS, BESIDE = 30, 10
+"""How long a long thread is, and how many of them run beside each other."""
 ROUNDS = 3
 
 
 def tables(part: str = "") -> Iterator[Table]:
-    """Make the tables with `part` in their names, one by one: a thread among ten, and among a hundred."""
-    for number in AT_ONCE:
-        if part in f"a thread of six durable steps, {number:,} at once":
-            yield from _threads(number)
-
-
-def _threads(number: int) -> Iterator[Table]:
+    """Make the tables with `part` in their names, one by one; that of ten thousand threads only where it is named."""
     logging.disable(logging.WARNING)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        ours = stack.enter_context(closing(_Chain(folder, number)))
-        peer = stack.enter_context(closing(_Graph(folder, number)))
-        yield Table(
-            name=f"a thread of six durable steps, {number:,} at once",
+    for name, make in {
+        f"{STEPS}, 10 at once": _at_once(10),
+        f"{STEPS}, {FEW} at once": _at_once(FEW),
+        f"{STEPS}, as threads become more": _growth(MANY),
+        f"{STEPS}, {VERY_MANY:,} at once": _growth(VERY_MANY),
+        f"memory of {HELD} threads": _memory,
+        f"a thread of {TURNS} turns": _long,
+    }.items():
+        if part in name and (f"{VERY_MANY:,}" not in name or part):
+            with ExitStack() as stack:
+                yield make(name, stack)
+
+
+def _open(stack: ExitStack) -> tuple[Chain, Graph]:
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+    return stack.enter_context(closing(Chain(folder))), stack.enter_context(closing(Graph(folder)))
+
+
+def _at_once(number: int) -> Callable[[str, ExitStack], Table]:
+    def make(name: str, stack: ExitStack) -> Table:
+        ours, peer = _open(stack)
+        return Table(
+            name=name,
             unit="ms a thread",
             scale=1_000,
             baseline=LANGGRAPH,
             candidates={
-                ANTIPHON: waited(ours.run, number),
-                LANGGRAPH: waited(peer.run, number),
-                BARE: waited(peer.run_bare, number),
+                ANTIPHON: waited(lambda sample: ours.run(number, sample), number),
+                LANGGRAPH: waited(lambda sample: peer.run(number, sample), number),
+                BARE: waited(lambda _: peer.run_bare(number), number),
             },
             against=(BARE,),
-            notes=("a thread of ours has 87 rows: messages, contexts, effects, talk", "a graph's state is the six answers"),
+            notes=(
+                f"a thread of ours has {ours.rows()} rows: messages, contexts, effects, talk",
+                "a graph's state is the six answers, and the turns",
+            ),
             rounds=ROUNDS,
         )
 
-
-def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    return ModelResponse([TextPart("So it is.")])
+    return make
 
 
-MODEL = FunctionModel(_answer, model_name="word")
+def _growth(most: int) -> Callable[[str, ExitStack], Table]:
+    """Return what makes the table of how a thread's time grows with their number: linear is a ratio of one."""
+
+    def make(name: str, stack: ExitStack) -> Table:
+        ours, peer = _open(stack)
+        candidates = {
+            f"{ANTIPHON}, {FEW} at once": waited(lambda sample: ours.run(FEW, sample), FEW),
+            f"{LANGGRAPH}, {FEW} at once": waited(lambda sample: peer.run(FEW, sample), FEW),
+            f"{ANTIPHON}, {most:,} at once": _warm(ours, most),
+        }
+        if most == MANY:
+            candidates[f"{LANGGRAPH}, {most:,} at once"] = _warm(peer, most)
+        return Table(
+            name=name,
+            unit="ms a thread",
+            scale=1_000,
+            baseline=f"{ANTIPHON}, {FEW} at once",
+            candidates=candidates,
+            notes=("as many again in each round, in the same file",),
+            rounds=2 if most == MANY else 1,
+        )
+
+    return make
 
 
-class _Chain:
-    """PostChain on SQLite."""
+def _warm(threads: Threads, number: int) -> Sample:
+    """Return a sample that is not run once before: it takes a minute, and the smaller ones have warmed everything."""
+    sample = iter(range(10**9, 2 * 10**9))
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._number = number
-        self._runner = asyncio.Runner()
-        self._stack = AsyncExitStack()
-        self._chain = self._runner.run(self._open(f"sqlite:///{folder}/ledger.db"))
+    def measured() -> float:
+        start = perf_counter()
+        threads.run(number, next(sample))
+        return (perf_counter() - start) / number
 
-    async def _open(self, url: str) -> PostChain:
-        ledger = await self._stack.enter_async_context(open_ledger(url))
-        config = ChainConfig(found=0, phases={"action": {"tools": []}})
-        return await self._stack.enter_async_context(PostChain(ledger, model=MODEL, config=config, settings=QUIET))
-
-    def run(self, sample: int) -> None:
-        self._runner.run(self._run())
-
-    async def _run(self) -> None:
-        results = await asyncio.gather(*(self._chain.run(QUESTION) for _ in range(self._number)))
-        if any(result.status != "completed" for result in results):
-            raise RuntimeError("a thread has failed")
-
-    def close(self) -> None:
-        self._runner.run(self._stack.aclose())
-        self._runner.close()
+    return measured
 
 
-class _State(TypedDict):
-    question: str
-    answers: dict[str, str]
+# ---------------------------------------------------------------- memory
 
 
-class _Graph:
-    """Six nodes in a row, each asking an agent."""
+def _memory(name: str, _: ExitStack) -> Table:
+    return Table(
+        name=name,
+        unit="KB a thread",
+        scale=1 / 1_000,
+        baseline=f"{LANGGRAPH}, at work",
+        candidates={
+            f"{label}, {when}": _resident(kind, when)
+            for label, kind in ((ANTIPHON, "chain"), (LANGGRAPH, "graph"))
+            for when in ("at work", "ended")
+        },
+        notes=(
+            "what a process of its own has grown by, as the system counts it: while the last step of each waits for its model,"
+            " and after all have ended, when as many had run before",
+        ),
+        rounds=2,
+    )
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self._number = number
-        self._runner = asyncio.Runner()
-        self._stack = AsyncExitStack()
-        self._agents = {phase: Agent(MODEL, name=phase, instructions=f"You are the {phase} phase.") for phase in PHASES}
-        self._graph = self._runner.run(self._open(f"{folder}/checkpoints.db"))
 
-    async def _open(self, path: str) -> Any:
-        saver = await self._stack.enter_async_context(AsyncSqliteSaver.from_conn_string(path))
-        await saver.setup()
-        graph = StateGraph(_State)
-        for phase in PHASES:
-            graph.add_node(phase, self._node(phase))
-        for before, after in zip((START, *PHASES), (*PHASES, END), strict=True):
-            graph.add_edge(before, after)
-        return graph.compile(checkpointer=saver)
+def _resident(kind: str, when: str) -> Sample:
+    command = [sys.executable, "-m", "benchmarks._chains", kind, when, str(HELD)]
+    return lambda: float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
-    def _node(self, phase: str) -> Any:
-        async def node(state: _State) -> dict[str, Any]:
-            said = await self._agents[phase].run(state["question"])
-            return {"answers": {**state["answers"], phase: said.output}}
 
-        return node
+# ---------------------------------------------------------------- a long thread
 
-    def run(self, sample: int) -> None:
-        self._runner.run(self._run(sample))
 
-    async def _run(self, sample: int) -> None:
-        await asyncio.gather(*(self._one(f"{sample}-{number}") for number in range(self._number)))
+def _long(name: str, stack: ExitStack) -> Table:
+    ours, peer = _open(stack)
 
-    async def _one(self, thread: str) -> None:
-        config = {"configurable": {"thread_id": thread}}
-        state = await self._graph.ainvoke({"question": QUESTION, "answers": {}}, config, durability="sync")
-        if len(state["answers"]) != len(PHASES):
-            raise RuntimeError("a graph has not ended")
+    def turn(threads: Threads, number: int) -> Sample:
+        def before(sample: int) -> None:
+            threads.begin_turns(BESIDE, sample)
+            for _ in range(number - 1):
+                threads.turn()
 
-    def run_bare(self, sample: int) -> None:
-        self._runner.run(self._run_bare())
+        return waited(lambda _: threads.turn(), BESIDE, before)
 
-    async def _run_bare(self) -> None:
-        async def one() -> None:
-            for phase in PHASES:
-                await self._agents[phase].run(QUESTION)
-
-        await asyncio.gather(*(one() for _ in range(self._number)))
-
-    def close(self) -> None:
-        self._runner.run(self._stack.aclose())
-        self._runner.close()
+    return Table(
+        name=name,
+        unit="ms a turn",
+        scale=1_000,
+        baseline=f"{LANGGRAPH}, first turn",
+        candidates={
+            f"{label}, {which}": turn(threads, number)
+            for label, threads in ((ANTIPHON, ours), (LANGGRAPH, peer))
+            for which, number in (("first turn", 1), (f"turn {TURNS}", TURNS))
+        },
+        against=(f"{ANTIPHON}, first turn",),
+        notes=(f"{BESIDE} such threads beside each other; an agent is told the last six turns",),
+        rounds=ROUNDS,
+    )

@@ -37,14 +37,21 @@ PLACES = {"": 12, "ci": 10_000, "nightly": 10_000}[os.environ.get("ANTIPHON_CHAO
 class Witness:
     """What tools and models themselves say that they do."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, place: str = "") -> None:
         self._path = path
+        self._place = place
+
+    def say(self, words: str) -> None:
+        """Say something else."""
+        note(self._path, words)
 
     async def start(self, what: str) -> None:
-        """Say that something is started, inside of an effect or not."""
+        """Say that something is started, inside of an effect or not; at the place `in WHAT`, the process dies of it."""
         effect = current_effect()
         key, effects = (effect.key, effect.effects) if effect is not None else (what, "none")
         note(self._path, f"start {key} {effects}")
+        if self._place == f"in {what}":
+            kill()
         await asyncio.sleep(0)
 
 
@@ -97,7 +104,7 @@ def _live(program: Program, path: str, witness: str, place: str) -> int:
 
 async def _run(program: Program, ledger: Ledger, witness: str, place: str) -> None:
     counting = Counting(ledger, place)
-    result = await program(cast("Ledger", counting), Witness(witness))
+    result = await program(cast("Ledger", counting), Witness(witness, place))
     note(witness, f"appends {counting.count}")
     note(witness, f"ok {result}")
 
@@ -105,8 +112,8 @@ async def _run(program: Program, ledger: Ledger, witness: str, place: str) -> No
 # ---------------------------------------------------------------- the test
 
 
-def check_survives(module: Path, folder: Path, *, places: int = PLACES) -> None:
-    """Kill a program at places spread over all there are, and have the next process finish it.
+def check_survives(module: Path, folder: Path, *, places: int = PLACES, within: Sequence[str] = ()) -> None:
+    """Kill a program at places spread over all there are, and in the middle of some things; have the next process finish it.
 
     Nothing that is recorded as finished is started again, nothing that must not be done twice is, whatever was asked is
     answered, the ledger is whole, and the program ends with what it says when nobody kills it.
@@ -115,7 +122,7 @@ def check_survives(module: Path, folder: Path, *, places: int = PLACES) -> None:
         expected, appends = _whole(processes, folder)
         every = [f"{when} {number}" for number in range(1, appends + 1) for when in ("before", "after")]
         step = max(1, len(every) // places)
-        for place in every[::step]:
+        for place in [*every[::step], *(f"in {what}" for what in within)]:
             _Life(processes, folder / place.replace(" ", "-")).check(place, expected)
 
 
@@ -176,8 +183,9 @@ async def _ended(folder: Path) -> frozenset[str]:
 
 async def _open_calls(folder: Path) -> list[str]:
     async with open_ledger(f"sqlite:///{folder}/ledger.db") as ledger:
-        found = [record.message.payload for head in await ledger.heads() for record in await ledger.open_calls(head.thread_id)]
-    return [each.option_name for each in found if isinstance(each, OptionCallPayload)]
+        found = [record.message for head in await ledger.heads() for record in await ledger.open_calls(head.thread_id)]
+    due = [each.payload for each in found if each.lane != "talk" or each.to]  # not what a model called and nobody has begun
+    return [each.option_name for each in due if isinstance(each, OptionCallPayload)]
 
 
 async def _settle(folder: Path) -> int:

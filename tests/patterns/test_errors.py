@@ -157,30 +157,3 @@ def test_many_threads_at_once_all_end_and_a_model_is_not_overrun() -> None:
         assert witness.asked[:first_yield].count("action") >= 40  # nobody is at the end before everybody has begun
 
     run(main())
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("not __import__('os').environ.get('ANTIPHON_CHAOS')", reason="takes minutes: part of `make chaos`")
-def test_a_thousand_threads_on_one_file_all_end_with_every_guarantee(tmp_path: Any) -> None:
-    """One process, SQLite: each thread completed, conforms to the flows, left nothing open, and the chain verifies."""
-    from antiphon.ledger import open_ledger
-    from antiphon.protocol.flows import find_flow
-
-    pytest.importorskip("apsw")
-    flows = [find_flow(name) for name in ("thread-execution", "phase-processing", "error-handling")]
-
-    async def main() -> None:
-        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-            async with chain_on(ledger, witness := Witness(), ChainConfig(found=0), grace=5) as chain:
-                threads = [await chain.create(f"{QUESTION} {number}") for number in range(1000)]
-                await asyncio.gather(*map(chain.start, threads))
-                results = await asyncio.gather(*map(chain.wait, threads))
-            assert {result.status for result in results} == {"completed"}
-            assert len(witness.asked) == 1000 * (len(PHASES) + 1)
-            for thread_id in threads:
-                rows = await said_in(ledger, thread_id)
-                assert [flow.check(rows).state for flow in flows] == ["complete"] * 3
-                assert not await ledger.open_calls(thread_id)
-            assert (await ledger.verify()).is_whole
-
-    asyncio.run(main())

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from antiphon.errors import BudgetExceededError
 from antiphon.messages import JsonObject, Message, OptionCallPayload, Usage
 
-__all__ = ["AgentBudget", "Amount", "Kind", "Limits", "Spending", "kind_of"]
+__all__ = ["AgentBudget", "Amount", "Bounds", "Kind", "Limits", "Spending", "kind_of"]
 
 Kind: TypeAlias = Literal["request", "tool"]
 
@@ -83,6 +83,18 @@ class Limits:
     thread: AgentBudget = field(default_factory=AgentBudget)
 
 
+class Bounds:
+    """The budgets of the agents that are at work in a run: what is done beside them, by a toolkit, counts for all of them."""
+
+    def __init__(self) -> None:
+        self.limits: list[Limits] = []
+
+    def add(self, limits: Limits) -> None:
+        """Have one more agent's budgets count."""
+        if limits != Limits() and limits not in self.limits:
+            self.limits.append(limits)
+
+
 class Spending:
     """What was used in a thread, and in one run of it."""
 
@@ -141,4 +153,5 @@ def kind_of(message: Message) -> Kind | None:
     arguments = payload.arguments.get("arguments")
     if not isinstance(arguments, JsonObject):
         return None
-    return "request" if "prompt" in arguments else "tool" if "tool" in arguments else None
+    is_tool = "tool" in arguments or "digest" in arguments  # of an agent, or of a toolkit
+    return "request" if "prompt" in arguments else "tool" if is_tool else None

@@ -213,13 +213,19 @@ class LedgerRun:
             ParkedError: a person must settle something first.
             LedgerError: it cannot be written down.
         """
-        async with self._opening:
-            if self._opened is None:
-                if isinstance(ledger, str):
-                    self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-                self._opened = await open_run(ledger, self.thread_id, self.id, self._admit)
+        if self._opened is None:
+            async with self._opening:
+                ledger = await self._open_first(ledger)
         if ledger not in (self._url, self.ledger):
             raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
+
+    async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
+        """Open it, unless somebody else has while we waited, and return its ledger."""
+        if self._opened is None:
+            if isinstance(ledger, str):
+                self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
+            self._opened = await open_run(ledger, self.thread_id, self.id, self._admit)
+        return ledger
 
     def attach(self, opened: Opened) -> None:
         """Be part of something that is opened already."""

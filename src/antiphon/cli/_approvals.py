@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._rows import print_json, shown_time
 from antiphon.cli._screen import note, open_console, print_table
+from antiphon.messages._json import write
 
 if TYPE_CHECKING:
     from antiphon.agents.toolkit import Approval
@@ -45,7 +44,7 @@ def _print(waiting: Sequence[Approval]) -> None:
 
 def _shown(approval: Approval) -> str:
     """Return all of the arguments: what is not shown cannot be approved."""
-    return orjson.dumps(dict(approval.arguments)).decode()
+    return write(dict(approval.arguments)).decode()
 
 
 def _as_json(approval: Approval) -> dict[str, Any]:

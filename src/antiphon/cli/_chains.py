@@ -8,8 +8,9 @@ import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from antiphon.ledger import Ledger
-    from antiphon.patterns.postchain import ChainEvent, ChainResult, PostChain
+    from antiphon.patterns.cast import Outcome
+    from antiphon.patterns.postchain import ChainEvent, PostChain
 
 __all__ = [
     "DEFAULT",
+    "INTERRUPTED",
     "ConfigOption",
     "ModelOption",
     "QuietOption",
@@ -37,14 +40,14 @@ __all__ = [
     "chosen_model",
     "moved",
     "opened",
+    "program_name",
     "said_at_end",
     "show_result",
+    "sum_up",
     "watched",
 ]
 
 DEFAULT = "sqlite:///antiphon.db"
-_FEW_TOKENS = 32
-"""Of an answer of the local model: more of it takes long, and says no more."""
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 
@@ -72,6 +75,8 @@ class Seen:
     output_tokens: int = 0
     cost: str = "0"
     models: tuple[str, ...] = ()
+    next_commands: tuple[str, ...] = ("show", "replay", "fork")
+    """What can be done with such a thread."""
 
 
 def chosen_model(name: str | None) -> str | None:
@@ -104,36 +109,19 @@ def opened(
         fail(f'{exc}; pip install "antiphon[agents]"', code=2)
 
     async def within(found: Ledger) -> Any:
-        more: dict[str, Any] = _for_local(found) if model == "local" and config is None else {"config": config}
+        more: dict[str, Any] = {"config": config}
+        if model == "local" and config is None:
+            from antiphon.cli._small import for_small_model  # noqa: PLC0415 (only where it is used)
+
+            more = for_small_model(found)
         async with PostChain(found, model=model, recover=False, listen=True, **more) as chain:
             return await work(chain)
 
+    if model == "local":
+        with suppress(ModuleNotFoundError):  # which is said where the model is used
+            import_module("openai.resources.chat")  # takes a second, in which an event loop would stand still
     with complaints():
         return with_ledger(ledger or ledger_in_use() or DEFAULT, within, create=create)
-
-
-def _for_local(ledger: Ledger) -> dict[str, Any]:
-    """Return how a chain is set up for a model of 135 million parameters: short, with one tool, and with help if it fails."""
-    from pydantic_ai import Tool  # noqa: PLC0415 (only where threads are run)
-
-    from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415
-    from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415
-    from antiphon.protocol import AgentConfig  # noqa: PLC0415
-
-    async def knowledge_base(query: str) -> list[dict[str, str]]:
-        """Search the documents for a question.
-
-        Args:
-            query: The question.
-        """
-        passages = await KnowledgeBase(ledger).search(query, limit=2)
-        return [{"id": each.id, "source": each.source, "text": each.text[:300]} for each in passages]
-
-    action = AgentConfig(tools=("knowledge_base",), max_tokens=2 * _FEW_TOKENS)
-    config = ChainConfig(
-        max_tokens=_FEW_TOKENS, found=3, drafts=False, fallback="scripted", attempts=1, phases={"action": action}
-    )
-    return {"config": config, "tools": [Tool[Any](knowledge_base, metadata={"antiphon": {"effects": "none"}})]}
 
 
 # ------------------------------------------------------------ while it runs
@@ -162,13 +150,20 @@ async def watched(chain: PostChain, thread_id: str, begin: Callable[[], Awaitabl
             for task in (following, stopping):
                 task.cancel()
             await asyncio.gather(following, stopping, return_exceptions=True)
-    seen.seconds = asyncio.get_running_loop().time() - seen.began
-    summary = await chain.ledger.thread(thread_id)
-    if summary is not None:
-        seen.input_tokens, seen.output_tokens, seen.cost = summary.input_tokens, summary.output_tokens, str(summary.cost)
-    outputs = (await chain.life(thread_id)).outputs or {}
+    await sum_up(chain.ledger, seen)
+    life = await chain.life(thread_id)
+    seen.was_interrupted |= life.status == "paused"  # by another process, or because a person must settle something
+    outputs = life.outputs or {}
     seen.models = tuple(dict.fromkeys(each["model"] for each in outputs.values() if each.get("model")))
     return seen
+
+
+async def sum_up(ledger: Ledger, seen: Seen) -> None:
+    """See how long a thread has taken, and what it has cost."""
+    seen.seconds = asyncio.get_running_loop().time() - seen.began
+    summary = await ledger.thread(seen.thread_id)
+    if summary is not None:
+        seen.input_tokens, seen.output_tokens, seen.cost = summary.input_tokens, summary.output_tokens, str(summary.cost)
 
 
 async def _follow(chain: PostChain, thread_id: str, show: Show | None) -> None:
@@ -176,6 +171,8 @@ async def _follow(chain: PostChain, thread_id: str, show: Show | None) -> None:
         async for event in events:
             if show is not None:
                 show.take(event)
+            if event.is_pause:
+                return
 
 
 @contextmanager
@@ -209,15 +206,15 @@ class Show:
         """Show one more thing."""
         match event.kind:
             case "phase_began":
-                self._line(f"● {event.phase}", "bold cyan")
+                self.line(f"● {event.phase}", "bold cyan")
             case "text":
                 self._console.print(styled(event.text, "dim"), end="", soft_wrap=True)
                 self._is_in_line = True
             case "tool_called":
                 arguments = ", ".join(f"{name}={value!r}" for name, value in event.data.items())
-                self._line(f"  → {event.text}({arguments})", "yellow")
+                self.line(f"  → {event.text}({arguments})", "yellow")
             case "tool_returned":
-                self._line(f"  ← {event.text}: {_short(event.data.get('result'))}", "yellow")
+                self.line(f"  ← {event.text}: {_short(event.data.get('result'))}", "yellow")
             case "phase_ended":
                 self._ended(event)
             case _:
@@ -227,9 +224,10 @@ class Show:
         output: dict[str, Any] = event.data["output"]
         cited = output.get("citations") or ()
         found = f", {len(cited)} sources" if event.phase == "experience" else ""
-        self._line(f"  ✓ {event.data['processing_time']:.1f} s{found}", "green")
+        self.line(f"  ✓ {event.data['processing_time']:.1f} s{found}", "green")
 
-    def _line(self, text: str, style: str) -> None:
+    def line(self, text: str, style: str) -> None:
+        """Show a line."""
         if self._is_in_line:
             self._console.print()
             self._is_in_line = False
@@ -244,7 +242,7 @@ def _short(value: Any, most: int = 100) -> str:
 # ------------------------------------------------------------ at the end
 
 
-def show_result(result: ChainResult, seen: Seen, ledger: str | None, *, for_programs: bool, is_quiet: bool) -> None:
+def show_result(result: Outcome, seen: Seen, ledger: str | None, *, for_programs: bool, is_quiet: bool) -> None:
     """Print what came of a thread, and what to try next; exit 1 if it failed, 130 if it was interrupted."""
     if for_programs:
         print_json(as_json(result, seen))
@@ -260,7 +258,7 @@ def show_result(result: ChainResult, seen: Seen, ledger: str | None, *, for_prog
         fail(f"the thread has failed: {result.error_message}")
 
 
-def as_json(result: ChainResult, seen: Seen) -> dict[str, Any]:
+def as_json(result: Outcome, seen: Seen) -> dict[str, Any]:
     """Return what came of a thread, for programs."""
     return {
         "thread_id": result.thread_id,
@@ -277,26 +275,30 @@ def as_json(result: ChainResult, seen: Seen) -> dict[str, Any]:
     }
 
 
-def said_at_end(result: ChainResult, seen: Seen, ledger: str | None) -> None:
+def said_at_end(result: Outcome, seen: Seen, ledger: str | None) -> None:
     """Say which thread it was, what it took, what to think of it, and what can be done with it."""
     place = "" if ledger is None and ledger_in_use() else f" --ledger {ledger or DEFAULT}"
     used = f"{seen.input_tokens + seen.output_tokens} tokens, {seen.cost} US dollars"
     note("")
     note(f"thread {result.thread_id}: {result.status}; {seen.seconds:.1f} s, {used}")
-    if label := _label(seen.models):
+    if label := _label(seen.models[-1:]):  # whose words the answer is
         note(label)
+    if result.error_code == "PARKED":
+        note(f"it waits for a person: {result.error_message}", style="yellow")
+        note(f"  {program_name()} parked{place}")
+        note(f"  {program_name()} settle {result.thread_id} INVOCATION --result JSON | --error TEXT | --retry{place}")
     if seen.was_interrupted:
-        note(f"paused; go on with: {_program()} resume {result.thread_id}{place}")
+        note(f"paused; go on with: {program_name()} resume {result.thread_id}{place}")
         return
     note("try next:")
-    for command in ("show", "replay", "fork"):
-        note(f"  {_program()} {command} {result.thread_id}{place}")
-    note(f"  {_program()} threads{place}")
+    for command in seen.next_commands:
+        note(f"  {program_name()} {command} {result.thread_id}{place}")
+    note(f"  {program_name()} threads{place}")
     if place:
         note(f"with {VARIABLE}={ledger or DEFAULT} set, --ledger is not needed")
 
 
-def _program() -> str:
+def program_name() -> str:
     """Return how this program is called from here."""
     if shutil.which("antiphon"):
         return "antiphon"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._rows import print_json, shown_time
 from antiphon.cli._screen import note, open_console, styled
+from antiphon.messages._json import write
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -73,13 +74,11 @@ def _as_json(each: _Waiting) -> dict[str, Any]:
 
 
 def _print(found: Sequence[_Waiting]) -> None:
-    import orjson  # noqa: PLC0415 (only where it is used)
-
     console = open_console()
     for each in found:
         console.print(styled(f"{each.parked.thread_id}  {each.parked.invocation_id}", "bold"), soft_wrap=True)
         began = "" if each.began is None else f", begun {shown_time(each.began)} UTC"
         console.print(styled(f"  {each.option}{began}: {each.parked.reason}"), soft_wrap=True)
         if each.arguments:
-            console.print(styled(f"  {orjson.dumps(each.arguments).decode()}"), soft_wrap=True)
+            console.print(styled(f"  {write(each.arguments).decode()}"), soft_wrap=True)
     note("look into what became of each, then: antiphon settle THREAD INVOCATION --result JSON | --error TEXT | --retry")

@@ -16,6 +16,7 @@ from antiphon.cli._output import deliver
 from antiphon.cli._rows import print_json
 from antiphon.cli._screen import fail, note
 from antiphon.cli._threads import every_thread
+from antiphon.errors import AntiphonError, LedgerError
 from antiphon.messages._json import write
 
 if TYPE_CHECKING:
@@ -79,19 +80,37 @@ def _against(ledger: str | None, thread: str | None, config: Path | None, *, for
 
 
 async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> list[dict[str, Any]]:
-    from antiphon.patterns.postchain import ChainConfig, rerun  # noqa: PLC0415 (only where it is used)
+    from antiphon.patterns.postchain import ChainConfig, Divergence, rerun  # noqa: PLC0415 (only where it is used)
 
-    chosen = None if config is None else ChainConfig.read(config)
+    chosen: dict[str, Any] = {} if config is None else {"config": ChainConfig.read(config)}
     found: list[dict[str, Any]] = []
     for thread_id in [thread] if thread else await _ended(ledger):
         await known_thread(ledger, thread_id)
         try:
-            parts = await rerun(ledger, thread_id, config=chosen)
+            parts = await rerun(ledger, thread_id, **(chosen or await _as_it_was_run(ledger, thread_id)))
         except ValueError as exc:
             fail(str(exc), code=2)
+        except LedgerError:
+            raise
+        except (AntiphonError, TimeoutError) as exc:  # one that cannot be run again is no reason not to try the others
+            parts = Divergence(1, "it cannot be run again", str(exc) or "it does not come to an end")
         fields = (None, None, None) if parts is None else (parts.seq, parts.what, parts.reason)
         found.append({"thread_id": thread_id, **dict(zip(("parts_at", "what", "reason"), fields, strict=True))})
     return found
+
+
+async def _as_it_was_run(ledger: Ledger, thread_id: str) -> dict[str, Any]:
+    """Return how a thread is set up that nobody has set up: with the local model, there is not much."""
+    from antiphon.cli._small import for_small_model  # noqa: PLC0415 (only where it is used)
+    from antiphon.messages import OptionResultPayload, thaw  # noqa: PLC0415
+
+    async for record in ledger.read(thread_id, reverse=True):
+        payload = record.message.payload
+        if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:
+            prepared: Any = thaw(payload.result)
+            is_small = prepared["context"]["metadata"]["agent"].get("model") == "local"
+            return for_small_model(ledger) if is_small else {}
+    return {}
 
 
 async def _ended(ledger: Ledger) -> list[str]:

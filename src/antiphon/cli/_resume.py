@@ -29,6 +29,7 @@ def resume(
         life = await chain.life(thread)
         if life.is_over:
             fail(f"thread {thread} is {life.status}; `antiphon run --thread {thread} QUESTION` asks something more")
+        await _check_tools(chain, thread, life.current_phase)
 
         async def begin() -> None:
             await (chain.start(thread) if life.status == "created" else chain.resume(thread))
@@ -38,3 +39,20 @@ def resume(
 
     result, seen = opened(ledger, work, model=model, config=config)
     show_result(result, seen, ledger, for_programs=for_programs, is_quiet=is_quiet)
+
+
+async def _check_tools(chain: PostChain, thread: str, phase: str | None) -> None:
+    """Refuse to go on in the middle of a phase that has tools which only somebody's own program has."""
+    from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (only where it is used)
+    from antiphon.messages import OptionResultPayload, thaw  # noqa: PLC0415
+
+    async for record in chain.ledger.read(thread, reverse=True):
+        payload = record.message.payload
+        if not isinstance(payload, OptionResultPayload) or payload.option_name != "PREPARE_CONTEXT" or payload.is_error:
+            continue
+        prepared: Any = thaw(payload.result)
+        own = [name for name in prepared["context"]["tools"] if name not in BUILTIN_TOOLS]
+        if prepared["phase_type"] == phase and own:
+            where = f"have it go on there, by `await chain.resume({thread!r})`"
+            fail(f"its {phase} phase uses {own[0]!r}, which only the program has that the thread is of: {where}", code=2)
+        return

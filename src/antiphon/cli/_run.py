@@ -10,6 +10,7 @@ import typer
 from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, chosen_model, opened, show_result, watched
 from antiphon.cli._ledger import JsonOption, LedgerOption
 from antiphon.cli._screen import fail
+from antiphon.cli._teams import Where, run_team
 
 if TYPE_CHECKING:
     from antiphon.patterns.postchain import PostChain
@@ -30,11 +31,21 @@ def run(
     ] = None,
     user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose thread it is.")] = "user",
     config: ConfigOption = None,
+    team: Annotated[
+        Path | None, typer.Option("--team", metavar="FILE", help="Have the agents of this file do it, instead of six phases.")
+    ] = None,
+    files: Annotated[
+        Path | None, typer.Option("--files", metavar="FOLDER", help="With --team: the folder that they work on.")
+    ] = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Answer a question: a thread goes through six phases, live on stderr, and its answer is printed. Ctrl-C pauses it."""
+    if team is not None:
+        where = Where(files, model, thread, ledger)
+        run_team(team, question, where, for_programs=for_programs, is_quiet=is_quiet)
+        return
     texts = {str(path): _document(path) for path in documents or ()}
     is_shown = not (is_quiet or for_programs)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
 from antiphon.cli._ledger import LedgerOption, ThreadArgument, known_thread, with_ledger
@@ -30,23 +30,27 @@ def settle(
     if sum((result is not None, error is not None, retry)) != 1:
         fail("say one of --result JSON, --error TEXT or --retry", code=2)
     value = None if result is None else _read(result)
-    with_ledger(ledger, partial(_settle, thread=thread, invocation=invocation, result=value, error=error, retry=retry))
-    note(f"{invocation} is settled; start its program again, and it goes on")
+    work = partial(_settle, thread=thread, invocation=invocation, result=value, error=error, retry=retry)
+    pattern = with_ledger(ledger, work)
+    also = f"; a thread that is paused goes on by `antiphon resume {thread}`" if pattern == "postchain" else ""
+    note(f"{invocation} is settled; start its program again, and it goes on{also}")
 
 
 def _read(result: str) -> Any:
     try:
-        return orjson.loads(result)
-    except orjson.JSONDecodeError as exc:
+        return json.loads(result)  # orjson reads large integers as floats
+    except json.JSONDecodeError as exc:
         fail(f"--result is JSON, a text in quotes: {exc}", code=2)
 
 
-async def _settle(ledger: Ledger, *, thread: str, invocation: str, result: Any, error: str | None, retry: bool) -> None:
+async def _settle(ledger: Ledger, *, thread: str, invocation: str, result: Any, error: str | None, retry: bool) -> str | None:
+    """Settle it, and return which pattern the thread is of."""
     from antiphon.runtime import System  # noqa: PLC0415 (only where it is used)
 
-    await known_thread(ledger, thread)
+    found = await known_thread(ledger, thread)
     async with System(ledger) as system:
         try:
             await system.settle(thread, invocation, result=result, error=error, retry=retry)
         except ValueError:
             fail(f"{invocation!r} is not parked in thread {thread!r}; `antiphon parked` lists what is")
+    return found.pattern

@@ -3,8 +3,9 @@
 **Nothing while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
 left, and ends. There are at most `concurrency` drains; each handles one message at a time.
 
-**States.** A cell is *active*; *suspended* from a failure until its supervisor has decided, while messages wait; or
-*stopped* for good. A restart drops the actor and makes a new one from the factory; the mailbox stays.
+**States.** A cell is *active*; *suspended* from a failure until its supervisor has decided, while messages wait;
+*stopped* for good; or *resting*: nobody needed it, the system has let go of it, and the next message is given to a new one.
+A restart drops the actor and makes a new one from the factory; the mailbox stays.
 
 **The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then whoever
 waits gets it. A crash between two of these leaves the call open in the ledger, and recovery delivers it again.
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell"]
 
-State: TypeAlias = Literal["active", "suspended", "stopped"]
+State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 
 _LATE = "it would come too late: others wait"
 
@@ -65,6 +66,7 @@ class Cell:
         "began",
         "drains",
         "has_failed",
+        "held",
         "incarnation",
         "kernel",
         "mailbox",
@@ -72,6 +74,7 @@ class Cell:
         "props",
         "state",
         "usual",
+        "wants_rest",
     )
 
     def __init__(self, kernel: Kernel, address: str, props: Props) -> None:
@@ -85,6 +88,10 @@ class Cell:
         """The tasks that handle messages, and what each handles at present."""
         self.has_failed = False
         """Whether the actor is there only until its supervisor has decided."""
+        self.held = 0
+        """How many have a message for it that is not in the mailbox yet: it must stay, or there would be two of it."""
+        self.wants_rest = False
+        """Whether the actor has nothing left to do, and need not be kept once it is idle."""
         self.incarnation = 1
         """Which actor this is, counted from 1."""
         self.began = kernel.loop.time()
@@ -110,6 +117,12 @@ class Cell:
         """Whether no message has ever come."""
         return self.mailbox is None and self.actor is None and not self.kernel.tree.children(self.address)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do, nobody is about to give it something, and nobody depends on it."""
+        has_work = bool(self.drains) or not (self.mailbox is None or self.mailbox.is_idle)
+        return not (has_work or self.held or self.has_failed or self.kernel.tree.children(self.address))
+
     def wake(self) -> None:
         """Have messages handled that were put into the mailbox."""
         drains = self.drains
@@ -132,13 +145,14 @@ class Cell:
         task = asyncio.current_task()
         mailbox = self.mailbox
         assert task is not None and mailbox is not None  # noqa: S101, PT018 (made by wake)
-        handled, incarnation = 0, self.incarnation
+        handled, incarnation, was_used = 0, self.incarnation, False
         try:
             while self.state == "active" and self.incarnation == incarnation and (envelope := mailbox.next()) is not None:
                 drains[task] = envelope
                 await self._handle(envelope, task)
                 drains[task] = None
                 mailbox.done(envelope)
+                was_used = was_used or not envelope.is_urgent
                 handled += 1
                 if handled % _TURN == 0:
                     await asyncio.sleep(0)
@@ -148,6 +162,8 @@ class Cell:
                 self.drains = None  # an idle actor keeps next to nothing
         if self.incarnation != incarnation:
             self.wake()  # what waited for this message is for the next actor's drains, which may have ended
+        elif self.props.may_rest and self.drains is None:
+            self.kernel.rests.idle(self, was_used=was_used)
 
     async def _handle(self, envelope: Envelope, task: asyncio.Task[None]) -> None:
         began = self.kernel.loop.time()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from antiphon.errors import DeliveryError
 from antiphon.messages import Json, Message
@@ -76,6 +76,11 @@ class Context:
         return None if self._envelope is None else self._envelope.thread_id
 
     @property
+    def seq(self) -> int:
+        """The place of the message in its thread, from 1; outside of threads, 0."""
+        return 0 if self._envelope is None else self._envelope.seq
+
+    @property
     def is_answered(self) -> bool:
         """Whether the message was answered, or passed on."""
         return self._handled.is_settled
@@ -136,6 +141,25 @@ class Context:
         except DeliveryError as exc:
             exc.message_id = envelope.id
             raise
+
+    async def work_out(self, said: Request[ReplyT], *, key: str | None = None) -> ReplyT:
+        """Have the own handler answer something that takes thinking and nothing else, and return what it answers.
+
+        It is an ask of oneself that costs no append: question and answer are written down together with whatever is said
+        next. Until then nobody has acted on them, so after a crash it is worked out anew.
+
+        Raises:
+            DeliveryError: it is refused.
+            RuntimeError: the handler says or does something.
+            LedgerError: the ledger cannot be read.
+        """
+        envelope = self._envelope_for(self.address, said, key)
+        return cast("ReplyT", answer_to(said, envelope, await self._cell.kernel.post.work_out(envelope)))
+
+    def mark(self, *, status: str, pattern: str | None = None) -> None:
+        """Have lists of threads show where this one is, from the next row on that is written in the course of the message."""
+        more = {} if pattern is None else {"pattern": pattern}
+        self._handled.marks = {"status": status, **more}
 
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
@@ -246,6 +270,13 @@ class Context:
     def stop(self, reason: str = "it is done") -> None:
         """End after this message; an actor that is `permanent` begins anew."""
         self._cell.kernel.start(self._cell.kernel.care.leave(self._cell, reason))
+
+    def rest(self) -> None:
+        """Say that the actor has nothing left to do: once it is idle it is let go of, and made anew for the next message.
+
+        An actor that was spawned stays.
+        """
+        self._cell.wants_rest = True
 
     def _envelope_for(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> Envelope:
         if self._envelope is None:

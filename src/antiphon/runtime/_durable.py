@@ -61,6 +61,13 @@ class Durable:
 
     async def say(self, cell: Cell, envelope: Envelope, until: float) -> None:
         """Append a message to its thread, then deliver it."""
+        cell.held += 1
+        try:
+            await self._say(cell, envelope, until)
+        finally:
+            cell.held -= 1
+
+    async def _say(self, cell: Cell, envelope: Envelope, until: float) -> None:
         if envelope.may_be_known and await self._recall(cell, envelope):
             return
         self.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
@@ -107,9 +114,32 @@ class Durable:
                     envelope.may_be_known = True
                     envelope.settle(result)
                 return result is not None
-        (record, *_) = await self._journal.write(_thread(envelope), _said(envelope))
+        (record, *_) = await self._write(envelope, envelope.parent, _said(envelope))
         envelope.take(record)
         return False
+
+    async def known(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
+        """Return what the ledger has of something that an actor works out, and of its outcome.
+
+        Raises:
+            HistoryMismatchError: it was something else the last time.
+        """
+        call, result = await self._recorded(envelope)
+        if call is not None:
+            _check_same(call.message, envelope)
+        return call, result
+
+    async def _write(self, envelope: Envelope, course: Envelope | None, rows: list[Message]) -> tuple[Record, ...]:
+        """Append rows in the course of a message, after those that were put off there; return the records of the rows."""
+        thread_id = _thread(envelope)
+        if course is None or course.thread_id != thread_id:
+            return await self._journal.write(thread_id, rows)
+        put_off, marks = course.take_put_off()
+        try:
+            return (await self._journal.write(thread_id, [*put_off, *rows], **marks))[len(put_off) :]
+        except BaseException:
+            course.put_off, course.marks = (*put_off, *course.put_off), {**marks, **course.marks}
+            raise
 
     async def _append(self, cell: Cell, envelope: Envelope, until: float) -> None:
         await self._journal.check_budget(_thread(envelope), envelope.to)
@@ -117,7 +147,7 @@ class Durable:
             await self._post.room(cell, envelope, until)
         is_delivered = False
         try:
-            (record, *_) = await self._journal.write(_thread(envelope), _said(envelope))
+            (record, *_) = await self._write(envelope, envelope.parent, _said(envelope))
             envelope.take(record)
             is_delivered = await self._hand_over(cell, envelope)
         finally:
@@ -188,6 +218,7 @@ class Durable:
         """
         self.take_over(envelope)
         is_delivered = False
+        cell.held += 1
         try:
             rows = await self._journal.ledger.open_calls(_thread(envelope))
             envelope.standing = Standing.of(rows, envelope.invocation_id)
@@ -196,6 +227,7 @@ class Durable:
             await self.again.deliver(cell, envelope, "recovered", reason)
             is_delivered = True
         finally:
+            cell.held -= 1
             if not is_delivered:
                 self.drop(envelope)
 
@@ -230,7 +262,7 @@ class Durable:
         is_unsure = envelope.is_unsure or envelope.withdrawn is not None or envelope.attempt > 1
         ends = await self._leftovers(envelope) if is_unsure else endings(envelope)
         try:
-            (record, *_) = await self._journal.write(_thread(envelope), [row, *ends])
+            (record, *_) = await self._write(envelope, envelope, [row, *ends])
             stored = record.message
         except AppendRefusedError:
             _, found = await self._recorded(envelope)

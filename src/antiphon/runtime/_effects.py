@@ -165,14 +165,14 @@ class Effect:
         """Whether an intent that is recorded is that of this effect."""
         return says_the_same(intent.payload, self.intent().payload)
 
-    def intent(self) -> Message:
-        """Return the row that says it is begun."""
+    def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
+        """Return the row that says it is begun; with other arguments, if there is more to say than what it is known by."""
         return begun(
             self._option,
             self.id,
             thread_id=self.thread_id,
             parent_id=self._parent_id,
-            arguments={"effects": self._effects, "arguments": self.arguments},
+            arguments={"effects": self._effects, "arguments": self.arguments if arguments is None else arguments},
             policy=self.course.to,
         )
 

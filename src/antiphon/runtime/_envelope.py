@@ -10,6 +10,7 @@ import re
 from asyncio import get_running_loop
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from antiphon.errors import ReplyTimeoutError, WithdrawnError
@@ -94,6 +95,10 @@ class Envelope:
     """Whether the ledger may have more about it than its standing says."""
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has begun and not ended."""
+    put_off: tuple[Message, ...] = ()
+    """Rows of its handler that are written down together with the next one."""
+    marks: Mapping[str, str] = MappingProxyType({})
+    """How the thread is listed from the next row of its handler on."""
     keys: tuple[str, ...] = ()
     """The keys that its handler has used."""
     said_count: int = 0
@@ -254,7 +259,7 @@ class Envelope:
     def begin_again(self, cell: Cell, standing: Standing) -> None:
         """Be delivered another time: what its handler says is numbered from the beginning."""
         self.cell, self.standing = cell, standing
-        self.said_count, self.keys, self.open_effects = 0, (), ()
+        self.said_count, self.keys, self.open_effects, self.put_off = 0, (), (), ()
 
     def next_key(self, name: str | None = None) -> str:
         """Return what the next thing is known by that its handler says or does; the same whenever it runs."""
@@ -266,6 +271,13 @@ class Envelope:
         self.keys += (name,)
         count = self.keys.count(name)
         return name if count == 1 else f"{name}={count}"
+
+    def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
+        """Hand out what is to be written down with the next row."""
+        found = self.put_off, self.marks
+        if self.put_off or self.marks:
+            self.put_off, self.marks = (), MappingProxyType({})
+        return found
 
     # ------------------------------------------------------------ how it ends
 

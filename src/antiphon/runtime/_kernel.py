@@ -21,6 +21,7 @@ from antiphon.runtime._post import Post
 from antiphon.runtime._recent import Recent
 from antiphon.runtime._recovery import Recovery
 from antiphon.runtime._remote import Remote
+from antiphon.runtime._rest import Rests
 from antiphon.runtime._run import OPEN
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._state import States
@@ -61,6 +62,7 @@ class Kernel:
         self.deadlines = Deadlines(self.loop)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)
         self.tree = Tree(self)
+        self.rests = Rests(self, settings.idle_after)
         self.bonds = Bonds(self)
         self.care = Care(self)
         self.commands = Commands(self)
@@ -107,6 +109,7 @@ class Kernel:
     async def close(self) -> None:
         """End what no actor does, even if the actors could not be waited for."""
         self.let_be()
+        self.rests.close()
         tasks = tuple(self.tasks)
         for task in tasks:
             task.cancel()

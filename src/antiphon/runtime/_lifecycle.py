@@ -1,7 +1,9 @@
-"""How an actor ends and begins anew: halt, restart, stop. Each is safe to do twice.
+"""How an actor ends and begins anew: halt, restart, stop, rest. Each is safe to do twice.
 
 To halt is to let what is being handled end within the grace that the actor has, and to interrupt it then. What was
 interrupted is not lost: in a thread it is delivered to the next actor, outside of one it is answered with an error.
+
+To rest is to be let go of while there is nothing to do. Whoever has a cell in hand while it goes takes the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._envelope import Envelope
 
-__all__ = ["empty", "halt", "restart", "resume", "stop", "suspend"]
+__all__ = ["empty", "halt", "let_go", "rest", "restart", "resume", "stop", "suspend"]
 
 
 _NOTICE = 1.0
@@ -49,6 +51,7 @@ async def halt(cell: Cell, grace: float) -> list[Envelope]:
 async def restart(cell: Cell, reason: str) -> None:
     """Drop the actor; the next message is handled by a new one."""
     async with cell.kernel.tree.changing(cell.address):
+        cell = _present(cell)
         if cell.state != "stopped":
             await _restart(cell, reason)
 
@@ -86,6 +89,7 @@ def resume(cell: Cell) -> None:
 async def stop(cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
     """End an actor for good. What waited is answered with an error; at a shutdown, threads keep it for the recovery."""
     async with cell.kernel.tree.changing(cell.address):
+        cell = _present(cell)
         if cell.state != "stopped":
             await _stop(cell, reason, is_shutdown=is_shutdown)
 
@@ -103,6 +107,31 @@ async def _stop(cell: Cell, reason: str, *, is_shutdown: bool) -> None:
     await _end(cell, reason)
     for envelope in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
         await _turn_away(envelope, reason, is_shutdown=is_shutdown)
+
+
+async def rest(cell: Cell) -> None:
+    """Let go of an idle actor that wants to know of its end; a message that comes meanwhile is for the next one here."""
+    async with cell.kernel.tree.changing(cell.address):
+        if cell.state != "active" or not cell.is_idle:
+            return
+        suspend(cell)
+        await _end(cell, "it rests")
+        if cell.is_idle:
+            let_go(cell)
+        else:
+            cell.incarnation += 1
+            resume(cell)
+
+
+def let_go(cell: Cell) -> None:
+    """Keep an idle cell no longer: the next message for its address makes a new one."""
+    cell.state, cell.actor = "resting", None
+    cell.kernel.tree.remove(cell)
+
+
+def _present(cell: Cell) -> Cell:
+    """Return the cell that is at an address now, where this one rests."""
+    return cell.kernel.tree.at(cell.address) if cell.state == "resting" else cell
 
 
 async def empty(cell: Cell, reason: str) -> None:

@@ -36,6 +36,11 @@ class Mailbox:
         self._ready: deque[str] = deque() if is_keyed else _NOTHING
         """Keys whose message was handled, and which have another."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, nothing is being handled, and nobody waits for room."""
+        return not (self.waiting or self._urgent or self._holders or self._senders)
+
     def reserve(self) -> bool:
         """Take room for a message, if there is any and nobody waits for it."""
         if self.waiting >= self._capacity or self._senders:

@@ -21,8 +21,11 @@ from antiphon.errors import (
 from antiphon.protocol import Heartbeat
 from antiphon.runtime._context import Context
 from antiphon.runtime._durable import Durable
+from antiphon.runtime._results import error_result, result_of
 
 if TYPE_CHECKING:
+    from antiphon.ledger import Record
+    from antiphon.messages import Message
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._envelope import Envelope
     from antiphon.runtime._kernel import Kernel
@@ -97,6 +100,39 @@ class Post:
             if not is_done and envelope.parent is not None:
                 envelope.parent.is_unsure = True  # it stays open, until the handler that asked it has ended
         return outcome
+
+    async def work_out(self, envelope: Envelope) -> Any:
+        """Have an actor answer itself by thinking alone; both is written down with the next row of its handler.
+
+        Raises:
+            DeliveryError: it cannot.
+            RuntimeError: its handler says or does something, which might not be written down then.
+        """
+        parent = envelope.parent
+        assert parent is not None and parent.cell is not None  # noqa: S101, PT018 (a handler is at work)
+        cell = envelope.cell = parent.cell
+        if self._hooks is not None:
+            self._hooks.said(envelope)
+        call, result = await self.durable.known(envelope) if envelope.may_be_known else (None, None)
+        if result is not None:
+            return result
+        try:
+            outcome = await self._do_at_once(cell, envelope)
+        except DeliveryError as exc:
+            await self._worked_out(envelope, call, error_result(envelope, exc, cell.address))
+            raise
+        if envelope.said_count or envelope.keys:
+            raise RuntimeError(f"{cell.address}: what works out {envelope.type} must neither say nor do anything")
+        await self._worked_out(envelope, call, result_of(envelope, outcome))
+        return outcome
+
+    async def _worked_out(self, envelope: Envelope, call: Record | None, result: Message) -> None:
+        """Have something that was worked out written down with the next row; at once, where its question is in the thread."""
+        if call is not None:
+            envelope.take(call)
+            await self.durable.answer(envelope, result)
+        elif envelope.thread_id is not None and envelope.parent is not None:
+            envelope.parent.put_off += (envelope.message, result)
 
     async def _do_at_once(self, cell: Cell, envelope: Envelope) -> Any:
         hooks, running = self._hooks, cell.run(envelope, Context(cell, envelope))

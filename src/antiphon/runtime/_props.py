@@ -36,6 +36,8 @@ class Props:
     capacity: int
     ordering_key: OrderingKey | None = None
     """Where the class has one of its own."""
+    may_rest: bool = False
+    """Whether it is made anew when a message finds it missing, and so need not be kept."""
 
 
 @lru_cache(maxsize=256)  # so that actors which are made alike share it

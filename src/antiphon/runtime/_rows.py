@@ -23,10 +23,9 @@ from antiphon.messages import (
     RUNTIME_POLICY,
     Json,
     Message,
-    OptionCallPayload,
     OptionResultPayload,
 )
-from antiphon.runtime._own import own_message
+from antiphon.runtime._own import own_call, own_message, own_result
 
 __all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "child_id", "ended", "park_id"]
 
@@ -66,7 +65,7 @@ def begun(
     policy: str = RUNTIME_POLICY,
 ) -> Message:
     """Return the row that says something was begun. The same thing gives the same row, so that it can be appended twice."""
-    payload = OptionCallPayload(invocation_id=invocation_id, option_name=option, arguments=arguments or {})
+    payload = own_call(invocation_id, option, dict(arguments or {}))
     return own_message(str(policy), payload, id=f"{invocation_id}@begun", thread_id=thread_id, parent_id=parent_id)
 
 
@@ -80,5 +79,10 @@ def ended(
     **outcome: Any,
 ) -> Message:
     """Return the row that says what came of it; `outcome` are the fields of the result."""
-    payload = OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
+    is_plain = outcome.keys() == {"result"}
+    payload = (
+        own_result(invocation_id, option, outcome["result"])
+        if is_plain
+        else OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
+    )
     return own_message(str(policy), payload, id=f"{invocation_id}@ended", thread_id=thread_id, parent_id=parent_id)

@@ -25,5 +25,7 @@ class Settings:
     """What each thread may use."""
     dead_letters: int = 1000
     """How many are kept."""
+    idle_after: float | None = 900.0
+    """Seconds without a message after which an actor of a registered kind is let go of, until the next; None: never."""
     block_limit: float | None = 1.0
     """Seconds after which it is noticed that the event loop is blocked; None: never."""

@@ -37,6 +37,10 @@ _TAKEN: dict[str, Literal["restart", "stop", "escalate", "ignore"]] = {
 }
 
 
+_MOST = 1000
+"""Children of which it is remembered when they were begun anew, before it is looked which of them still counts."""
+
+
 class _Escalation(Exception):  # noqa: N818 (the failure of a supervisor is that it gives up)
     """A supervisor gives up, and its own supervisor decides."""
 
@@ -82,7 +86,13 @@ class Supervisor(Actor):
             blocked=blocked,
         )
         self._histories[key] = decision.history
+        if len(self._histories) > _MOST:
+            self._forget_old(kernel.loop.time() - self.supervision.period)
         return decision
+
+    def _forget_old(self, since: float) -> None:
+        """Forget restarts that count no more: children come and go."""
+        self._histories = {key: history for key, history in self._histories.items() if history and history[-1] >= since}
 
     async def _carry_out(self, decision: Decision, address: str, reason: str, context: Context) -> None:
         kernel = context.kernel

@@ -91,6 +91,10 @@ class System:
                 task.uncancel()
             raise failure
 
+    def admit(self, admit: Admit) -> None:
+        """Have effects of threads pass something when they begin, as if the system had been made with it."""
+        self._kernel.journal.admit = admit
+
     async def join(self, bus: Bus, name: str) -> None:
         """Be reached by other systems on a bus, and reach them. Spawn the actors, or register their kinds, before.
 

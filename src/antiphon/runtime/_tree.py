@@ -47,7 +47,7 @@ class Tree:
 
     def register(self, kind: str, props: Props) -> None:
         """Say how actors of a kind are made when the first message for one comes."""
-        self._kinds[kind] = props
+        self._kinds[kind] = replace(props, may_rest=True)
 
     def at(self, address: str) -> Cell:
         """Return the cell at an address; make one, if its kind is registered.
@@ -61,7 +61,9 @@ class Tree:
         props = self._kinds.get(address.partition("/")[0])
         if props is None:
             raise UndeliverableError("nobody lives there; spawn it, or register its kind", address)
-        return self.spawn(Address.parse(address), props)
+        cell = self.spawn(Address.parse(address), props)
+        self._kernel.rests.idle(cell)  # perhaps no message follows
+        return cell
 
     def has(self, address: str) -> bool:
         """Whether somebody lives at an address, or would."""
@@ -85,7 +87,7 @@ class Tree:
         cell = self.at(address)
         self._children.get(cell.props.supervisor, {}).pop(address, None)
         self._children.setdefault(supervisor, {})[address] = None
-        cell.props = replace(cell.props, supervisor=supervisor)
+        cell.props = replace(cell.props, supervisor=supervisor, may_rest=False)  # its kind has another supervisor
 
     @asynccontextmanager
     async def changing(self, address: str) -> AsyncGenerator[None, None]:
@@ -101,6 +103,15 @@ class Tree:
                 del self._locks[address]
             else:
                 self._locks[address] = lock, users - 1
+
+    def is_changing(self, address: str) -> bool:
+        """Whether an actor is being restarted or stopped."""
+        return address in self._locks
+
+    def remove(self, cell: Cell) -> None:
+        """Let go of an actor that rests: the next message for it finds it missing."""
+        self.forget(cell.address)
+        del self.cells[cell.address]
 
     def forget(self, address: str) -> None:
         """Take an actor that has stopped out of the care of its supervisor."""

@@ -165,12 +165,13 @@ class World:
             self._failed.set_exception(exc)
 
     async def _open(self) -> list[str]:
-        """Return what is open and not parked."""
+        """Return what is open and not parked; a tool that a model has called, and nobody has begun, is nobody's to answer."""
         found: list[str] = []
         for head in await self.ledger.heads():
             rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
             parked = {row.parent_id for row in rows if getattr(row.payload, "option_name", "") == "PARK"}
-            found += [f"{head.thread_id}: {row.invocation_id}" for row in rows if not _is_parked(row, parked)]
+            due = [row for row in rows if (row.lane != "talk" or row.to) and not _is_parked(row, parked)]
+            found += [f"{head.thread_id}: {row.invocation_id}" for row in due]
         return found
 
 

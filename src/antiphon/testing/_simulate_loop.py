@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, ContextVar
@@ -72,6 +73,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_stopping = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         """All that ever ran, kept: one that is collected, and when is left to the machine, runs its `finally`."""
+        self._generators: list[AsyncGenerator[Any, Any]] = []
+        """The asynchronous ones, for the same reason."""
         self.errors: list[dict[str, Any]] = []
         """What was given to the exception handler."""
 
@@ -148,6 +151,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None, **kwargs: Any) -> Any:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
+    @override
+    def get_task_factory(self) -> None:
+        """Return that there is none: tasks are made as above. Libraries look before they make tasks of their own."""
+
     def start_in(self, node: Node, coro: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Begin a task that belongs to a node, with everything that it begins in turn."""
         token = _node.set(node)
@@ -161,6 +168,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     @override
     def run_until_complete(self, future: Any) -> Any:
         main = asyncio.ensure_future(future, loop=self)
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._generators.append, finalizer=_leave)
         asyncio._set_running_loop(self)
         self._is_running = True
         try:
@@ -173,6 +182,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         finally:
             self._is_running = False
             asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
 
     @override
     def is_running(self) -> bool:
@@ -196,6 +206,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         finally:
             asyncio._set_running_loop(None)
         self._tasks.clear()
+        self._generators.clear()
         self._ready.clear()
         self._timers.clear()
 
@@ -233,6 +244,10 @@ class VirtualPort:
 
     def random(self) -> float:
         return self._random.random()
+
+
+def _leave(generator: AsyncGenerator[Any, Any]) -> None:
+    """Let an asynchronous generator go without its `finally`: the node that it was of is dead, or the world is over."""
 
 
 def _shut(task: asyncio.Task[Any]) -> None:

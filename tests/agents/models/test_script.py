@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelRetry, ToolOutput
-from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from antiphon.agents.models import Rule, Script, ScriptedModel, ScriptError, Turn, load_script
-from antiphon.agents.models._scene import spoken
+from antiphon.agents.models._scene import scene_of, spoken
 
 WEATHER = """
 [[rules]]
@@ -193,6 +193,22 @@ def test_what_is_put_in_is_not_looked_at_again(text: str, value: Any) -> None:
 def test_results_are_spoken_as_json() -> None:
     assert spoken("is {result}", {"result": {"a": [1, None]}}) == 'is {"a":[1,null]}'
     assert json.loads(spoken("{result}!", {"result": [1]})[:-1]) == [1]
+
+
+def test_a_dot_leads_into_a_result() -> None:
+    words = {"result": {"city": "Oslo", "days": [{"celsius": -3}]}}
+    assert spoken("{result.city}: {result.days.0.celsius}", words) == "Oslo: -3"
+    assert spoken("{result.days}", words) == [{"celsius": -3}]
+    assert spoken("{result.days.1} {result.town}", words) == "{result.days.1} {result.town}"
+
+
+def test_each_result_since_the_user_spoke_has_a_number() -> None:
+    def asked(text: str, *results: str) -> list[ModelMessage]:
+        called = [ModelRequest([ToolReturnPart("t", result, tool_call_id=result)]) for result in results]
+        return [ModelRequest([UserPromptPart(text)]), *called]
+
+    words = scene_of([*asked("one", "a"), *asked("two", "b", "c")], None).words
+    assert words == {"text": "two", "result": "c", "result_1": "b", "result_2": "c"}
 
 
 def test_a_call_that_is_scripted_is_made_whether_or_not_there_is_such_a_tool() -> None:

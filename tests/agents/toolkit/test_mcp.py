@@ -4,27 +4,56 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.toolkit.kit import call, failure, noted, run_agent, script
+from pydantic_ai import Agent
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.agents.toolkit.kit import call, failure, noted, returns, run_agent, script
 
-from antiphon.agents.toolkit import Toolkit
-from antiphon.errors import ParkedError
-from antiphon.ledger import open_ledger
+from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
+from antiphon.errors import HistoryMismatchError, ParkedError
+from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.messages import MediaPart
 
 PROGRAM = Path(__file__).with_name("mcp_server.py")
 COMMAND = (sys.executable, str(PROGRAM))
 
 
+@contextmanager
+def serving(*arguments: str) -> Generator[str]:
+    with subprocess.Popen([*COMMAND, "http", *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
+        finally:
+            process.kill()
+
+
 @pytest.fixture(scope="module")
 def url() -> Generator[str]:
-    with subprocess.Popen([*COMMAND, "http"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
-        process.kill()
+    with serving() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def changed_url() -> Generator[str]:
+    """The same server, after somebody has changed it."""
+    with serving("changed") as url:
+        yield url
+
+
+@pytest.fixture(params=["stdio", "http"])
+def servers(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    """What the server is before and after, over both transports."""
+    if request.param == "stdio":
+        return COMMAND, (*COMMAND, "changed")
+    return request.getfixturevalue("url"), request.getfixturevalue("changed_url")
 
 
 async def check_all(toolkit: Toolkit) -> None:
@@ -32,7 +61,7 @@ async def check_all(toolkit: Toolkit) -> None:
     toolkit.grant("ada")
     async with toolkit:
         tools = await toolkit.tools()
-        assert list(tools) == ["add", "fail", "picture", "page", "environment", "refuse"]  # not the twin
+        assert list(tools) == ["add", "login", "fail", "picture", "page", "environment", "refuse"]  # not the twin
         assert (tools["add"].description, tools["add"].untrusted, tools["add"].effects) == ("Add two numbers.", True, "once")
 
         async def called(name: str, **arguments: Any) -> Any:
@@ -124,3 +153,131 @@ def test_a_server_that_is_not_there_is_an_error_that_is_raised() -> None:
 
     with pytest.raises(RuntimeError, match="connect"):
         asyncio.run(toolkit.call("ada", "add", {}))
+
+
+# ---------------------------------------------------------------- a server that is another one when the program runs again
+
+
+def calculating(server: Any, **settings: Any) -> Toolkit:
+    toolkit = Toolkit()
+    toolkit.add_mcp(server, effects="none", untrusted=False, by_name={"add": settings})  # type: ignore[dict-item]
+    toolkit.grant("clerk")
+    return toolkit
+
+
+class Script:
+    """A model that calls `add`, and is cut off in its second turn, the first time; it says what tools it was offered."""
+
+    def __init__(self) -> None:
+        self.offered: list[list[str]] = []
+        self.is_cut_off = True
+
+    def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        self.offered.append([tool.name for tool in info.function_tools][:2])
+        if len(messages) == 1:
+            return ModelResponse([call("add", a=1, b=2)])
+        if self.is_cut_off:
+            raise asyncio.CancelledError
+        later = {3: call("add", "c2", a=3, b=4), 5: call("subtract", "c3", a=3, b=1)}
+        return ModelResponse([later.get(len(messages), TextPart("done"))])
+
+
+@pytest.mark.slow
+def test_a_program_that_runs_again_is_offered_what_it_was_until_it_comes_to_what_is_new(servers: tuple[Any, Any]) -> None:
+    """G9: the server offers other tools meanwhile. What was said about the old ones stays; the next step has the new ones."""
+    model = Script()
+
+    async def program(ledger: Ledger, server: Any) -> list[tuple[str, Any]]:
+        capabilities = [LedgerDurability(ledger), calculating(server).capability("clerk")]
+        agent = Agent(FunctionModel(model), name="clerk", capabilities=capabilities)
+        async with ledger_run("t"):
+            return returns((await agent.run("go")).all_messages())
+
+    async def work() -> None:
+        before, after = servers
+        async with open_ledger("memory:") as ledger:
+            with pytest.raises(asyncio.CancelledError):
+                await program(ledger, before)
+            model.is_cut_off = False
+            first, second, third = await program(ledger, after)
+            assert (first, third) == (("success", 3), ("success", 2))
+            assert second == ("failed", "add: 'add' takes other arguments now, and was not started (TOOL_CHANGED)")
+
+    asyncio.run(work())
+    assert model.offered == [["add", "login"]] * 3 + [["add", "subtract"]] * 2
+
+
+@pytest.mark.slow
+def test_a_yes_is_not_for_a_tool_that_has_changed_meanwhile(url: str, changed_url: str) -> None:
+    """S5: what a person has approved is no longer what would be started, so nothing is; and that is written down."""
+
+    async def work() -> None:
+        model = script([call("add", a=1, b=2)])
+        async with open_ledger("memory:") as ledger:
+            with pytest.raises(ParkedError):
+                await run_agent(calculating(url, approval=True), model, ledger=ledger)
+            (approval,) = await pending_approvals(ledger)
+            await answer(ledger, approval.id, principal="ada", approved=True)
+            for server in (changed_url, url):
+                told = await run_agent(calculating(server, approval=True), model, ledger=ledger)
+                assert told == [("failed", "add: 'add' takes other arguments now, and was not started (TOOL_CHANGED)")]
+
+    asyncio.run(work())
+
+
+@pytest.mark.slow
+def test_a_program_that_calls_by_itself_gets_what_came_of_it(url: str, changed_url: str) -> None:
+    """G9: also of a tool that nobody offers any more, and also that there was none."""
+
+    async def program(ledger: Ledger, server: str) -> list[Any]:
+        toolkit = calculating(server)
+        async with ledger_run("t", ledger=ledger):
+            calls = [("login", {"password": "open sesame"}), ("subtract", {"a": 3, "b": 1})]
+            results = [await toolkit.call("clerk", name, arguments) for name, arguments in calls]
+        return [each.error_type or each.result for each in results]
+
+    async def work() -> None:
+        async with open_ledger("memory:") as ledger:
+            for server in (url, changed_url):
+                assert await program(ledger, server) == [True, "UNKNOWN_TOOL"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.slow
+def test_a_list_that_a_ledger_has_taken_something_out_of_must_be_the_same_again(url: str, changed_url: str) -> None:
+    """A tool that takes a password looks like a secret; what is left of it cannot be offered."""
+    model = script([call("login", password="open sesame")])
+
+    async def work() -> None:
+        async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
+            for _ in range(2):
+                assert await run_agent(calculating(url), model, ledger=ledger) == [("success", True)]
+            with pytest.raises(HistoryMismatchError, match="offers other tools than thread 't' says, in 'tools:toolkit:1'"):
+                await run_agent(calculating(changed_url), model, ledger=ledger)
+
+    asyncio.run(work())
+
+
+@pytest.mark.slow
+def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_what_it_offered(url: str, changed_url: str) -> None:
+    """G9: without a toolkit too."""
+    model = Script()
+
+    async def program(ledger: Ledger, server: str) -> list[tuple[str, Any]]:
+        durable: LedgerDurability[Any] = LedgerDurability(ledger, effects={"add": "none", "subtract": "none"})
+        agent = Agent(FunctionModel(model), name="clerk", toolsets=[MCPToolset(server, id="server")], capabilities=[durable])
+        async with ledger_run("t"):
+            return returns((await agent.run("go")).all_messages())
+
+    async def work() -> None:
+        async with open_ledger("memory:") as ledger:
+            with pytest.raises(asyncio.CancelledError):
+                await program(ledger, url)
+            model.is_cut_off = False
+            first, second, third = await program(ledger, changed_url)
+            assert (first, third[0]) == (("success", 3), "retried")  # for the whole of a run, it is what it was
+            assert second == ("failed", "'add' takes other arguments now, and was not called")
+
+    asyncio.run(work())
+    assert model.offered == [["add", "login"]] * 5

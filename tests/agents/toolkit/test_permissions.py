@@ -1,5 +1,10 @@
 """Permissions: who may call what, decided by arithmetic."""
 
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -8,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agents.toolkit.kit import NOON
 
-from antiphon.agents.toolkit import ApprovalRule, Call, Circumstances, Grant, Permissions, Schema, judge
+from antiphon.agents.toolkit import ApprovalRule, Call, Circumstances, Grant, Permissions, Schema, Toolkit, judge
 
 AGENTS = st.sampled_from(["ada", "bob"])
 TOOLS = st.sampled_from(["read", "write", "send"])
@@ -156,3 +161,55 @@ def test_another_call_has_another_digest(other: Call) -> None:
 
 def test_the_order_of_arguments_makes_no_difference() -> None:
     assert Call("ada", "pay", {"a": 1, "b": [2]}).digest == Call("ada", "pay", {"b": [2], "a": 1}).digest
+
+
+# ---------------------------------------------------------------- many threads
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Have threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_no_change_is_lost_that_is_made_beside_others() -> None:
+    """AT-059, S5: a revocation that got lost would be a permission."""
+    toolkit = Toolkit()
+    toolkit.grant("*", "pay")
+
+    def change(number: int) -> None:
+        for each in range(20):
+            toolkit.grant(f"agent-{number}-{each}", "look")
+            toolkit.revoke(f"agent-{number}-{each}", "pay")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(change, range(8)))
+
+    agents = [f"agent-{number}-{each}" for number in range(8) for each in range(20)]
+    assert [agent for agent in agents if not toolkit.permissions.knows(agent, "look")] == []
+    assert [agent for agent in agents if toolkit.permissions.knows(agent, "pay")] == []
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_grant_for_some_calls_is_not_for_more_from_many_threads() -> None:
+    """AT-059, S5."""
+    toolkit, paid = Toolkit(), list[int]()
+
+    def pay_out(number: int) -> None:
+        paid.append(number)
+
+    toolkit.add(pay_out, name="pay")
+    toolkit.grant("clerk", "pay", calls=10)
+
+    def pay(number: int) -> str | None:
+        return asyncio.run(toolkit.call("clerk", "pay", {"number": number})).error_type
+
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = Counter(pool.map(pay, range(60)))
+
+    assert outcomes == {None: 10, "PERMISSION_DENIED": 50}
+    assert len(paid) == 10

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antiphon.agents import Toolkit
 from antiphon.agents.tools import file_tools
-from antiphon.agents.tools._markdown import check_page
+from antiphon.agents.tools._markdown import problems_of
 from antiphon.messages import OptionResultPayload, thaw
 
 PAGE = """# Tea
@@ -89,31 +89,29 @@ def test_patterns_do_not_lead_out_of_the_folder(root: Path) -> None:
 
 def test_pages_are_checked_line_by_line(root: Path) -> None:
     found = result_of(root, "check_markdown")
-    assert found["water.md"]["problems"] == []
-    assert found["tea.md"]["headings"] == ["# Tea", "### Too deep"]
-    assert found["tea.md"]["problems"] == [
-        "line 3: link to gone.md leads nowhere",
-        "line 3: link to water.md#cold names a heading that is not there",
-        "line 5: heading 'Too deep' is 2 levels below the one before it",
-        "line 7: image leaf.png has no description",
-        "line 13: something is left to do",
+    assert found["pages"] == ["tea.md", "water.md"]
+    assert found["problems"] == [
+        "tea.md, line 3: link to gone.md leads nowhere",
+        "tea.md, line 3: link to water.md#cold names a heading that is not there",
+        "tea.md, line 5: heading 'Too deep' is 2 levels below the one before it",
+        "tea.md, line 7: image leaf.png has no description",
+        "tea.md, line 13: something is left to do",
     ]
 
 
 def test_a_link_to_a_file_that_is_no_text_leads_somewhere(root: Path) -> None:
     (root / "one.md").write_text("# One\n\n[leaf](leaf.png)\n")
-    assert result_of(root, "check_markdown", path="one.md")["one.md"]["problems"] == []
+    assert result_of(root, "check_markdown", path="one.md")["problems"] == []
 
 
 def test_a_code_block_that_does_not_end_is_found() -> None:
-    assert check_page("# A\n\n```\ncode\n", lambda name: None)["problems"] == [
-        "line 3: the code block that begins here does not end"
-    ]
+    found = problems_of("# A\n\n```\ncode\n", lambda name: None)
+    assert found == ["line 3: the code block that begins here does not end"]
 
 
 @given(st.text())
 def test_whatever_a_page_says_it_can_be_checked(text: str) -> None:
-    assert check_page(text, lambda name: None)["words"] >= 0
+    assert all(problem.startswith("line ") for problem in problems_of(text, lambda name: None))
 
 
 def test_columns_are_summed_up(root: Path) -> None:

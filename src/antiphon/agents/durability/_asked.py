@@ -12,12 +12,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.durable_exec import ModelRequestParams
+from pydantic_ai.messages import ModelMessage
 from typing_extensions import override
 
 from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
-from antiphon.agents.durability._prompt import Prompt, plain_settings, tools_hash
-from antiphon.agents.durability._talk import Place, Talk, as_unit, restore, say
+from antiphon.agents._withheld import Withheld, Withholding
+from antiphon.agents.durability._prompt import plain_settings, tools_hash
+from antiphon.agents.durability._talk import Answer, Place, Talk, restore, say
 from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.runtime import Effect, ModelOperation, describe, says_the_same_value
@@ -37,18 +39,23 @@ class Asked(Effect):
         self, run: LedgerRun, params: ModelRequestParams, *, key: str, option: str, model: str, limits: Limits
     ) -> None:
         self._limits = limits
-        self._prompt = Prompt(params.messages)
         self._run_of = run
         self._talk = Talk.of(run)
+        self._prompt = self._talk.prompt(run, params.messages)
+        self._known = self._talk.prompt(run, own, "own") if (own := _as_the_agent_has_them(params)) else self._prompt
+        self._withheld = Withheld.of(run)
+        self._withholding = Withholding.of(params.model_request_parameters.function_tools)
+        self._agent_run = params.run_context.run_id
         self._agent = run.agent or "agent"
-        self._answer: tuple[dict[str, Any], list[Message]] | None = None
+        self._answer: Answer | None = None
+        settings = plain_settings(params.model_settings)
         arguments: dict[str, Json] = {
             "model": model,
-            "settings": plain_settings(params.model_settings),
+            "settings": settings,
             "prompt": self._prompt.hash,
             "tools": tools_hash(params.model_request_parameters),
         }
-        self.operation = ModelOperation(model, settings=plain_settings(params.model_settings))
+        self.operation = ModelOperation(model, settings=settings)
         super().__init__(
             run.journal, run.course, key, arguments, effects="none", park=run.park, option=option, forgiven=run.forgiven
         )
@@ -58,7 +65,8 @@ class Asked(Effect):
     @override
     async def begin(self) -> Message:
         await self._talk.spend(self._run_of, self._limits, "request", self.id)
-        said = self._talk.unsaid(self._prompt.units, self._prompt.marks(), self._place)
+        units = [self._withheld.clean_unit(unit) for unit in self._prompt.units]
+        said = self._talk.unsaid(units, self._known.marks(), self._place)
         while True:
             intent = self._upto(self._talk.seq + len(said))
             try:
@@ -70,10 +78,7 @@ class Asked(Effect):
                 return records[-1].message
 
     def _upto(self, seq: int) -> Message:
-        intent = self.intent()
-        assert isinstance(intent.payload, OptionCallPayload)  # noqa: S101 (it was made so)
-        arguments = {"effects": "none", "arguments": {**self.arguments, _UPTO: seq}}
-        return intent.model_copy(update={"payload": intent.payload.model_copy(update={"arguments": arguments})})
+        return self.intent({**self.arguments, _UPTO: seq})
 
     @override
     def is_same(self, intent: Message) -> bool:
@@ -95,17 +100,17 @@ class Asked(Effect):
 
     def answered(self, unit: dict[str, Any], cost: Decimal | None) -> Json:
         """Take an answer, and return what the journal says of it."""
-        messages = say(unit, cost)
-        said: dict[str, Json] = {"messages": len(messages)}
+        unit = self._withheld.take_out(unit, self._withholding, self._agent_run)
+        answer = self._answer = self._place.answer(unit, self._known.mark_after(unit), cost)
+        said: dict[str, Json] = {"messages": len(answer.rows)}
         if cost is not None:
             said["priced"] = True
         if (conversation := unit.get("conversation_id")) is not None:
             said["conversation_id"] = conversation
-        if as_unit(messages, is_priced=cost is not None) != {**unit, "conversation_id": None}:
+        if not answer.is_whole:
             said["response"] = unit  # the dialect does not give it back as it was: it is kept whole
-        self._answer = (unit, messages)
         if self.journal.hooks is not None:
-            describe(self._described(unit, messages))
+            describe(self._described(unit, say(unit, cost)))
         return said
 
     def _described(self, unit: dict[str, Any], messages: Sequence[Message]) -> ModelOperation:
@@ -126,8 +131,8 @@ class Asked(Effect):
     async def end(self, outcome: Message) -> Record:
         if self._answer is None or not isinstance(outcome.payload, OptionResultPayload) or outcome.payload.is_error:
             return await super().end(outcome)
-        unit, messages = self._answer
-        rows = self._talk.answered(self._prompt.mark_after(unit), messages, self._place)
+        rows = self._answer.rows
+        self._talk.answered(self._answer)
         *said, record = await self._append([*rows, outcome])
         self._talk.reach(record.seq)
         if any(stored.message is not row for stored, row in zip(said, rows, strict=True)):
@@ -143,7 +148,7 @@ class Asked(Effect):
         if "response" in said:
             return dict(said["response"])
         if self._answer is not None:
-            return self._answer[0]
+            return self._answer.unit
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
         stored = [row.message for row in records if row.message.lane == "talk" and "@answer" in row.message.id]
         return {**restore(stored, is_priced=said.get("priced", False)), "conversation_id": said.get("conversation_id")}
@@ -153,6 +158,17 @@ class Asked(Effect):
             return await self.journal.write(self.thread_id, rows, **more)
         except AppendRefusedError:  # a history from elsewhere may have results without calls, and ids twice
             return await self.journal.write(self.thread_id, rows, allow_foreign=True, **more)
+
+
+def _as_the_agent_has_them(params: ModelRequestParams) -> Sequence[ModelMessage] | None:
+    """Return the messages that a prompt was made of, where some were written otherwise on their way to the model.
+
+    What the model was told is said; but it is known by what the agent has, which is what comes again.
+    """
+    own, sent = params.run_context.messages, params.messages
+    if len(own) != len(sent) or all(one is other for one, other in zip(own, sent, strict=True)):
+        return None
+    return own if all(one.kind == other.kind for one, other in zip(own, sent, strict=True)) else None
 
 
 def _arguments(intent: Message) -> JsonObject | None:

@@ -50,6 +50,7 @@ from antiphon.agents.durability._asked import Asked
 from antiphon.agents.durability._bounded import until
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._found import Found
+from antiphon.agents.durability._offered import change_since_offered
 from antiphon.agents.durability._prices import price_of
 from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of, plain_arguments
 from antiphon.errors import EffectFailedError
@@ -175,6 +176,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         )
 
         async def call(key: str) -> Json:
+            if (change := await change_since_offered(run, self._operation.operation_id, params)) is not None:
+                return {"returned": {"kind": "tool_failed", "message": change}}
             with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), tool_errors():
                 handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
                 return {"returned": cast("Json", self._operation.result_codec.dump(handled))}

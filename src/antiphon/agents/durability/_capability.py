@@ -16,12 +16,12 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 from typing_extensions import override
 
-from antiphon.agents._budget import AgentBudget, Limits
+from antiphon.agents._budget import AgentBudget, Bounds, Limits
 from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents._withheld import Withheld
 from antiphon.agents.durability._backend import LedgerBackend
 from antiphon.agents.durability._bounded import bounded
 from antiphon.agents.durability._live import live_handler
-from antiphon.agents.durability._prompt import Prompt
 from antiphon.agents.durability._talk import Place, Talk
 from antiphon.agents.durability._tool import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
@@ -127,10 +127,14 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         await run.open(self._ledger)
         if ctx.run_id is None:
             return await handler()
+        run.opened.share(Bounds).add(self._limits)
         part = run.of_agent(ctx.run_id, self.name)
-        with run.agent_at_work(part):
-            result = await handler()
-        await _say_rest(part, result)
+        try:
+            with run.agent_at_work(part):
+                result = await handler()
+            await _say_rest(part, result)
+        finally:
+            Talk.of(part).forget_prompt(part)
         return result
 
 
@@ -139,7 +143,10 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     talk = Talk.of(run)
     await talk.read(run)
     place = Place(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
-    new = Prompt(result.new_messages())
-    rest = talk.unsaid(new.units, new.marks(), place)
+    new = talk.prompt(run, result.new_messages())
+    units = [Withheld.of(run).clean_unit(unit) for unit in new.units]
+    # What came before an answer was said as the model was told it, which may be otherwise than the agent remembers it.
+    told = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
+    rest = talk.unsaid(units[told:], new.marks()[told:], place)
     if rest:
         await run.journal.write(run.thread_id, rest, allow_foreign=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from hashlib import sha256
+from operator import is_
 from typing import Any, cast
 
 import orjson
@@ -19,6 +21,7 @@ __all__ = ["Prompt", "dump", "mark_of", "plain_settings", "tools_hash"]
 
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only that they are there is written down."""
+_FIXED = (str, int, float, bool, type(None), datetime)
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 
 
@@ -28,17 +31,27 @@ def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
 
 
 class Prompt:
-    """A prompt as JSON, with a digest of each of its messages."""
+    """A prompt as JSON, with a digest of each of its messages.
 
-    def __init__(self, messages: Sequence[ModelMessage]) -> None:
-        self.units = dump(messages)
-        self._digests = [_digest(_said(unit)) for unit in self.units]
+    A prompt is mostly the one before it and a bit more: what was read then is not read again, unless it was changed.
+    """
+
+    def __init__(self, messages: Sequence[ModelMessage], before: Prompt | None = None) -> None:
+        known = {} if before is None else {id(each.message): each for each in before._read}
+        found = [known.get(id(message)) for message in messages]
+        kept = [each if each is not None and each.is_as_read() else None for each in found]
+        new = iter(dump([message for message, each in zip(messages, kept, strict=True) if each is None]))
+        self._read: list[_Read] = [each or _Read(message, next(new)) for message, each in zip(messages, kept, strict=True)]
+
+    @property
+    def units(self) -> list[dict[str, Any]]:
+        """Its messages as JSON."""
+        return [each.unit for each in self._read]
 
     @property
     def hash(self) -> str:
         """What identifies it: the same whenever the same is said."""
-        pairs = zip(self._digests, self.units, strict=True)
-        return _digest([[digest, unit.get("instructions") or None] for digest, unit in pairs])
+        return _digest([[each.digest, each.unit.get("instructions") or None] for each in self._read])
 
     def marks(self) -> list[str]:
         """Return what each message is known by in its thread; the same thing said twice has two.
@@ -48,17 +61,66 @@ class Prompt:
         """
         counts: Counter[str] = Counter()
         marks: list[str] = []
-        for digest, unit in zip(self._digests, self.units, strict=True):
-            known_by = _known_by(unit, digest)
-            counts[known_by] += 1
-            marks.append(_digest([known_by, counts[known_by]]))
+        for each in self._read:
+            counts[each.known_by] += 1
+            marks.append(each.mark(counts[each.known_by]))
         return marks
 
     def mark_after(self, answer: dict[str, Any]) -> str:
         """Return what the answer to this prompt is known by, as `marks` of the next prompt will say."""
         known_by = _known_by(answer, "")
-        pairs = zip(self.units, self._digests, strict=True)
-        return _digest([known_by, 1 + sum(_known_by(unit, digest) == known_by for unit, digest in pairs)])
+        return _digest([known_by, 1 + sum(each.known_by == known_by for each in self._read)])
+
+
+class _Read:
+    """A message that was read, and how it was then: it belongs to the program, which may change it."""
+
+    __slots__ = ("_fields", "_mark", "_parts", "digest", "known_by", "message", "unit")
+
+    def __init__(self, message: ModelMessage, unit: dict[str, Any]) -> None:
+        self.message = message
+        self.unit = unit
+        self.digest = _digest(_said(unit))
+        self.known_by = _known_by(unit, self.digest)
+        self._mark = (0, "")
+        self._fields = dict(vars(message))
+        self._parts = [(part, dict(vars(part)), _changeable(part)) for part in message.parts]
+
+    def is_as_read(self) -> bool:
+        """Whether nothing was changed that a prompt is known by: quicker to see than to read it again."""
+        parts, units = self.message.parts, self.unit["parts"]
+        if len(parts) != len(self._parts) or not _are_the_same(vars(self.message), self._fields):
+            return False
+        for part, (known, fields, names), unit in zip(parts, self._parts, units, strict=True):
+            if part is not known or not _are_the_same(vars(part), fields):
+                return False
+            if names and not all(_is_still(fields[name], unit.get(name)) for name in names):
+                return False
+        return True
+
+    def mark(self, count: int) -> str:
+        """Return what it is known by as the first, the second … that says the same."""
+        if self._mark[0] != count:
+            self._mark = (count, _digest([self.known_by, count]))
+        return self._mark[1]
+
+
+def _are_the_same(fields: dict[str, Any], known: dict[str, Any]) -> bool:
+    """Whether no field was replaced; by the objects themselves, because not all can be compared."""
+    return len(fields) == len(known) and all(map(is_, fields.values(), known.values()))
+
+
+def _changeable(part: object) -> list[str]:
+    """Return the fields of a part that may be changed without being replaced, such as a list."""
+    return [name for name, value in vars(part).items() if type(value) not in _FIXED]
+
+
+def _is_still(value: Any, read: Any) -> bool:
+    """Whether a value is surely what was read of it."""
+    try:
+        return orjson.dumps(value) == orjson.dumps(read)
+    except TypeError:
+        return False
 
 
 def mark_of(unit: dict[str, Any]) -> str:

@@ -13,18 +13,25 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from antiphon.agents._budget import Kind, Limits, Spending
+from antiphon.agents.durability._plain import plain
+from antiphon.agents.durability._prompt import Prompt
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port
+from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port, is_name
+from antiphon.messages import _trusted as trusted
 
 if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
     from antiphon.agents._run import LedgerRun
 
-__all__ = ["OWN", "Place", "Talk", "as_unit", "restore", "restore_unit", "say"]
+__all__ = ["OWN", "Answer", "Place", "Talk", "as_unit", "restore", "restore_unit", "say"]
 
 OWN = "antiphon"
 _DIALECT = "pydantic-ai"
 _MARK = "unit"
+_ROOM = "@answer999999"
+"""The longest that is added to the id of an exchange."""
 
 
 class Talk:
@@ -33,6 +40,7 @@ class Talk:
     def __init__(self) -> None:
         self._marks: set[str] = set()
         self._instructions: str | None = None
+        self._prompts: dict[tuple[str, str], Prompt] = {}
         self._is_read = False
         self._reading = Lock()
         self.seq = 0
@@ -43,6 +51,17 @@ class Talk:
     def of(cls, run: LedgerRun) -> Talk:
         """Return the one of a run and all its parts."""
         return run.opened.share(cls)
+
+    def prompt(self, run: LedgerRun, messages: Sequence[ModelMessage], name: str = "") -> Prompt:
+        """Return messages that an agent is at as a prompt; what its last one, or the last of a name, had is known."""
+        own = run.course.invocation_id, name
+        prompt = self._prompts[own] = Prompt(messages, self._prompts.get(own))
+        return prompt
+
+    def forget_prompt(self, run: LedgerRun) -> None:
+        """Forget the last prompts of an agent: there will be no other."""
+        own = run.course.invocation_id
+        self._prompts = {known: prompt for known, prompt in self._prompts.items() if known[0] != own}
 
     async def read(self, run: LedgerRun) -> None:
         """Read what the thread has; only the first time."""
@@ -70,9 +89,15 @@ class Talk:
         Raises:
             BudgetExceededError: one is.
         """
-        await self.read(run)
+        if not self._is_read:
+            await self.read(run)
         self.spending.check(limits, kind, depth=run.depth, now=current_port().now(), where=where)
         self.spending.begin(kind)
+
+    def count(self, kind: Kind) -> None:
+        """Count something that is begun beside the agents; if nothing was read yet, it will be counted then."""
+        if self._is_read:
+            self.spending.begin(kind)
 
     def _heard(self, message: Message) -> None:
         own, notes = message.metadata.get(OWN), message.metadata.get(_DIALECT)
@@ -92,24 +117,33 @@ class Talk:
         for unit, mark in zip(units, marks, strict=True):
             if mark not in self._marks:
                 self._marks.add(mark)
-                for number, message in enumerate(self._said(unit)):
-                    rows.append(place.row(message, f"said{len(rows) + 1}", None if number else mark))
+                rows += self._said(unit, mark, place, len(rows))
         return rows
 
-    def answered(self, mark: str, messages: Sequence[Message], place: Place) -> list[Message]:
-        """Return an answer as messages that are to be said now."""
-        self._marks.add(mark)
-        self.spending.pay(messages[0].usage)
-        return [
-            place.row(message, f"answer{number}", mark if number == 1 else None) for number, message in enumerate(messages, 1)
-        ]
+    def answered(self, answer: Answer) -> None:
+        """Know that an answer is said."""
+        self._marks.add(answer.mark)
+        self.spending.pay(answer.rows[0].usage)
 
-    def _said(self, unit: dict[str, Any]) -> list[Message]:
+    def _said(self, unit: dict[str, Any], mark: str, place: Place, count: int) -> list[Message]:
         held = self._instructions
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
+        bare = _without_conversation(unit)
+        if (rows := place.plain_rows(bare, "said", mark, held=held, count=count)) is not None:
+            return rows
         before = [] if held is None else [_instructing(held)]
-        return _spoken(unit, before)
+        return place.rows(_spoken(bare, before), "said", mark, count=count)
+
+
+class Answer(NamedTuple):
+    """What a model has answered, as the rows that say it."""
+
+    unit: dict[str, Any]
+    mark: str
+    rows: list[Message]
+    is_whole: bool
+    """Whether the rows give it back as it was."""
 
 
 class Place(NamedTuple):
@@ -120,7 +154,59 @@ class Place(NamedTuple):
     """The exchange that it is of: an effect, or an entry."""
     agent: str
 
-    def row(self, message: Message, name: str, mark: str | None) -> Message:
+    def answer(self, unit: dict[str, Any], mark: str, cost: Decimal | None) -> Answer:
+        """Return an answer as it is said here, with what it cost."""
+        bare = _without_conversation(unit)
+        if (rows := self.plain_rows(bare, "answer", mark, cost=cost)) is not None:
+            return Answer(unit, mark, rows, is_whole=True)
+        messages = say(bare, cost)
+        is_whole = as_unit(messages, is_priced=cost is not None) == bare
+        return Answer(unit, mark, self.rows(messages, "answer", mark), is_whole)
+
+    def plain_rows(
+        self,
+        unit: dict[str, Any],
+        name: str,
+        mark: str,
+        *,
+        held: str | None = None,
+        count: int = 0,
+        cost: Decimal | None = None,
+    ) -> list[Message] | None:
+        """Return what a plain unit says here, after so many rows before it; None if it is not plain."""
+        found = plain(unit, held, {OWN: {_MARK: mark}}) if self._is_good else None
+        if found is None:
+            return None
+        usage = found.usage if cost is None or found.usage is None else found.usage.model_copy(update={"cost": cost})
+        turn = self.id if len(found.said) > 1 and unit["kind"] == "response" else None
+        return [
+            trusted.message(
+                self.agent if said.role == "assistant" else said.policy,
+                said.payload,
+                f"{self.id}@{name}{count + number}",
+                said.role,
+                turn_id=turn,
+                thread_id=self.thread_id,
+                correlation_id=self.id,
+                parent_id=self.id,
+                created_at=said.time,
+                usage=usage if number == 1 else None,
+                metadata=found.metadata[number - 1],
+            )
+            for number, said in enumerate(found.said, 1)
+        ]
+
+    @property
+    def _is_good(self) -> bool:
+        """Whether what is named here are names, with room for what is added to them."""
+        return is_name(self.thread_id) and is_name(f"{self.id}{_ROOM}") and is_name(self.agent)
+
+    def rows(self, messages: Sequence[Message], name: str, mark: str, *, count: int = 0) -> list[Message]:
+        """Return the messages of a unit as they are said here, after so many rows before them."""
+        numbered = enumerate(messages, count + 1)
+        return [self._row(message, f"{name}{number}", None if number > count + 1 else mark) for number, message in numbered]
+
+    def _row(self, message: Message, name: str, mark: str | None) -> Message:
         """Return a message as it is said here, with the mark of its unit if it is the first."""
         own: dict[str, Any] = {
             "id": f"{self.id}@{name}",
@@ -138,8 +224,8 @@ class Place(NamedTuple):
 
 
 def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
-    """Return an answer as messages, with what it cost."""
-    first, *others = _spoken(unit)
+    """Return an answer as messages that are in no thread, with what it cost."""
+    first, *others = _spoken(_without_conversation(unit))
     if cost is not None and first.usage is not None:
         first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": cost})})
     return [first, *others]
@@ -147,11 +233,10 @@ def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
 
 def _spoken(unit: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> list[Message]:
     """Return a request or an answer as messages; what a model has called by what is no name is one message, kept whole."""
-    own = _without_conversation(unit)
     try:
-        return list(decode([*before, own], _DIALECT))[len(before) :]
+        return list(decode([*before, unit], _DIALECT))[len(before) :]
     except DecodeError:
-        (bare,) = list(decode([*before, {**own, "parts": []}], _DIALECT))[len(before) :]
+        (bare,) = list(decode([*before, {**unit, "parts": []}], _DIALECT))[len(before) :]
         whole = PartsPayload(parts=(ForeignPart(dialect=_DIALECT, value=unit["parts"]),))
         return [bare.model_copy(update={"payload": whole})]
 

@@ -18,9 +18,10 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_json, to_jsonable_python
 
-__all__ = ["Scene", "scene_of", "spoken"]
+__all__ = ["Scene", "said", "scene_of", "spoken"]
 
-_NAMED = re.compile(r"\{([A-Za-z_]\w*)\}")
+_NAMED = re.compile(r"\{([A-Za-z_]\w*(?:\.\w+)*)\}")
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Scene:
     """Why its last answer was refused, if it was."""
     instructions: str = ""
     words: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What a script may name: the user's text, the last result."""
+    """What a script may name: the user's text, the results since."""
 
     def knowing(self, words: Mapping[str, Any]) -> Scene:
         """Return the scene with more that may be named."""
@@ -63,14 +64,21 @@ def _heard(scene: Scene, request: ModelRequest) -> Scene:
             case ToolReturnPart(outcome="retried"):
                 scene = replace(scene, refusal=part.model_response_str())
             case ToolReturnPart():
-                scene = replace(scene.knowing({"result": to_jsonable_python(part.content)}), refusal="")
+                scene = replace(scene.knowing(_result(scene, part)), refusal="")
             case RetryFeedbackPart():
-                scene = replace(scene, refusal=_said(part.content))
+                scene = replace(scene, refusal=said(part.content))
             case SystemPromptPart():
                 scene = replace(scene, instructions=f"{scene.instructions}\n{part.content}")
             case _:  # what providers alone understand
                 pass
     return scene
+
+
+def _result(scene: Scene, part: ToolReturnPart) -> dict[str, Any]:
+    """Return what a tool gave as what a script may name: the last one, and each by its number."""
+    value = to_jsonable_python(part.content)
+    number = 1 + sum(name.startswith("result_") for name in scene.words)
+    return {"result": value, f"result_{number}": value}
 
 
 def _text(part: UserPromptPart) -> str:
@@ -87,9 +95,9 @@ def spoken(value: Any, words: Mapping[str, Any]) -> Any:
     """
     if isinstance(value, str):
         whole = _NAMED.fullmatch(value)
-        if whole is not None and whole[1] in words:
-            return words[whole[1]]
-        return _NAMED.sub(lambda found: _said(words[found[1]]) if found[1] in words else found[0], value)
+        if whole is not None and (known := _known(whole[1], words)) is not _UNKNOWN:
+            return known
+        return _NAMED.sub(lambda found: _in_text(found, words), value)
     if isinstance(value, dict):
         return {key: spoken(each, words) for key, each in cast("dict[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
@@ -97,5 +105,24 @@ def spoken(value: Any, words: Mapping[str, Any]) -> Any:
     return value
 
 
-def _said(value: Any) -> str:
+def _known(name: str, words: Mapping[str, Any]) -> Any:
+    """Return what a name stands for; after a dot comes a key of an object, or a place in a list."""
+    value: Any = words
+    for step in name.split("."):
+        if isinstance(value, list) and step.isdecimal() and int(step) < len(cast("list[Any]", value)):
+            value = value[int(step)]
+        elif isinstance(value, Mapping) and step in value:
+            value = cast("Mapping[str, Any]", value)[step]
+        else:
+            return _UNKNOWN
+    return value
+
+
+def _in_text(found: re.Match[str], words: Mapping[str, Any]) -> str:
+    value = _known(found[1], words)
+    return found[0] if value is _UNKNOWN else said(value)
+
+
+def said(value: Any) -> str:
+    """Return a value as it stands in a text: JSON, unless it is a text."""
     return value if isinstance(value, str) else to_json(value, fallback=str).decode()

@@ -32,8 +32,9 @@ class Call(_Form):
 class Turn(_Form):
     """One answer of the model: a text, calls, or a structured output.
 
-    `{text}` in a string stands for what the user said, `{result}` for what the last tool gave, `{NAME}` for what a group of
-    that name in the rule's `when` found. A string that is nothing but one of them becomes the value itself.
+    `{text}` in a string stands for what the user said, `{result}` for what the last tool gave, `{result_1}` for what the first
+    one gave since the user spoke, `{NAME}` for what a group of that name in the rule's `when` found. A dot leads on:
+    `{result.city}`, `{result.0}`. A string that is nothing but one of them becomes the value itself.
     """
 
     text: str | None = None

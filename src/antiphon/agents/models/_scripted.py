@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from antiphon.agents.models._errors import ScriptError
 from antiphon.agents.models._fill import Filler
-from antiphon.agents.models._scene import Scene, scene_of, spoken
+from antiphon.agents.models._scene import Scene, said, scene_of, spoken
 from antiphon.agents.models._script import Rule, Script, Turn, load_script
 from antiphon.agents.models._spoken import SpokenResponse
 from antiphon.messages import current_port
@@ -49,9 +49,10 @@ class ScriptedModel(Model[None]):
     _renders_retry_feedback = True  # a refusal is no new word of the user's, and must not be read as one
 
     def __init__(self, script: Script | None = None, *, settings: ModelSettings | None = None) -> None:
-        super().__init__(
-            settings=settings, profile=ModelProfile(supports_json_schema_output=True, supports_json_object_output=True)
+        profile = ModelProfile(
+            supports_json_schema_output=True, supports_json_object_output=True, supports_inline_system_prompts=True
         )
+        super().__init__(settings=settings, profile=profile)
         self.script = script or _default_script()
 
     @property
@@ -120,7 +121,7 @@ class ScriptedModel(Model[None]):
         raise ScriptError(f"there are {len(turns)} turns, and one more is asked for{why}", self.model_name, where)
 
     def _parts(self, turn: Turn, scene: Scene, wanted: ModelRequestParameters) -> Iterator[ModelResponsePart]:
-        text = None if turn.text is None else str(spoken(turn.text, scene.words))
+        text = None if turn.text is None else said(spoken(turn.text, scene.words))
         if turn.calls:
             if text is not None:
                 yield TextPart(text)

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from hashlib import sha256
+from threading import Lock
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.toolkit._call import Call
+from antiphon.agents.toolkit._origin import Reading
 from antiphon.agents.toolkit._permissions import Grant, Permissions
 from antiphon.agents.toolkit._rules import Decision, Verdict
 from antiphon.agents.toolkit._schema import canonical
+from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
 
-__all__ = ["Book", "Uses"]
+__all__ = ["Book", "Marks", "Uses"]
 
 _DECIDED: Final = "TOOL_PERMISSION"
 _PERMITTED: Final = "TOOL_PERMISSIONS"
+_READ: Final = "TOOL_READING"
 
 
 class _Page:
@@ -30,6 +35,8 @@ class _Page:
         self.permissions: set[str] = set()
         self.decisions: dict[str, Decision] = {}
         """By the digest of the call, those that wait for a person: such a call comes again."""
+        self.readings: set[str] = set()
+        """The parts of the run that have said what they read."""
 
 
 class Book:
@@ -70,36 +77,86 @@ class Book:
             await self._run.note(_row(said, name), key=name)
 
 
+class Marks:
+    """That an agent has read what strangers wrote, where it runs in a tool of another agent.
+
+    A tool whose outcome is recorded does not run again, nor does the agent inside: its row tells what that one has read.
+    """
+
+    def __init__(self, run: LedgerRun) -> None:
+        self._run = run
+        self._own = run.course.invocation_id
+        self._written = run.opened.share(_Page).readings
+
+    async def keep(self, reading: Reading, agent_run: str | None) -> None:
+        """Write down what was read, if it must be known later; and take into account what is written down."""
+        if self._run.is_again:
+            await self._recall(reading, agent_run)
+        if reading.is_inside and reading.own is not None and self._own not in self._written:
+            self._written.add(self._own)
+            await self._run.note(_row({"type": _READ, "source": reading.own}, _READ), key=_READ)
+
+    async def _recall(self, reading: Reading, agent_run: str | None) -> None:
+        for row in await self._run.ledger.by_correlation(_READ, thread_id=self._run.thread_id):
+            said, name = _data(row.message), row.message.id
+            if said.get("type") != _READ:
+                continue
+            if name.startswith(f"{self._own}/"):
+                self._written.add(self._own)
+            if agent_run is not None and name.startswith(f"{agent_run}/"):
+                reading.mark(str(said["source"]))
+
+
 class Uses:
     """How many calls each grant has permitted in each thread; only those are counted that have a number."""
 
     def __init__(self) -> None:
-        self._threads: dict[str | None, dict[str, set[str]]] = {}
-        """By thread, by grant: the digests of the calls."""
+        self._taking = Lock()
+        self._outside = _Counted()
+        """Of the calls that are in no thread."""
+        self._ledgers: WeakKeyDictionary[Ledger, dict[str, _Counted]] = WeakKeyDictionary()
+        """By ledger and thread."""
 
     async def others(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: Call) -> dict[Grant, int]:
         """Return how many other calls of the thread each grant has permitted."""
         if not any(grant.calls for grant in grants):
             return {}
-        counts = await self._of_thread(run)
-        return {grant: len(counts[canonical(grant.to_json())] - {call.digest}) for grant in grants if grant.calls}
+        counted = self._of(run)
+        if run is not None:
+            await counted.read_on(run)
+        return {grant: len(counted.calls[canonical(grant.to_json())] - {call.digest}) for grant in grants if grant.calls}
 
-    def count(self, grant: Grant | None, call: Call) -> None:
-        """Count a call that a grant has permitted."""
-        if grant is not None and grant.calls:
-            self._threads.setdefault(call.thread_id, defaultdict(set))[canonical(grant.to_json())].add(call.digest)
+    def take(self, run: LedgerRun | None, grant: Grant | None, call: Call) -> bool:
+        """Count a call that a grant has permitted; False if another thread was faster, and none is left."""
+        if grant is None or grant.calls is None:
+            return True
+        with self._taking:
+            counted = self._of(run).calls[canonical(grant.to_json())]
+            if len(counted - {call.digest}) >= grant.calls:
+                return False
+            counted.add(call.digest)
+            return True
 
-    async def _of_thread(self, run: LedgerRun | None) -> dict[str, set[str]]:
-        thread_id = None if run is None else run.thread_id
-        if thread_id not in self._threads:
-            found: dict[str, set[str]] = defaultdict(set)
-            if run is not None:
-                async for record in run.ledger.read(run.thread_id):
-                    said = _data(record.message)
-                    if said.get("type") == _DECIDED and "grant" in said:
-                        found[canonical(said["grant"])].add(str(said["digest"]))
-            self._threads.setdefault(thread_id, found)
-        return self._threads[thread_id]
+    def _of(self, run: LedgerRun | None) -> _Counted:
+        if run is None:
+            return self._outside
+        return self._ledgers.setdefault(run.ledger, {}).setdefault(run.thread_id, _Counted())
+
+
+class _Counted:
+    """What was counted in a thread, as far as it was read: other processes may write there, too."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, set[str]] = defaultdict(set)
+        """By grant: the digests of the calls."""
+        self._seq = 0
+
+    async def read_on(self, run: LedgerRun) -> None:
+        async for record in run.ledger.read(run.thread_id, self._seq):
+            said = _data(record.message)
+            if said.get("type") == _DECIDED and "grant" in said:
+                self.calls[canonical(said["grant"])].add(str(said["digest"]))
+            self._seq = max(self._seq, record.seq)
 
 
 def _correlation(call: Call) -> str:

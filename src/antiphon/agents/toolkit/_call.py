@@ -23,6 +23,8 @@ class Call:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     thread_id: str | None = None
     invocation_id: str = ""
+    recorded: str | None = None
+    """The digest that the thread has of it, where not all of the arguments are there any more."""
 
     @cached_property
     def digest(self) -> str:
@@ -30,5 +32,7 @@ class Call:
 
         In base 32, because in hexadecimal one in some hundred looks like the number of a card, and would be redacted.
         """
+        if self.recorded is not None:
+            return self.recorded
         said = [self.agent, self.tool, dict(self.arguments), self.thread_id, self.invocation_id]
         return b32encode(sha256(canonical(said).encode()).digest()).decode().rstrip("=").lower()

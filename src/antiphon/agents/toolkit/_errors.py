@@ -8,6 +8,8 @@
 | `APPROVAL_DENIED` | no | a person said no |
 | `APPROVAL_EXPIRED` | no | nobody said yes in time |
 | `APPROVAL_REQUIRED` | no | a person must say yes, and there is no run in which one could be asked |
+| `SENSITIVE_LOST` | no | values that are not written down went with the process that had them |
+| `TOOL_CHANGED` | no | whoever offered it offers it no more, or with other arguments |
 | `TOOL_FAILED` | yes | it raised |
 | `TIMEOUT` | yes | it took too long, and was given up |
 | `RESULT_TOO_LARGE` | yes | it has done what it does, and returned too much |
@@ -29,7 +31,9 @@ __all__ = [
     "PERMISSION_DENIED",
     "RESULT_INVALID",
     "RESULT_TOO_LARGE",
+    "SENSITIVE_LOST",
     "TIMEOUT",
+    "TOOL_CHANGED",
     "TOOL_FAILED",
     "UNKNOWN_TOOL",
     "InvalidArguments",
@@ -42,6 +46,8 @@ INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
 APPROVAL_DENIED: Final = "APPROVAL_DENIED"
 APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
 APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
+SENSITIVE_LOST: Final = "SENSITIVE_LOST"
+TOOL_CHANGED: Final = "TOOL_CHANGED"
 TOOL_FAILED: Final = "TOOL_FAILED"
 TIMEOUT: Final = "TIMEOUT"
 RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"

@@ -19,15 +19,19 @@ from typing import Any, cast
 
 from pydantic_ai import RunContext
 
+from antiphon.agents._course import as_key
 from antiphon.agents._run import LedgerRun, run_scope
+from antiphon.agents._withheld import Withheld
 from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
 from antiphon.agents.toolkit._book import Book
 from antiphon.agents.toolkit._call import Call
+from antiphon.agents.toolkit._effect import ToolEffect
 from antiphon.agents.toolkit._errors import (
     APPROVAL_DENIED,
     APPROVAL_EXPIRED,
     APPROVAL_REQUIRED,
     PERMISSION_DENIED,
+    SENSITIVE_LOST,
     TOOL_FAILED,
     ToolRefusal,
 )
@@ -39,7 +43,7 @@ from antiphon.agents.toolkit._rules import Circumstances, Decision, judge
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.messages import Json, current_port
+from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.runtime import FailedError
 
 __all__ = ["Asked", "Guard", "PendingApproval"]
@@ -90,9 +94,12 @@ class Guard:
             HistoryMismatchError: the program did something else the last time it ran.
             LedgerError: it could not be written down.
         """
-        asked.tool.check_arguments(asked.arguments)
         run = asked.run
         call = self._call(asked, run)
+        if asked.tool.lost(asked.arguments):
+            call = await self._recorded(asked, call, run)
+        else:
+            asked.tool.check_arguments(asked.arguments)
         decision = await self._decide(asked, call, run)
         if decision.verdict == "deny":
             raise ToolRefusal(PERMISSION_DENIED, decision.reason)
@@ -114,6 +121,20 @@ class Guard:
         invocation_id = f"{run.course.invocation_id}/{asked.key}"
         return Call(self._agent, asked.tool.name, asked.arguments, run.thread_id, invocation_id)
 
+    async def _recorded(self, asked: Asked, call: Call, run: LedgerRun | None) -> Call:
+        """Return a call without its sensitive values as the thread knows it: what came of it is given back.
+
+        Raises:
+            ToolRefusal: it was not begun, and cannot be without them.
+        """
+        if run is not None:
+            effect = f"{run.course.invocation_id}/{as_key(asked.key)}"
+            for row in await run.ledger.by_invocation(effect, thread_id=run.thread_id):
+                if row.message.lane == "effect" and isinstance(row.message.payload, OptionCallPayload):
+                    said = thaw(row.message.payload.arguments)
+                    return replace(call, recorded=said["arguments"]["digest"])
+        raise _lost(asked)
+
     # ------------------------------------------------------------ 2. permission
 
     async def _decide(self, asked: Asked, call: Call, run: LedgerRun | None) -> Decision:
@@ -125,7 +146,8 @@ class Guard:
             await book.write_permissions(self._agent, policy.permissions)
         tainted = None if asked.tool.allows_untrusted else asked.reading.untrusted
         decision = await self._judge(asked, call, run, tainted=tainted)
-        policy.uses.count(decision.grant, call)  # before anybody waits, so that two calls are not counted as one
+        while not policy.uses.take(run, decision.grant, call):  # before anybody waits, so that two are not counted as one
+            decision = await self._judge(asked, call, run, tainted=tainted)
         if book is not None:
             await book.write(call, decision)
         return decision
@@ -192,19 +214,15 @@ class Guard:
         arguments: dict[str, Json] = {"arguments": asked.tool.shown(asked.arguments), "digest": call.digest}
 
         async def inside(key: str) -> Json:
+            if asked.tool.lost(asked.arguments):
+                raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
             with run_scope(run.part(key)):  # what the tool does in turn is numbered for itself
-                return cast("Json", (await self._start(asked)).to_json())
+                return cast("Json", Withheld.of(run).clean((await self._start(asked)).to_json()))
 
         try:
-            said = await run.effect(
-                asked.key,
-                arguments,
-                _failing(inside),
-                effects=asked.tool.effects,
-                option=asked.tool.name,
-                parent_id=asked.parent_id,
-            )
+            effect = ToolEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id)
+            said = await effect.call(_failing(inside))
         except RefusedError as exc:
             raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None
         except EffectFailedError as exc:  # as a person has settled it
@@ -230,11 +248,23 @@ class Guard:
         inner = Reading(asked.reading)
         try:
             with reading_scope(inner):
-                outcome = await execute(asked.tool, asked.arguments, asked.ctx, self._policy.clean)
+                outcome = await execute(asked.tool, asked.arguments, asked.ctx, self._cleaner(asked))
         except ToolRefusal as exc:
             exc.untrusted = inner.own
             raise
         return replace(outcome, untrusted=inner.own)
+
+    def _cleaner(self, asked: Asked) -> Callable[[str], str]:
+        """Return what takes out of a text what must not be told."""
+        withheld = Withheld() if asked.run is None else Withheld.of(asked.run)
+        withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
+        return lambda text: self._policy.clean(withheld.clean_text(text))
+
+
+def _lost(asked: Asked) -> ToolRefusal:
+    names = " and ".join(map(repr, asked.tool.lost(asked.arguments)))
+    reason = f"what was given for {names} is written down nowhere, and went with the process that had it; give it again"
+    return ToolRefusal(SENSITIVE_LOST, reason)
 
 
 def _source(tool: ToolkitTool) -> str | None:

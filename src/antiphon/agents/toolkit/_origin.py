@@ -28,7 +28,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-__all__ = ["Reading", "current_reading", "quoted", "reading_scope", "untrusted_in"]
+__all__ = ["Reading", "current_reading", "enter_reading", "quoted", "reading_scope", "untrusted_in"]
 
 _reading: ContextVar[Reading | None] = ContextVar("antiphon.agents.toolkit.reading", default=None)
 
@@ -46,6 +46,11 @@ class Reading:
         return self._untrusted or (self._outside.untrusted if self._outside else None)
 
     @property
+    def is_inside(self) -> bool:
+        """Whether it happens in the course of another turn."""
+        return self._outside is not None
+
+    @property
     def own(self) -> str | None:
         """The same, without what the turn outside has read."""
         return self._untrusted
@@ -60,6 +65,13 @@ class Reading:
 def current_reading() -> Reading | None:
     """Return what the turn has read that this is part of."""
     return _reading.get()
+
+
+def enter_reading(reading: Reading | None) -> Reading | None:
+    """Make this the turn that is at work, until something else is; return the one that was."""
+    before = _reading.get()
+    _reading.set(reading)
+    return before
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Lock
 
 from antiphon.agents.toolkit._book import Uses
 from antiphon.agents.toolkit._names import check_agent
@@ -26,6 +27,8 @@ class Policy:
     redaction: Redaction = STANDARD_REDACTION
     permissions: Permissions = field(default_factory=Permissions)
     uses: Uses = field(default_factory=Uses)
+    _changing: Lock = field(default_factory=Lock, repr=False)
+    """Held while the permissions are changed: threads share a toolkit, and a revocation must not get lost."""
 
     def __post_init__(self) -> None:
         for name in self.approvers:
@@ -40,8 +43,10 @@ class Policy:
 
     def grant(self, grant: Grant) -> None:
         """Permit something from now on."""
-        self.permissions = self.permissions.grant(grant)
+        with self._changing:
+            self.permissions = self.permissions.grant(grant)
 
     def revoke(self, agent: str, tool: str) -> None:
         """Forbid something from now on."""
-        self.permissions = self.permissions.revoke(agent, tool)
+        with self._changing:
+            self.permissions = self.permissions.revoke(agent, tool)

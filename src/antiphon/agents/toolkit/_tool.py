@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
+from antiphon.agents._withheld import SENSITIVE, WITHHOLDS, is_withheld
 from antiphon.agents.toolkit._errors import InvalidArguments
 from antiphon.agents.toolkit._names import check_tool
 from antiphon.agents.toolkit._schema import Schema
@@ -45,7 +46,7 @@ class ToolSettings(TypedDict, total=False):
     max_result_bytes: int
     """How large its result may be, as JSON."""
     sensitive: tuple[str, ...]
-    """The arguments whose values are not written down."""
+    """The arguments whose values are written down nowhere: see `antiphon.agents._withheld`."""
 
 
 def own_settings(metadata: Mapping[str, Any] | None) -> ToolSettings:
@@ -111,9 +112,17 @@ class ToolkitTool:
 
     def shown(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments as they may be written down."""
-        return {name: "[redacted:sensitive]" if name in self.sensitive else value for name, value in arguments.items()}
+        return {name: SENSITIVE if name in self.sensitive else value for name, value in arguments.items()}
+
+    def lost(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return the arguments whose values were not written down, and are no longer there."""
+        return [name for name in self.sensitive if is_withheld(arguments.get(name))]
 
     def metadata(self) -> dict[str, Any]:
         """Return what the runtime reads of a tool."""
         said: dict[str, Any] = {"effects": self.effects}
-        return {"antiphon": {**said, "untrusted": True} if self.untrusted else said}
+        if self.untrusted:
+            said["untrusted"] = True
+        if self.sensitive:
+            said[WITHHOLDS] = list(self.sensitive)
+        return {"antiphon": said}

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, Unpack
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.toolsets import AbstractToolset
 
-from antiphon.agents._run import current_run
+from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents.toolkit._capability import ToolkitCapability
 from antiphon.agents.toolkit._errors import UNKNOWN_TOOL, InvalidArguments, ToolRefusal
 from antiphon.agents.toolkit._foreign import ForeignTools, bare_context, mcp_toolset
@@ -134,24 +134,28 @@ class Toolkit:
         trusted: ToolSettings = {"untrusted": True, **settings}
         self.add_toolset(toolset.prefixed(prefix) if prefix else toolset, by_name=by_name, **trusted)
 
-    async def tools(self, ctx: RunContext[Any] | None = None) -> dict[str, ToolkitTool]:
-        """Return all tools there are now.
+    async def tools(self, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
+        """Return all tools there are now; for a `run` that runs again, those that there were.
 
         Raises:
             ValueError: two have the same name.
+            LedgerError: it could not be written down what there is.
         """
         found = dict(self._own)
-        for foreign in self._foreign:
-            for name, tool in (await foreign.tools(ctx or bare_context())).items():
+        for number, foreign in enumerate(self._foreign, 1):
+            key = f"tools:{self.name}:{number}"
+            for name, tool in (await foreign.tools(ctx or bare_context(), run, key)).items():
                 if name in found:
                     raise ValueError(f"two tools are called {name!r}; give the tools of {foreign.toolset.label} a prefix")
                 found[name] = tool
         return found
 
-    async def tools_of(self, agent: str, ctx: RunContext[Any] | None = None) -> dict[str, ToolkitTool]:
+    async def tools_of(
+        self, agent: str, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None
+    ) -> dict[str, ToolkitTool]:
         """Return the tools that an agent may use."""
         permissions = self.policy.permissions
-        return {name: tool for name, tool in (await self.tools(ctx)).items() if permissions.knows(agent, name)}
+        return {name: tool for name, tool in (await self.tools(ctx, run)).items() if permissions.knows(agent, name)}
 
     # ------------------------------------------------------------ who may
 
@@ -240,11 +244,11 @@ class Toolkit:
 
     async def _called(self, agent: str, name: str, arguments: Mapping[str, Any], id: str) -> Outcome:
         guard = self.guard(agent)
-        tools = await self.tools()
+        run = current_run()
+        tools = await self.tools(run=run)
         tool = tools.get(name) or tools.get(name.removeprefix("functions."))
         if tool is None:
             raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}")
-        run = current_run()
         asked = Asked(
             tool=tool,
             arguments=_plain(arguments),

@@ -14,9 +14,11 @@ from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents._withheld import Withheld
+from antiphon.agents.toolkit._book import Marks
 from antiphon.agents.toolkit._errors import ToolRefusal
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
-from antiphon.agents.toolkit._origin import Reading, current_reading, untrusted_in
+from antiphon.agents.toolkit._origin import Reading, current_reading, enter_reading, untrusted_in
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._results import as_tool_return
 from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
@@ -46,6 +48,8 @@ class AgentToolset(AbstractToolset[Any]):
         self._run: LedgerRun | None = None
         self._tools: dict[str, ToolkitTool] = {}
         self._entered: list[AsyncExitStack] = []
+        self._outer: list[Reading | None] = []
+        """What was being read where it was entered: tools that are in no toolkit run inside of this one."""
 
     @property
     @override
@@ -60,22 +64,27 @@ class AgentToolset(AbstractToolset[Any]):
         mine._run = None
         mine._tools = {}
         mine._entered = []
+        mine._outer = []
         return mine
 
     @override
     async def __aenter__(self) -> Self:
         self._entered.append(await self._toolkit.connect())
+        self._outer.append(enter_reading(self._reading))
         return self
 
     @override
     async def __aexit__(self, *args: object) -> None:
+        enter_reading(self._outer.pop())
         await self._entered.pop().aclose()
 
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         self._read(ctx)
         self._run = self._run or self._part_of_run()
-        self._tools = await self._toolkit.tools_of(self._agent, ctx)
+        if self._run is not None:
+            await Marks(self._run).keep(self._reading, ctx.run_id)
+        self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
         return {name: self._shown(tool) for name, tool in self._tools.items()}
 
     def _read(self, ctx: RunContext[Any]) -> None:
@@ -90,7 +99,8 @@ class AgentToolset(AbstractToolset[Any]):
         if run is None:
             return None
         course = run.course
-        return run.part(f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}", agent=self._agent)
+        own = f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}"
+        return run.part(own, agent=self._agent, deeper=1)
 
     def _shown(self, tool: ToolkitTool) -> ToolsetTool[Any]:
         definition = ToolDefinition(
@@ -116,7 +126,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._read(ctx)
         asked = Asked(
             tool=self._tools[name],
-            arguments=tool_args,
+            arguments=self._whole(tool_args, ctx),
             ctx=ctx,
             key=f"tool:{name}:{ctx.tool_call_id}@{ctx.run_step}",
             reading=self._reading,
@@ -132,6 +142,10 @@ class AgentToolset(AbstractToolset[Any]):
             if not await self._guard.wait(exc.ledger, exc.approval):
                 raise waits_for(exc.approval.id) from None
             return await self._guard.call(asked)
+
+    def _whole(self, tool_args: dict[str, Any], ctx: RunContext[Any]) -> dict[str, Any]:
+        """Return the arguments of a call with what was taken out of it when the model made it."""
+        return tool_args if self._run is None else Withheld.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
 
 
 def waits_for(*approvals: str) -> ParkedError:

@@ -12,7 +12,7 @@ from pydantic_ai import ModelRetry, Tool
 from antiphon.agents.tools._effects import READS
 from antiphon.agents.tools._folder import Folder
 from antiphon.agents.tools._letters import letter_in, letters_in
-from antiphon.agents.tools._markdown import check_page
+from antiphon.agents.tools._markdown import problems_of
 from antiphon.agents.tools._tables import How, columns_of, grouped
 
 __all__ = ["file_tools"]
@@ -51,12 +51,14 @@ def _texts(folder: Folder) -> tuple[Callable[..., Any], ...]:
         return folder.lines(path, first_line, lines)
 
     def check_markdown(path: str = "**/*.md") -> dict[str, Any]:
-        """Check pages of Markdown: headings, links that lead nowhere, code blocks left open, what is left to do.
+        """Check pages of Markdown, and say by page and line what is wrong: headings, links, code blocks, what is left to do.
 
         Args:
             path: One page, or a pattern such as **/*.md for all of them.
         """
-        return {name: _checked(folder, name) for name in folder.names(path)}
+        names = folder.names(path)
+        found = [f"{name}, {problem}" for name in names for problem in _problems(folder, name)]
+        return {"pages": names, "problems": found}
 
     return list_files, read_file, check_markdown
 
@@ -102,7 +104,7 @@ def _forms(folder: Folder) -> tuple[Callable[..., Any], ...]:
     return csv_columns, csv_group, list_letters, read_letter
 
 
-def _checked(folder: Folder, name: str) -> dict[str, Any]:
+def _problems(folder: Folder, name: str) -> list[str]:
     def says(target: str) -> str | None:
         place = normpath(join(dirname(name), target))
         if not folder.has(place):
@@ -112,4 +114,4 @@ def _checked(folder: Folder, name: str) -> dict[str, Any]:
         except ModelRetry:  # a picture, a folder
             return ""
 
-    return check_page(folder.text(name), says)
+    return problems_of(folder.text(name), says)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["check_page"]
+__all__ = ["problems_of"]
 
 _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*\s*$")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(\s*<?([^\s)>]+)>?[^)]*\)")
@@ -26,21 +25,16 @@ class _Page:
     """Line, whether it is an image, text, target."""
     todos: list[int] = field(default_factory=list[int])
     open_fence: int | None = None
-    words: int = 0
 
 
-def check_page(text: str, says: Callable[[str], str | None]) -> dict[str, Any]:
-    """Return the headings and the number of words of a page, and what is wrong with it, line by line.
+def problems_of(text: str, says: Callable[[str], str | None]) -> list[str]:
+    """Return what is wrong with a page, line by line.
 
     `says` is given where a link leads and returns the text of that page: None if there is none.
     """
     page = _read(text)
-    problems = sorted((*_headings(page), *_links(page, says), *_rest(page)))
-    return {
-        "headings": [f"{'#' * level} {title}" for _, level, title in page.headings],
-        "words": page.words,
-        "problems": [f"line {line}: {what}" for line, what in problems],
-    }
+    found = sorted((*_headings(page), *_links(page, says), *_rest(page)))
+    return [f"line {line}: {what}" for line, what in found]
 
 
 def _read(text: str) -> _Page:
@@ -53,7 +47,6 @@ def _read(text: str) -> _Page:
         if fence:
             continue
         plain = _CODE.sub("", line)
-        page.words += len(plain.split())
         if heading := _HEADING.match(line):
             page.headings.append((number, len(heading[1]), heading[2]))
         page.links += [(number, bool(image), said, target) for image, said, target in _LINK.findall(plain)]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic_ai import Agent
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
+from pydantic_ai.usage import UsageLimits
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
@@ -58,13 +59,14 @@ class Cast:
         gate: Gate | None = None,
         make_model: Callable[[str | None], Model] = named_model,
         live: bool = False,
+        capabilities: Sequence[AbstractCapability[object]] = (),
     ) -> None:
         """Gather them; nothing is asked yet.
 
         `model` is for those that name none. Tools come from the `toolkit`, which others may share, from `tools`, or are built
         in; an agent is granted those that its `AgentSpec` names, and nothing else. `budget` is what one run may use with all
         its agents, `thread_budget` what a thread may. With `live`, words can be heard while they come: see
-        `antiphon.agents.listen`.
+        `antiphon.agents.listen`. `capabilities` are what all agents have besides durability and tools.
 
         Raises:
             CastError: two have the same name, or there is no such tool.
@@ -74,6 +76,7 @@ class Cast:
         self.patience = patience
         self._given, self._make_model, self._gate = model, make_model, gate
         self._durability: dict[str, Any] = {"budget": budget, "thread_budget": thread_budget, "live": live}
+        self._capabilities = tuple(capabilities)
         self._specs: dict[str, AgentSpec] = {}
         self._models: dict[str | None, HeldModel] = {}
         self._agents: dict[Any, Agent[object, Any]] = {}
@@ -107,6 +110,17 @@ class Cast:
         self._specs[spec.name] = spec
         return spec
 
+    def remove(self, name: str) -> None:
+        """Let somebody take part no more, and use no tool.
+
+        Raises:
+            CastError: there is none of the name.
+        """
+        for tool in self.spec(name).tools:
+            self.toolkit.revoke(name, tool)
+        del self._specs[name]
+        self._agents = {key: agent for key, agent in self._agents.items() if key[0] != name}
+
     def spec(self, name: str) -> AgentSpec:
         """Return how an agent is set up.
 
@@ -137,10 +151,13 @@ class Cast:
         output: type[OutputT] | Any = str,
         history: Sequence[ModelMessage] = (),
         toolset: Sequence[Tool[Any]] = (),
+        instructions: str | None = None,
+        requests: int | None = None,
     ) -> Answer[OutputT]:
         """Have an agent answer: a text, or whatever `output` is for Pydantic AI.
 
         `toolset` are tools of this agent alone, besides those that it was granted; always give it the same ones.
+        `instructions` are told this time, after those of its `AgentSpec`; `requests` is how often its model is asked at most.
 
         Raises:
             CastError: there is no agent of the name.
@@ -149,14 +166,15 @@ class Cast:
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
         spec = self.spec(name)
-        models = tuple(dict.fromkeys((spec.model, spec.fallback) if spec.fallback else (spec.model,)))
 
         async def ask(model: str | None) -> Answer[OutputT]:
             agent = self._agent(spec, model, output, tuple(toolset))
-            run = await agent.run(prompt, message_history=list(history) or None)
+            limits = None if requests is None else UsageLimits(request_limit=requests)
+            told = list(history) or None
+            run = await agent.run(prompt, message_history=told, instructions=instructions, usage_limits=limits)
             return Answer(run.output, run)
 
-        return await ask_in_turn(models, ask, self.patience, who=name)
+        return await ask_in_turn(spec.models, ask, self.patience, who=name)
 
     def model(self, name: str | None) -> HeldModel:
         """Return the model of a name; None is that of the whole cast.
@@ -176,13 +194,9 @@ class Cast:
         return self._make_model(name or (given if isinstance(given, str) else None))
 
     def _agent(self, spec: AgentSpec, model: str | None, output: Any, toolset: tuple[Tool[Any], ...]) -> Agent[object, Any]:
-        key = (spec.name, model, output if isinstance(output, type) else repr(output), toolset)
+        own = tuple(id(tool) for tool in toolset)  # a tool has no hash; the agent below keeps it alive
+        key = (spec.name, model, output if isinstance(output, type) else repr(output), own)
         if key not in self._agents:
-            settings = ModelSettings()
-            if spec.temperature is not None:
-                settings["temperature"] = spec.temperature
-            if spec.max_tokens is not None:
-                settings["max_tokens"] = spec.max_tokens
             durability = LedgerDurability[object](self.ledger, **self._durability)
             self._agents[key] = Agent(
                 self.model(model),
@@ -190,8 +204,8 @@ class Cast:
                 deps_type=object,
                 output_type=output,
                 instructions=spec.instructions or None,
-                model_settings=settings,
+                model_settings=spec.settings,
                 tools=toolset,
-                capabilities=[durability, self.toolkit.capability(spec.name)],
+                capabilities=[durability, self.toolkit.capability(spec.name), *self._capabilities],
             )
         return self._agents[key]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from pydantic_ai import ModelRetry, Tool
+
+from antiphon.agents import current_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Settings, System
@@ -24,11 +27,14 @@ class Outcome:
     """What came of what was asked, in a thread of whatever pattern."""
 
     thread_id: str
-    status: Literal["completed", "failed"]
+    status: str
+    """completed or failed; in some patterns also where it is before that."""
     response: str | None = None
     """The answer, if there is one."""
     error_code: str | None = None
     error_message: str | None = None
+    citations: tuple[Mapping[str, Any], ...] = ()
+    """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
 
 
 class Pattern(ABC):
@@ -66,6 +72,24 @@ class Pattern(ABC):
         What was asked in a thread before is not done again: the same question in the same thread goes on where it was, or
         gives back what is recorded.
         """
+
+    def as_tool(self, name: str, about: str) -> Tool[Any]:
+        """Return a tool by which an agent of another pattern has this one do something, in the thread that it works in.
+
+        Open both with `together`. What is done in there is recorded by itself, so the tool may run again. The answer counts as
+        written by strangers, and a turn that has read such content may not use the tool without an approval: who works here
+        has other permissions than who asks.
+        """
+
+        async def ask(task: str) -> str:
+            run = current_run()
+            outcome = await self.run(task, thread_id=None if run is None else run.thread_id)
+            if outcome.status != "completed":
+                raise ModelRetry(f"{name} has failed: {outcome.error_message}")
+            return outcome.response or ""
+
+        metadata = {"antiphon": {"effects": "none", "untrusted": True}}
+        return Tool[Any](ask, name=name, description=about, metadata=metadata)
 
     async def __aenter__(self) -> Self:
         opened = together(self, settings=self._settings, observer=self._observer, recover=self._recover)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_ai.settings import ModelSettings
 
 from antiphon.errors import AntiphonError
 
@@ -32,6 +33,21 @@ class AgentSpec(BaseModel):
     """Of one answer."""
     tools: tuple[str, ...] = ()
     """What it may use, by name: of the toolkit, or built in."""
+
+    @property
+    def models(self) -> tuple[str | None, ...]:
+        """The models to ask, one after the other."""
+        return (self.model,) if self.fallback is None else (self.model, self.fallback)
+
+    @property
+    def settings(self) -> ModelSettings:
+        """What its models are asked with."""
+        settings = ModelSettings()
+        if self.temperature is not None:
+            settings["temperature"] = self.temperature
+        if self.max_tokens is not None:
+            settings["max_tokens"] = self.max_tokens
+        return settings
 
     @model_validator(mode="after")
     def _check_fallback(self) -> Self:

@@ -23,6 +23,7 @@ from antiphon.patterns.postchain._operations import (
     Transform,
 )
 from antiphon.patterns.postchain._rerun import Divergence, rerun
+from antiphon.patterns.postchain._subscription import SubscribeThread, ThreadSubscribed
 from antiphon.patterns.postchain._supervisor import SupervisorActor
 from antiphon.patterns.postchain._thread import RunThread, ThreadActor
 from antiphon.patterns.postchain._understanding import UnderstandingPhaseActor
@@ -52,10 +53,12 @@ __all__ = [
     "Prioritize",
     "Prune",
     "RunThread",
+    "SubscribeThread",
     "SupervisorActor",
     "Tag",
     "ThreadActor",
     "ThreadLife",
+    "ThreadSubscribed",
     "Transform",
     "UnderstandingPhaseActor",
     "YieldPhaseActor",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
-from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
@@ -19,6 +19,7 @@ from antiphon.errors import AntiphonError, DeliveryError, EffectFailedError, Led
 from antiphon.messages import Json, thaw
 from antiphon.patterns.postchain._config import agent_of, phase_of_agent
 from antiphon.patterns.postchain._events import ChainEvent
+from antiphon.patterns.postchain._given import brief
 from antiphon.patterns.postchain._workshop import Listener, Workshop
 from antiphon.protocol import (
     AgentConfig,
@@ -63,6 +64,7 @@ class AgentManagerActor(Actor):
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
         result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+        context.rest()  # for a thread, it has one answer to give in a turn
         return AgentResponse(result=result, processing_time=_since(began))
 
     @handles
@@ -118,10 +120,14 @@ class AgentManagerActor(Actor):
         own = self._workshop.config
         models = dict.fromkeys((config.model, own.fallback) if own.fallback else (config.model,))
         failure: Exception = RuntimeError("there is no model")
-        async with ledger_run(context):
+        async with ledger_run(context) as run:
+            self._workshop.talks.give(run, is_first=context.attempt == 1)
             for model in models:
                 try:
-                    return await self._ask(phase, config, model, _prompt(input, about), hear)
+                    result = await self._ask(phase, config, model, _prompt(input, about), hear)
+                    if run.thread_id in self._workshop.at_work:
+                        self._workshop.talks.take(run)
+                    return result
                 except _FAILURES as exc:
                     _raise_if_not_ours(exc)
                     failure = exc
@@ -181,8 +187,9 @@ def _prompt(input: str, about: AgentContext | None) -> str:
 def _result(run: AgentRunResult[str], model: str | None) -> AgentResult:
     messages = run.new_messages()
     parts = [part for message in messages if isinstance(message, ModelResponse) for part in message.parts]
+    given = _given(messages)
     calls = tuple(
-        ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=part.args_as_dict())
+        ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=part.args_as_dict(), **given.get(part.tool_call_id, {}))
         for part in parts
         if isinstance(part, ToolCallPart)
     )
@@ -195,6 +202,12 @@ def _result(run: AgentRunResult[str], model: str | None) -> AgentResult:
         "output_tokens": used.output_tokens,
     }
     return AgentResult(response=run.output, confidence=_SHOWN if calls else _SAID, tool_calls=calls, **extra)
+
+
+def _given(messages: list[ModelMessage]) -> dict[str, dict[str, Any]]:
+    """Return what tools gave, by their calls; what was refused or has failed gave nothing."""
+    parts = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
+    return {part.tool_call_id: {"result": brief(part.content)} for part in parts if part.outcome == "success"}
 
 
 def _raise_if_not_ours(error: Exception) -> None:

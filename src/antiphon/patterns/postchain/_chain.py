@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from antiphon.errors import RefusedError
+from antiphon.errors import ParkedError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import DataPart, JsonObject, current_port, thaw
+from antiphon.messages import DataPart, JsonObject, OptionCallPayload, current_port, thaw
+from antiphon.patterns.cast import Outcome
 from antiphon.patterns.postchain._action import ActionPhaseActor
 from antiphon.patterns.postchain._agent import AgentManagerActor
 from antiphon.patterns.postchain._client import CLIENT, ClientActor
@@ -50,7 +51,7 @@ from antiphon.protocol import (
     ThreadStatus,
     ThreadTerminated,
 )
-from antiphon.runtime import Backoff, Settings, Supervision, System
+from antiphon.runtime import PARK, Backoff, Settings, Supervision, System
 
 if TYPE_CHECKING:
     from pydantic_ai import Tool
@@ -74,20 +75,19 @@ _SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05)
 
 
 @dataclass(frozen=True, slots=True)
-class ChainResult:
-    """What came of a turn of a thread."""
+class ChainResult(Outcome):
+    """What came of a turn of a thread.
 
-    thread_id: str
-    status: str
-    """completed, failed or terminated."""
-    response: str | None = None
-    """The answer, with its sources."""
-    citations: tuple[Mapping[str, Any], ...] = ()
-    """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
+    Its status is completed, failed or terminated; or paused, with the code PARKED, where a person must settle something.
+    """
+
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """By phase, what came of it."""
-    error_message: str | None = None
-    error_code: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing goes on by itself: the thread is over, or waits for a person."""
+        return self.status in {"completed", "failed", "terminated"} or self.error_code == ParkedError.code
 
 
 class PostChain:
@@ -130,8 +130,7 @@ class PostChain:
         self._heard: list[Callable[[str, ThreadResult | AgentStreamChunk], None]] = []
 
     async def __aenter__(self) -> Self:
-        system = System(self.ledger, settings=self._settings, observer=self._observer, admit=self._workshop.gates.passing)
-        system.watch(self._workshop.seen)
+        system = System(self.ledger, settings=self._settings, observer=self._observer)
         self.host(system)
         self.system = await self._stack.enter_async_context(system)
         self._edge = Edge(system, self.ledger)
@@ -148,8 +147,10 @@ class PostChain:
         await self._stack.__aexit__(kind, error, trace)
 
     def host(self, system: System) -> None:
-        """Begin all actors in a system."""
+        """Begin all actors in a system, which is one of this chain's ledger."""
         shop = self._workshop
+        system.admit(shop.gates.passing)
+        system.watch(shop.seen)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
         system.spawn(DOOR, DoorActor)
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
@@ -168,36 +169,50 @@ class PostChain:
         """
         if thread_id is None:
             thread_id = await self.create(text, user_id=user_id)
-            await self.start(thread_id)
-        else:
-            await self.start(thread_id, text)
+            return await self._until_final(thread_id, self._begin(thread_id))
+        await self.start(thread_id, text)
         return await self.wait(thread_id)
 
+    async def _begin(self, thread_id: str) -> None:
+        """Start a thread that was created just now: it is known, and nothing of it has ended before."""
+        await self._say(thread_id, StartThread(thread_id=thread_id))
+
     async def wait(self, thread_id: str) -> ChainResult:
-        """Wait until a thread has ended, or is terminated, and return what came of it.
+        """Wait until a thread has ended, is terminated, or rests until a person settles something; return what came of it.
 
         Raises:
             RefusedError: there is no such thread.
         """
         await self._check_known(thread_id)
-        last = asyncio.Event()
+        return await self._until_final(thread_id, self.result(thread_id))
+
+    async def _until_final(self, thread_id: str, first: Awaitable[ChainResult | None]) -> ChainResult:
+        """Listen to a thread, do the first thing, and return what came of the thread once that is final."""
+        stirred, ended = asyncio.Event(), list[ChainEvent]()
 
         def hear(event: ChainEvent) -> None:
-            if event.is_last:
-                last.set()
+            if event.kind == "ended":
+                ended.append(event)
+            if event.is_last or event.is_pause:
+                stirred.set()
 
         with self._workshop.events.listening(thread_id, hear, to_words=False):
-            if not (await self.life(thread_id)).is_over:
-                await last.wait()
-        if (idle := self._workshop.at_work.get(thread_id)) is not None:
+            result = await first
+            while result is None or not result.is_final:
+                await stirred.wait()
+                stirred.clear()
+                result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
+        idle = self._workshop.at_work.get(thread_id)
+        if idle is not None and result.error_code != ParkedError.code:
             await idle.wait()  # so that whoever leaves now leaves nothing open
-        return await self.result(thread_id)
+        return result
 
     async def result(self, thread_id: str) -> ChainResult:
         """Return what came of the last turn of a thread that has ended; before that, where it is."""
         life = await self.life(thread_id)
         if life.status not in ("completed", "failed"):
-            return ChainResult(thread_id, life.status, outputs=life.outputs or {})
+            parked = await self._parked(thread_id) if life.status == "paused" else {}
+            return ChainResult(thread_id, life.status, outputs=life.outputs or {}, **parked)
         async for record in self.ledger.read(thread_id, reverse=True):
             match record.message.parts:
                 case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
@@ -257,7 +272,19 @@ class PostChain:
 
     async def _ask(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
         await self._check_known(thread_id)
+        return await self._say(thread_id, request)
+
+    async def _say(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
+
+    async def _parked(self, thread_id: str) -> dict[str, Any]:
+        """Return why a thread cannot go on before a person has settled something; empty if it can."""
+        for record in await self.ledger.open_calls(thread_id):
+            payload = record.message.payload
+            if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
+                why = f"{payload.arguments['reason']}: look what became of it, settle it, and resume the thread"
+                return {"error_message": why, "error_code": ParkedError.code}
+        return {}
 
     async def _check_known(self, thread_id: str) -> None:
         if not await is_known(self.ledger, thread_id):

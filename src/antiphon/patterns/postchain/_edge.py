@@ -27,7 +27,9 @@ from antiphon.runtime._wire import error_response, from_wire
 
 __all__ = ["Edge", "thread_address", "thread_of_message"]
 
-_OF_THREAD: Final = frozenset({"START_THREAD", "PAUSE_THREAD", "RESUME_THREAD", "TERMINATE_THREAD", "GET_THREAD_STATUS"})
+_OF_THREAD: Final = frozenset(f"{move}_THREAD" for move in ("START", "PAUSE", "RESUME", "TERMINATE", "SUBSCRIBE")) | {
+    "GET_THREAD_STATUS"
+}
 _OF_PHASE: Final = frozenset({"PROCESS_PHASE", "PREPARE_CONTEXT", "INITIALIZE_PHASE"})
 _OF_AGENT: Final = frozenset({"INVOKE_AGENT", "PROCESS_WITH_AGENT", "UPDATE_AGENT_CONFIG"})
 _OF_CELL: Final = frozenset({"RESTART", "STOP"})

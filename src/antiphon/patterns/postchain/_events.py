@@ -54,6 +54,11 @@ class ChainEvent:
         """Whether nothing follows by itself."""
         return self.kind == "ended" or (self.kind, self.text) == ("status", "terminated")
 
+    @property
+    def is_pause(self) -> bool:
+        """Whether nothing begins until the thread is resumed."""
+        return (self.kind, self.text) == ("status", "paused")
+
 
 class ChainEvents:
     """Who listens to which thread."""

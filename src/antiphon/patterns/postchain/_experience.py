@@ -7,7 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from antiphon.messages import Json
-from antiphon.patterns.postchain._observations import Observations, find_knowledge
+from antiphon.patterns.postchain._observations import HEARSAY, Observations, find_knowledge
 from antiphon.patterns.postchain._operations import Add, ContextOperation, Item, Tag
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._score import relevance
@@ -44,7 +44,7 @@ class ExperiencePhaseActor(PhaseActor):
                 source="observation",
                 title=f"observed in {each.thread_id}",
                 text=each.text,
-                priority=relevance(work.question, each.text),
+                priority=relevance(work.question, each.text) * HEARSAY,
             )
             for each in observed
         ]
@@ -55,7 +55,7 @@ class ExperiencePhaseActor(PhaseActor):
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        sources = work.sources
+        sources = work.found
         operations: list[ContextOperation] = [Add(item=item) for item in sources]
         operations += [Tag(target=item.id, tags=("retrieved",)) for item in sources]
         best = max((item.priority for item in sources), default=0.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from antiphon.patterns.postchain._operations import ContextOperation, Prioritize, Tag
+from antiphon.patterns.postchain._observations import HEARSAY
+from antiphon.patterns.postchain._operations import ContextOperation, Item, Prioritize, Tag
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._score import goals_in, relevance
 from antiphon.patterns.postchain._work import PhaseWork
@@ -27,7 +28,7 @@ class IntentionPhaseActor(PhaseActor):
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
         goals = goals_in(work.question)
-        scores = {item.id: max(relevance(goal, item.text) for goal in goals) for item in work.sources}
+        scores = {item.id: _score(goals, item) for item in work.found}
         operations: list[ContextOperation] = [
             Prioritize(target=name, priority=score, reason=f"has to do with: {goals[0][:120]}")
             for name, score in scores.items()
@@ -36,3 +37,9 @@ class IntentionPhaseActor(PhaseActor):
         operations += [Tag(target=name, tags=("low_relevance",)) for name, score in scores.items() if score < NOISE]
         confidence = max(scores.values(), default=said.confidence or 0.0)
         return self.output(said.response, confidence, goals=list(goals), scores=scores), operations
+
+
+def _score(goals: tuple[str, ...], item: Item) -> float:
+    """Return how much an item has to do with the goal that it serves best."""
+    best = max(relevance(goal, item.text) for goal in goals)
+    return round(best * HEARSAY, 3) if item.source == "observation" else best

@@ -17,6 +17,7 @@ from typing import Any, Final
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.patterns.postchain._subscription import SubscribeThread
 from antiphon.protocol import (
     PHASES,
     CreateThread,
@@ -57,7 +58,7 @@ _BECOMES: Final[Mapping[str, ThreadState]] = {
     TerminateThread.message_type: "terminated",
 }
 
-_ASKED: Final = frozenset({*_BECOMES, ProcessPhase.message_type})
+_ASKED: Final = frozenset({*_BECOMES, ProcessPhase.message_type, SubscribeThread.message_type})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class ThreadLife:
     user_id: str = ""
     creator: str = ""
     """Who is told what came of it."""
+    subscribers: tuple[str, ...] = ()
+    """Who else is."""
     metadata: Mapping[str, Any] | None = None
     """As CREATE_THREAD gave it."""
     turn: int = 0
@@ -162,6 +165,8 @@ class ThreadLife:
         life = replace(life, updated_at=_text(at) or life.updated_at)
         if call["type"] in _BECOMES:
             return life._moved(call, at)
+        if call["type"] == SubscribeThread.message_type:
+            return replace(life, subscribers=tuple(dict.fromkeys((*life.subscribers, call["by"]))))
         replied: Any = thaw(result.result)
         return life.with_phase_done(call["data"]["phase_type"], replied["output"])
 
@@ -235,7 +240,7 @@ def _dump(life: ThreadLife) -> Json:
 
 def _load(stored: Any) -> ThreadLife:
     fields: dict[str, Any] = dict(stored)
-    fields.update({name: tuple(stored[name]) for name in ("completed", "done")})
+    fields.update({name: tuple(stored.get(name, ())) for name in ("completed", "done", "subscribers")})
     fields["turns"] = tuple(Turn(**turn) for turn in stored["turns"])
     return ThreadLife(**fields)
 

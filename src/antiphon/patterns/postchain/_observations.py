@@ -15,7 +15,10 @@ from antiphon.messages import JsonObject, Message, PartsPayload, TextPart
 from antiphon.patterns.postchain._operations import Item, Link
 from antiphon.patterns.postchain._score import relevance, significant
 
-__all__ = ["Observation", "Observations", "find_knowledge", "observation_message"]
+__all__ = ["HEARSAY", "Observation", "Observations", "find_knowledge", "observation_message"]
+
+HEARSAY: Final = 0.5
+"""What an observation counts beside a passage that is as relevant: it has the words of a question, and no answer."""
 
 _NAMESPACE: Final = "postchain"
 _LOOKED_AT: Final = 50

@@ -27,7 +27,7 @@ __all__ = [
     "operations_to",
 ]
 
-ItemSource: TypeAlias = Literal["user", "agent", "knowledge", "memory", "observation"]
+ItemSource: TypeAlias = Literal["user", "agent", "knowledge", "memory", "observation", "tool"]
 
 
 class _Value(BaseModel):
@@ -38,7 +38,7 @@ class Item(_Value):
     """Something that a thread has in mind."""
 
     id: str
-    """What it is cited by: the id of a message in the ledger, or the phase that said it."""
+    """What it is cited by: the id of a message in the ledger, of a call of a tool, or the phase that said it."""
     source: ItemSource
     title: str = ""
     """Where it is from, for people: a document, a thread."""

@@ -6,12 +6,13 @@ Whatever goes wrong is an answer, PHASE_PROCESSING_ERROR, and no failure of the 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from antiphon.errors import AntiphonError, DeliveryError, RefusedError
+from antiphon.errors import AntiphonError, DeliveryError, ParkedError, RefusedError
 from antiphon.messages import thaw
 from antiphon.patterns.postchain._config import agent_of
-from antiphon.patterns.postchain._operations import ContextOperation, operations_to
+from antiphon.patterns.postchain._given import items_given
+from antiphon.patterns.postchain._operations import Add, ContextOperation, operations_to
 from antiphon.patterns.postchain._prompts import prompt_of
 from antiphon.patterns.postchain._supervisor import SUPERVISOR
 from antiphon.patterns.postchain._work import PhaseWork
@@ -28,6 +29,7 @@ from antiphon.protocol import (
     ErrorNotification,
     InitializePhase,
     InvokeAgent,
+    PauseThread,
     Phase,
     PhaseInitialized,
     PhaseOutput,
@@ -36,11 +38,15 @@ from antiphon.protocol import (
     PreparedContext,
     ProcessPhase,
     ProcessWithAgent,
+    Reply,
+    Request,
     Retry,
 )
 from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["UNHURRIED", "PhaseActor"]
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
 
 _USED = ("model", "input_tokens", "output_tokens")
 """What is passed on of an agent's answer besides the answer."""
@@ -110,7 +116,7 @@ class PhaseActor(Actor):
             conversation_history=work.history,
             **metadata,
         )
-        prepared = (await context.ask(context.address, prepare, within=UNHURRIED, key="prepare")).context
+        prepared = (await context.work_out(prepare, key="prepare")).context
         given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}
         if work.history:
             given["history"] = [turn.model_dump(mode="json") for turn in work.history]
@@ -118,9 +124,11 @@ class PhaseActor(Actor):
         request = ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
         said = await self._ask_agent(request, work, context)
         output, operations = await self.conclude(work, said.result, context)
+        operations += [Add(item=item) for item in items_given(said.result.tool_calls, work.question)]
         used: dict[str, Any] = {name: thaw(value) for name, value in said.result.model_extra.items() if name in _USED}
         if said.result.tool_calls:
-            used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True) for call in said.result.tool_calls]
+            called = said.result.tool_calls
+            used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
         return output.model_copy(update={"context_operations": operations_to(operations), **used})
 
     @handles
@@ -154,7 +162,7 @@ class PhaseActor(Actor):
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
         most = self.workshop.config.restarts + 1
         try:
-            return await context.ask(manager, request, within=UNHURRIED, key="agent")
+            return await self._asked(manager, request, context, "agent")
         except RefusedError as exc:
             failure, original = exc, exc.message_id or ""
         for attempt in range(2, most + 1):
@@ -163,11 +171,30 @@ class PhaseActor(Actor):
             await self._notify(manager, failure, context)
             retry = Retry(original_message_id=original, attempt=attempt, max_attempts=most)
             try:
-                answered = await context.ask(manager, retry, within=UNHURRIED, key="retry")
+                answered = await self._asked(manager, retry, context, "retry")
                 return AgentResponse.from_data(answered.to_data())
             except RefusedError as exc:
                 failure = exc
         raise self._given_up(work, failure) from failure
+
+    async def _asked(self, manager: str, request: Request[ReplyT], context: Context, key: str) -> ReplyT:
+        """Ask; while nobody knows what became of a thing that must not be done twice, the thread rests.
+
+        A person settles that and resumes the thread; then the same is asked again, under the same id: what was done is there.
+        """
+        try:
+            return await context.ask(manager, request, within=UNHURRIED, key=key)
+        except ParkedError as exc:
+            parked = exc.message_id
+        thread_id = context.thread_id or ""
+        while True:
+            await context.ask(f"thread/{thread_id}", PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
+            await self.workshop.gates.passed(thread_id)
+            try:
+                more: dict[str, Any] = {"thread_id": thread_id, "sender": context.address, "id": parked, "within": UNHURRIED}
+                return await context.system.ask(manager, request, **more)
+            except ParkedError:
+                continue  # it was resumed, but nobody has settled it
 
     async def _notify(self, manager: str, failure: DeliveryError, context: Context) -> None:
         details = failure.details if isinstance(failure, RefusedError) else None

@@ -8,10 +8,11 @@ or does something else than the thread says. What it answers is compared with wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from pydantic_ai import Tool
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.wrapper import WrapperModel
@@ -65,11 +66,13 @@ async def rerun(
     thread_id: str,
     *,
     config: ChainConfig | None = None,
+    tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
     make_model: Callable[[str], Model] = make_named_model,
 ) -> Divergence | None:
     """Run the last turn of a thread again, and return the first place where it goes otherwise; None if it does not.
 
-    `make_model` makes the models that the thread names. They are not asked, but what a prompt looks like depends on them.
+    Of a branch, that is what was done in the branch itself. `config` and `tools` are as for a `PostChain`. `make_model` makes
+    the models that the thread names. They are not asked, but what a prompt looks like depends on them.
 
     Raises:
         AntiphonError: a model cannot be had; the text says why.
@@ -80,26 +83,26 @@ async def rerun(
     if life.status not in ("completed", "failed"):
         raise ValueError(f"thread {thread_id!r} is {life.status}; only one that has ended can be compared")
     rows = [record.message async for record in ledger.read(thread_id)]
-    start = max(place for place, row in enumerate(rows) if _is_call(row, "START_THREAD"))
+    start = _begun_at(rows)
     copy = MemoryLedger()
-    await copy.append(thread_id, _unanswered(rows, start), pattern="postchain", allow_foreign=True)
+    own = [row.model_copy(update={"thread_id": thread_id}) for row in _unanswered(rows, start)]  # a branch shares some
+    await copy.append(thread_id, own, pattern="postchain", allow_foreign=True)
     models = _models(rows)
     silent = {name: _Silent(make_model(name)) for name in models.values()}
-    await _take_up(copy, thread_id, models, silent.__getitem__, config or ChainConfig())
-    return _compared(rows, start, [record.message async for record in copy.read(thread_id)])
-
-
-async def _take_up(
-    copy: Ledger, thread_id: str, models: Mapping[Phase, str], make_model: Callable[[str], Model], config: ChainConfig
-) -> None:
-    phases = dict(config.phases)
-    for phase, name in models.items():
-        phases[phase] = phases.get(phase, AgentConfig()).merged(AgentConfig(model=name))
-    chosen = config.model_copy(update={"phases": phases, "backoff": 0.0})
-    async with PostChain(copy, config=chosen, make_model=make_model, recover=False, grace=0.2) as chain:
+    chosen = _with_models(config or ChainConfig(), models)
+    async with PostChain(copy, config=chosen, tools=tools, make_model=silent.__getitem__, recover=False, grace=0.2) as chain:
         await chain.system.recover()
         async with asyncio.timeout(_PATIENCE):
             await chain.wait(thread_id)
+    return _compared(rows, start, [record.message async for record in copy.read(thread_id)])
+
+
+def _with_models(config: ChainConfig, models: Mapping[Phase, str]) -> ChainConfig:
+    """Return how phases are set up now, but each with the model that it had."""
+    phases = dict(config.phases)
+    for phase, name in models.items():
+        phases[phase] = phases.get(phase, AgentConfig()).merged(AgentConfig(model=name))
+    return config.model_copy(update={"phases": phases, "backoff": 0.0})
 
 
 def _unanswered(rows: Sequence[Message], start: int) -> list[Message]:
@@ -164,5 +167,8 @@ def _differing(then: Any, now: Any, where: str = "") -> list[str]:
     return found
 
 
-def _is_call(row: Message, option: str) -> bool:
-    return row.lane == "control" and isinstance(row.payload, OptionCallPayload) and row.payload.option_name == option
+def _begun_at(rows: Sequence[Message]) -> int:
+    """Return the place of the last message that has had the thread run: START_THREAD, or what has resumed a branch."""
+    told = {row.id for row in rows}
+    calls = [place for place, row in enumerate(rows) if row.lane == "control" and isinstance(row.payload, OptionCallPayload)]
+    return max(place for place in calls if f"{rows[place].invocation_id}/run" in told)

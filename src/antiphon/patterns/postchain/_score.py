@@ -11,7 +11,7 @@ from collections import Counter
 __all__ = ["entities_in", "goals_in", "quote_of", "relevance", "significant"]
 
 _WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
-_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`\"(])|\n\s*\n|\n(?=\s*[-|#*\d])")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])|\n\s*\n|\n(?=\s*[-|#*\d])")
 """Where a sentence ends: not where a line is wrapped."""
 _MARKS = re.compile(r"^[\s#>|*-]+|[\s|]+$")
 """What Markdown has around a sentence."""

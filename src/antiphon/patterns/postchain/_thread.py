@@ -22,6 +22,7 @@ from antiphon.patterns.postchain._client import CLIENT
 from antiphon.patterns.postchain._life import LIFE, PATTERN, ThreadLife
 from antiphon.patterns.postchain._operations import ChainContext, operations_from
 from antiphon.patterns.postchain._phase import UNHURRIED
+from antiphon.patterns.postchain._subscription import SubscribeThread, ThreadSubscribed
 from antiphon.patterns.postchain._work import items_to
 from antiphon.patterns.postchain._workshop import Workshop
 from antiphon.protocol import (
@@ -64,6 +65,11 @@ class ThreadActor(Actor):
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
         self._terminated = asyncio.Event()
+        self._subscribers: list[str] = []
+        """Who has said so here."""
+        self._is_told = asyncio.Event()
+        """Set unless somebody has had it run and does not know yet: no phase is asked before."""
+        self._is_told.set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -81,18 +87,21 @@ class ThreadActor(Actor):
     @handles
     async def create(self, request: CreateThread, context: Context) -> ThreadCreated:
         _, thread_id = await self._life(context, CreateThread)
-        await self._mark(context, "created")
+        context.mark(status="created", pattern=PATTERN)
         return ThreadCreated(thread_id=thread_id)
 
     @handles
-    async def start(self, request: StartThread, context: Context) -> ThreadStarted:
+    async def start(self, request: StartThread, context: Context) -> ThreadStarted | None:
         life, thread_id = await self._life(context, StartThread)
         if life.status == "completed" and not request.model_extra.get("input"):
             reason = "the thread is completed: give START_THREAD an `input` for its next turn"
             raise RefusedError(reason, ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status})
-        await self._mark(context, "processing")
+        context.mark(status="processing", pattern=PATTERN)
+        self._is_told.clear()
         await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
-        return ThreadStarted(thread_id=thread_id, started_at=current_port().now())
+        await context.reply(ThreadStarted(thread_id=thread_id, started_at=current_port().now()))
+        self._is_told.set()
+        return None
 
     @handles
     async def pause(self, request: PauseThread, context: Context) -> ThreadPaused | None:
@@ -104,24 +113,26 @@ class ThreadActor(Actor):
             paused = ThreadPaused(
                 thread_id=thread_id, paused_at=current_port().now(), current_phase=life.current_phase or "yield"
             )
+            context.mark(status="paused", pattern=PATTERN)
             await context.reply(paused)
         except BaseException:
             await self._workshop.gates.look_again(thread_id)
             raise
-        await self._mark(context, "paused")
         return None
 
     @handles
     async def resume(self, request: ResumeThread, context: Context) -> ThreadResumed | None:
         life, thread_id = await self._life(context, ResumeThread)
         if not await self._is_run(context):  # a branch: whoever runs the thread that it is a branch of does not run it
+            self._is_told.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
         resumed = ThreadResumed(
             thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.current_phase or "yield"
         )
+        context.mark(status="processing", pattern=PATTERN)
         await context.reply(resumed)
+        self._is_told.set()
         self._workshop.gates.open(thread_id)
-        await self._mark(context, "processing")
         if self._idle.is_set():  # another process had it, and is gone
             await context.kernel.recovery.thread(thread_id)
         return None
@@ -133,18 +144,25 @@ class ThreadActor(Actor):
         try:
             await gates.close(thread_id)
             terminated = ThreadTerminated(thread_id=thread_id, terminated_at=current_port().now(), reason=request.reason)
+            context.mark(status="terminated", pattern=PATTERN)
             await context.reply(terminated)
         except BaseException:
             await gates.look_again(thread_id)
             raise
         gates.end(thread_id)
         self._terminated.set()
-        await self._mark(context, "terminated")
         if self._idle.is_set():  # another process had it, and is gone: what it left open is ended
             await context.kernel.recovery.thread(thread_id)
         await self._idle.wait()
         gates.forget(thread_id)
+        context.rest()
         return None
+
+    @handles
+    async def subscribe(self, request: SubscribeThread, context: Context) -> ThreadSubscribed:
+        _, thread_id = await self._life(context, SubscribeThread)
+        self._subscribers.append(context.message.policy)
+        return ThreadSubscribed(thread_id=thread_id, subscriber=context.message.policy)
 
     @handles
     async def status(self, request: GetThreadStatus, context: Context) -> ThreadStatus:
@@ -176,18 +194,24 @@ class ThreadActor(Actor):
             work.cancel()
             await asyncio.wait((work, over))
             self._workshop.at_work.pop(_thread(context), None)
+            self._workshop.talks.forget(_thread(context))
             self._idle.set()
         if not work.cancelled() and (error := work.exception()) is not None and not self._terminated.is_set():
             raise error
 
     async def _work(self, context: Context) -> None:
         thread_id = _thread(context)
-        life = (await context.state(LIFE)).with_answered(context.message.parent_id)  # START_THREAD tells this, then answers
+        await self._until_told(context)
+        life = self._workshop.lives.latest(thread_id) if context.attempt == 1 else None
+        if life is None:
+            life = await context.state(LIFE)
+        life = life.with_answered(context.message.parent_id)  # START_THREAD tells this, then answers
         if life.is_over:
             return
         try:
             while (phase := life.current_phase) is not None:
                 await self._workshop.gates.passed(thread_id)
+                self._workshop.lives.forget(thread_id)
                 request = self._request(life, phase, thread_id)
                 processed = await context.ask(f"{phase}/1", request, within=UNHURRIED, key=phase)
                 life = life.with_phase_done(phase, processed.output.model_dump(mode="json", exclude_unset=True))
@@ -197,6 +221,14 @@ class ThreadActor(Actor):
             await self._tell(context, life, self._failed(life, exc, thread_id))
         else:
             await self._tell(context, life, self._completed(life, thread_id))
+
+    async def _until_told(self, context: Context) -> None:
+        """Wait until the message is answered that has the thread run; after a crash, only the ledger knows whether it is."""
+        if context.attempt > 1:
+            self._is_told.clear()
+            if context.message.parent_id not in ((await self._now(context)).asked or {}):
+                self._is_told.set()
+        await self._is_told.wait()
 
     def _request(self, life: ThreadLife, phase: Phase, thread_id: str) -> ProcessPhase:
         outputs = life.outputs or {}
@@ -231,15 +263,23 @@ class ThreadActor(Actor):
         )
 
     async def _tell(self, context: Context, life: ThreadLife, result: ThreadResult) -> None:
-        """Tell the creator what came of it; from here on the thread is over. While it is paused, it does not end."""
+        """Tell the creator and the subscribers what came of it; now the thread is over. While it is paused, it does not end."""
         creator = life.creator if context.kernel.tree.has(life.creator) else CLIENT
         try:
             async with self._workshop.gates.passing(result.thread_id):
+                context.mark(status=result.status, pattern=PATTERN)
                 await self._say(context, creator, result)
-                await self._mark(context, result.status)
+                for each in await self._also(context, life, creator):
+                    await self._say(context, each, result)
         except WithdrawnError:
             return
         self._workshop.gates.forget(result.thread_id)
+        context.rest()
+
+    async def _also(self, context: Context, life: ThreadLife, creator: str) -> list[str]:
+        """Return who else is told; after a crash, only the ledger knows who said so while the thread ran."""
+        known = life.subscribers if context.attempt == 1 else (await self._now(context)).subscribers
+        return [each for each in dict.fromkeys((*known, *self._subscribers)) if each != creator]
 
     async def _say(self, context: Context, creator: str, result: ThreadResult) -> None:
         """Tell the result; where the thread has used up its budget, at least write it down: it must end."""
@@ -260,7 +300,9 @@ class ThreadActor(Actor):
             RefusedError: it is not.
         """
         thread_id = _thread(context)
-        life = await context.state(LIFE)
+        life = self._workshop.lives.at(thread_id, context.seq)
+        if life is None:
+            life = await context.state(LIFE)
         life.check(move.message_type, thread_id)
         return life, thread_id
 
@@ -274,10 +316,6 @@ class ThreadActor(Actor):
         own = f"{context.course.invocation_id}/run"
         rows = [row.message for row in await self._workshop.ledger.open_calls(_thread(context))]
         return any(_is_run_row(row) and row.parent_id != own for row in rows) or (await self._now(context)).is_over
-
-    async def _mark(self, context: Context, status: str) -> None:
-        """Have lists of threads show where it is."""
-        await context.kernel.journal.write(_thread(context), (), status=status, pattern=PATTERN)
 
 
 def _thread(context: Context) -> str:

@@ -56,10 +56,16 @@ class PhaseWork:
         return tuple(sorted(found, key=lambda item: -item.priority))
 
     @property
+    def found(self) -> tuple[Item, ...]:
+        """The sources that were found; the others were given by tools, which somebody has asked for just that."""
+        return tuple(item for item in self.sources if item.source != "tool")
+
+    @property
     def cited(self) -> tuple[Item, ...]:
-        """The sources that are cited: not what was found to be beside the point, nor what is far behind the best one."""
-        sources = [item for item in self.sources if "low_relevance" not in item.tags]
-        return tuple(item for item in sources if item.priority >= sources[0].priority * _BEHIND)
+        """The sources that are cited: what tools gave; not what is beside the point, nor what is far behind the best one."""
+        given = tuple(item for item in self.sources if item.source == "tool")
+        found = [item for item in self.found if "low_relevance" not in item.tags]
+        return (*given, *(item for item in found if item.priority >= found[0].priority * _BEHIND))
 
     def with_found(self, items: tuple[Item, ...]) -> PhaseWork:
         """Return it with more to go by."""

@@ -23,7 +23,9 @@ from antiphon.patterns.postchain._config import ChainConfig, config_thread, curr
 from antiphon.patterns.postchain._events import ChainEvents
 from antiphon.patterns.postchain._gate import Gates, GateState
 from antiphon.patterns.postchain._life import LIFE
+from antiphon.patterns.postchain._lives import Lives
 from antiphon.patterns.postchain._models import HeldModel
+from antiphon.patterns.postchain._talks import Talks
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 __all__ = ["Listener", "Workshop", "make_named_model"]
@@ -55,6 +57,8 @@ class Workshop:
         self.config = config
         self.gates = Gates(self._look)
         self.events = ChainEvents()
+        self.lives = Lives()
+        self.talks = Talks()
         self.at_work: dict[str, asyncio.Event] = {}
         """The threads that run here, each with what is set when it does not any more."""
         self._given_model = model
@@ -65,7 +69,9 @@ class Workshop:
         self._agents: dict[tuple[str, Phase, bool], Agent[Listener, str]] = {}
 
     async def _look(self, thread_id: str) -> GateState:
-        life = await self.ledger.replay(thread_id, LIFE.fold())
+        life = self.lives.latest(thread_id)
+        if life is None:
+            life = await self.ledger.replay(thread_id, LIFE.fold())
         return "closed" if life.status == "paused" else "over" if life.status == "terminated" else "open"
 
     # ------------------------------------------------------------ how agents are set up
@@ -82,6 +88,8 @@ class Workshop:
         for phase in PHASES if thread_id.startswith("system/") else ():
             if thread_id == config_thread(phase):
                 self._configs.pop(phase, None)
+        self.lives.seen(record)
+        self.talks.seen(record)
         self.events.seen(record)
 
     def check_tools(self, names: Iterable[str]) -> None:

@@ -1,0 +1,244 @@
+"""Plain requests and answers: what nearly all runs are made of, said without the long way through the dialect.
+
+The dialect reads any history, and finds out by writing it again what its messages do not say. Of a question in words, of the
+results of tools, and of an answer made of words, thoughts and calls, it is known beforehand what comes of that: all that they
+say beyond their parts stands in the fields of the whole. So they are said at once, at a tenth of the cost, and exactly as the
+dialect says them, which a test holds. Whatever is not plain goes the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+
+import orjson
+
+from antiphon.dialects._residue import residue
+from antiphon.dialects._said import read_arguments
+from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage, write_time, write_usage
+from antiphon.messages import Payload, Usage, current_limits, is_name
+from antiphon.messages import _trusted as trusted
+from antiphon.messages._json import JsonError, fits, own
+from antiphon.messages._limits import DEFAULT_LIMITS
+from antiphon.messages._parts import Part
+
+__all__ = ["Plain", "Said", "plain"]
+
+_MOST = 64 * 1024
+"""Bytes of a unit up to which none of its messages can be too large, whatever becomes of its numbers and escapes."""
+_REDACTED = ("redacted_thinking", "redacted_content")
+"""Ids of thoughts that only their provider can read."""
+_SCALARS = (str, int, float, bool, type(None))
+
+_REQUEST: Mapping[str, Any] = {
+    "timestamp": None,
+    "instructions": None,
+    "kind": "request",
+    "run_id": None,
+    "conversation_id": None,
+    "metadata": None,
+    "state": "complete",
+}
+"""What the dialect writes of a request, beside its parts."""
+_RESPONSE: Mapping[str, Any] = {
+    "usage": None,
+    "model_name": None,
+    "model_id": None,
+    "timestamp": None,
+    "kind": "response",
+    "provider_name": None,
+    "provider_url": None,
+    "canonical_system": None,
+    "provider_details": None,
+    "provider_response_id": None,
+    "finish_reason": None,
+    "run_id": None,
+    "conversation_id": None,
+    "metadata": None,
+    "workspace_ref": None,
+    "history_digest": None,
+    "failed_attempts": None,
+    "state": "complete",
+}
+_PROMPT = {"content", "timestamp", "part_kind"}
+_RETURN = {"tool_name", "content", "tool_call_id", "tool_kind", "metadata", "timestamp", "outcome", "retry", "part_kind"}
+_DIGESTS: Final = "content_file_digests"
+_TEXT = {"content", "id", "provider_name", "provider_details", "citations", "part_kind"}
+_THOUGHT = {"content", "id", "signature", "provider_name", "provider_details", "part_kind"}
+_NO_NOTES: bytes = own({NAME: {}})
+_CALL = {"tool_name", "args", "tool_call_id", "tool_kind", "id", "provider_name", "provider_details", "part_kind"}
+
+
+class Said(NamedTuple):
+    """What becomes one message."""
+
+    payload: Payload
+    policy: str
+    role: Literal["user", "assistant", "tool"]
+    time: datetime | None
+    notes: dict[str, Any]
+    """What the dialect notes of it."""
+
+
+class Plain(NamedTuple):
+    """What a unit says."""
+
+    said: list[Said]
+    metadata: list[bytes]
+    """Of each message."""
+    usage: Usage | None
+
+
+_Found: TypeAlias = tuple[list[Said], Usage | None, Mapping[str, Any]]
+"""What is said, what it cost, and the fields of the whole as the dialect would write them."""
+
+
+class _NotPlainError(Exception):
+    """A unit must be read by the dialect."""
+
+
+def plain(unit: Mapping[str, Any], held: str | None, beside: Mapping[str, Any]) -> Plain | None:
+    """Return what a request or an answer says, where it is plain.
+
+    `held` are the instructions that were given last; `beside` is further metadata of the first message.
+    """
+    try:
+        _look(unit)
+        said, usage, written = _request(unit, held) if unit["kind"] == "request" else _answer(unit)
+        if patch := _beyond(written, unit):
+            said[0].notes["residue"] = patch
+        first, *others = said
+        metadata = [own({NAME: each.notes}) if each.notes else _NO_NOTES for each in others]
+        return Plain(said, [own({NAME: first.notes, **beside}), *metadata], usage)
+    except (_NotPlainError, JsonError):
+        return None
+
+
+def _need(is_plain: bool) -> None:
+    if not is_plain:
+        raise _NotPlainError
+
+
+def _is_made_of(part: Mapping[str, Any], keys: Set[str]) -> bool:
+    return len(part) == len(keys) and keys <= part.keys()
+
+
+def _look(unit: Mapping[str, Any]) -> None:
+    """Look at the whole: it has no other fields than we know, and is small."""
+    written = _REQUEST if unit["kind"] == "request" else _RESPONSE
+    _need(len(unit) == len(written) + 1 and written.keys() <= unit.keys() and bool(unit.get("parts")))
+    _need(current_limits() is DEFAULT_LIMITS)
+    try:
+        text = orjson.dumps(unit)
+    except TypeError:  # no Unicode, or an integer of more than 64 bits
+        raise _NotPlainError from None
+    _need(len(text) <= _MOST and fits(text, unit, DEFAULT_LIMITS))
+
+
+# ---------------------------------------------------------------- requests
+
+
+def _request(unit: Mapping[str, Any], held: str | None) -> _Found:
+    _need((unit["instructions"] or None) == held)  # others are said where they change
+    parts = unit["parts"]
+    if len(parts) == 1 and parts[0]["part_kind"] == "user-prompt":
+        said = [_prompt(parts[0])]
+    else:
+        said = [_return(part) for part in parts]
+        _need(len({part["tool_call_id"] for part in parts}) == len(parts))
+    return said, None, {**_REQUEST, "instructions": held}
+
+
+def _prompt(part: Mapping[str, Any]) -> Said:
+    _need(_is_made_of(part, _PROMPT) and type(part["content"]) is str)
+    payload = trusted.parts_payload((trusted.text_part(part["content"]),))
+    return Said(payload, "user", "user", _time(part), {})
+
+
+def _return(part: Mapping[str, Any]) -> Said:
+    tool, content = part.get("tool_name"), part.get("content")
+    keys = _RETURN if type(content) in _SCALARS else {*_RETURN, _DIGESTS}
+    _need(part["part_kind"] == "tool-return" and _is_made_of(part, keys) and part["outcome"] == "success")
+    _need(not part.get(_DIGESTS) and not _has_files(content))
+    _need(is_name(tool) and is_name(part["tool_call_id"]))
+    payload = trusted.option_result_payload(part["tool_call_id"], cast("str", tool), own(content))
+    return Said(payload, cast("str", tool), "tool", _time(part), kept(part, "tool-return"))
+
+
+def _has_files(content: Any) -> bool:
+    items = cast("list[Any]", content) if isinstance(content, list) else [content]
+    return any(isinstance(item, dict) and cast("dict[str, Any]", item).get("kind") == "binary" for item in items)
+
+
+def _time(part: Mapping[str, Any]) -> datetime | None:
+    time = read_time(part["timestamp"])
+    _need(write_time(time) == part["timestamp"])
+    return time
+
+
+# ---------------------------------------------------------------- answers
+
+
+def _answer(unit: Mapping[str, Any]) -> _Found:
+    time, usage = read_time(unit["timestamp"]), read_usage(unit["usage"])
+    said: list[Said] = []
+    spoken: list[Part] = []
+    for part in unit["parts"]:
+        if part["part_kind"] == "tool-call":
+            said += _spoken(spoken, time)
+            spoken = []
+            said.append(_call(part, time))
+        else:
+            spoken.append(_words(part))
+    said += _spoken(spoken, time)
+    calls = [part["tool_call_id"] for part in unit["parts"] if part["part_kind"] == "tool-call"]
+    _need(len(set(calls)) == len(calls))
+    return said, usage, {**_RESPONSE, "usage": write_usage(usage), "timestamp": write_time(time)}
+
+
+def _spoken(parts: list[Part], time: datetime | None) -> list[Said]:
+    return [Said(trusted.parts_payload(tuple(parts)), "assistant", "assistant", time, {})] if parts else []
+
+
+def _words(part: Mapping[str, Any]) -> Part:
+    content, kind = part.get("content"), part["part_kind"]
+    _need(type(content) is str)
+    if kind == "text":
+        _need(_is_made_of(part, _TEXT) and part["citations"] is None)
+        notes = kept(part, "text")
+        return trusted.text_part(cast("str", content), metadata=own({NAME: notes}) if notes else None)
+    _need(kind == "thinking" and _is_made_of(part, _THOUGHT) and part["id"] not in _REDACTED)
+    signature = part["signature"]
+    _need(signature is None or (type(signature) is str and bool(signature)))
+    return trusted.reasoning_part(cast("str", content), signature, metadata=own({NAME: kept(part, "thinking")}))
+
+
+def _call(part: Mapping[str, Any], time: datetime | None) -> Said:
+    given, tool, invocation = part.get("args"), part.get("tool_name"), part.get("tool_call_id")
+    _need(_is_made_of(part, _CALL) and is_name(tool) and is_name(invocation) and type(given) in (dict, str, type(None)))
+    arguments, text = read_arguments(given) if type(given) is str else (given or {}, None)
+    payload = trusted.option_call_payload(
+        cast("str", invocation), cast("str", tool), own(arguments) if arguments else None, text
+    )
+    form = {} if type(given) is dict else {"args": "none" if given is None else "text"}
+    return Said(payload, "assistant", "assistant", time, {**form, **kept(part, "tool-call")})
+
+
+# ---------------------------------------------------------------- what is said besides
+
+
+def _beyond(written: Mapping[str, Any], unit: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what the fields of the whole say beyond what would be written."""
+    other = [name for name, value in written.items() if not _is_same(value, unit[name])]
+    if not other:
+        return []
+    return residue([{name: written[name] for name in other}], [{name: unit[name] for name in other}])
+
+
+def _is_same(written: Any, given: Any) -> bool:
+    if written is given:
+        return True
+    if type(written) is not type(given):
+        return False
+    return orjson.dumps(written) == orjson.dumps(given) if isinstance(written, dict) else bool(written == given)

@@ -1,0 +1,135 @@
+"""ExecutorActor: has policies run in threads, and calls completed; and what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from antiphon.agents import LedgerRun, ledger_run
+from antiphon.errors import DecodeError, DeliveryError, ParkedError, RefusedError
+from antiphon.messages import Conversation, Message, PartsPayload, TextPart, loads
+from antiphon.patterns.cast import left_open
+from antiphon.patterns.options._calls import Workshop, complete
+from antiphon.patterns.options._heed import heed
+from antiphon.patterns.options._loop import Loop
+from antiphon.patterns.options._past import PATTERN, RUN, Past
+from antiphon.protocol import ErrorCode, Reply, Request
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["CallsCompleted", "CompleteCalls", "ExecutorActor", "PolicyRan", "RunPolicy"]
+
+
+class PolicyRan(Reply, frozen=True, type="POLICY_RAN"):
+    """What the policy answered."""
+
+    response: str | None = None
+
+
+class RunPolicy(Request[PolicyRan], frozen=True, type=RUN, family="options"):
+    """Have a policy decide, and what it calls run, until it calls nothing."""
+
+    policy: str
+    input: str | None = None
+    """What is asked, as text."""
+    observations: tuple[str, ...] = ()
+    """What is to be observed, as messages of the house format, to the letter."""
+
+
+class CallsCompleted(Reply, frozen=True, type="CALLS_COMPLETED"):
+    """They have their results."""
+
+    results: tuple[str, ...] = ()
+    """The ids of those."""
+
+
+class CompleteCalls(Request[CallsCompleted], frozen=True, type="COMPLETE_CALLS", family="options"):
+    """Run every call at the top of the thread that has no result."""
+
+    observations: tuple[str, ...] = ()
+    """A conversation to be said in the thread before, in the same form."""
+
+
+class ExecutorActor(Actor):
+    """Runs policies, each in its thread; those of one thread after each other."""
+
+    concurrency = 1000
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    @handles
+    async def run(self, request: RunPolicy, context: Context) -> PolicyRan:
+        """Run a policy to its end."""
+        policies = self._workshop.options.policies
+        if request.policy not in policies:
+            reason = f"there is no policy {request.policy!r}; there are {', '.join(policies) or 'none'}"
+            raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
+        policy = self._workshop.options.find(request.policy)
+        async with _handling(context) as run:
+            past = await Past.read(run, self._workshop.limits)
+            given = await _say(run, request.input, request.observations)
+            heed(run, past.before)
+            answer = await Loop(self._workshop, run, policy, past).go([*past.before, *given])
+            await _mark(run, "completed")
+        return PolicyRan(response=answer.text)
+
+    @handles
+    async def complete(self, request: CompleteCalls, context: Context) -> CallsCompleted:
+        """Complete the calls of a conversation."""
+        async with _handling(context) as run:
+            past = await Past.read(run, self._workshop.limits)
+            given = await _say(run, None, request.observations)
+            calls = Conversation([*past.before, *given]).open_calls()
+            if not calls:
+                return CallsCompleted()
+            heed(run, past.before)
+            beyond = past.goes_beyond(len(calls))
+            results = await complete(self._workshop, run, calls, self._workshop.rule, beyond=beyond)
+        return CallsCompleted(results=tuple(result.id for result in results))
+
+
+@asynccontextmanager
+async def _handling(context: Context) -> AsyncGenerator[LedgerRun]:
+    """Have what a handler does written down; if it waits for a person, it stays open, and if it fails, lists show that."""
+    async with ledger_run(context) as run, left_open(context):
+        try:
+            yield run
+        except ParkedError:
+            raise
+        except DeliveryError:
+            await _mark(run, "failed")
+            raise
+
+
+async def _mark(run: LedgerRun, status: str) -> None:
+    """Have lists of threads show where it is."""
+    await run.journal.write(run.thread_id, (), status=status, pattern=PATTERN)
+
+
+async def _say(run: LedgerRun, text: str | None, observations: tuple[str, ...]) -> list[Message]:
+    """Have what is given to be observed said in the thread, once, and return it as it stands there.
+
+    Raises:
+        RefusedError: it is none.
+    """
+    try:
+        rows = [_heard(loads(each.encode(), Message)) for each in observations]
+    except DecodeError as exc:
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
+    if text is not None:
+        rows.append(_asked(run.course.invocation_id, text))
+    rows = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
+    records = await run.journal.write(run.thread_id, rows, status="processing", pattern=PATTERN, allow_foreign=True)
+    return [record.message for record in records]
+
+
+def _heard(message: Message) -> Message:
+    """Return a message from elsewhere as talk: whatever it says of itself, it is no order to an actor."""
+    metadata = {name: value for name, value in message.metadata.items() if name != "antiphon"}
+    return message.model_copy(update={"lane": "talk", "to": (), "metadata": metadata})
+
+
+def _asked(run_id: str, text: str) -> Message:
+    """Return what a user asks in a run."""
+    said = PartsPayload(parts=(TextPart(text=text),))
+    return Message(id=f"{run_id}/said", policy="user", payload=said, role_hint_for_llm="user", parent_id=run_id)

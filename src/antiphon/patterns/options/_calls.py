@@ -1,0 +1,197 @@
+"""The calls of one decision: each is run, or not, and each gets exactly one result, in the order of the calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from antiphon.agents import LedgerRun
+from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, ReplyTimeoutError, WithdrawnError
+from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultBuilder, OptionResultPayload, thaw
+from antiphon.patterns.options._heed import heed, marked
+from antiphon.patterns.options._limits import ExecutorLimits
+from antiphon.patterns.options._options import Options
+from antiphon.patterns.options._race import run_stage
+from antiphon.patterns.options._rules import Rule, stages
+
+__all__ = ["SKIPPED", "Workshop", "complete"]
+
+SKIPPED: Final = "SKIPPED"
+"""The code of a call that was left out because a group before it has failed."""
+_INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
+_PERMISSION_DENIED: Final = "PERMISSION_DENIED"
+_LONG: Final = 480
+"""Characters of an id that leave room in a name for more."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all runs of an executor share."""
+
+    options: Options
+    limits: ExecutorLimits
+    rule: Rule
+
+
+class _Why(NamedTuple):
+    """Why a call has not run, as its result says it."""
+
+    code: str
+    reason: str
+    retryable: bool = False
+
+
+_NOT_NEEDED = _Why(WithdrawnError.code, "it was not needed any more")
+_GIVEN_UP = _Why(WithdrawnError.code, "what called it was given up")
+_SKIPPED = _Why(SKIPPED, "a group before it has failed")
+
+
+async def complete(
+    workshop: Workshop, run: LedgerRun, calls: Sequence[Message], rule: Rule, *, beyond: str | None = None
+) -> list[Message]:
+    """Run calls by a rule, append their results in the order of the calls, and return those.
+
+    With `beyond`, the limit that they exceed, none is run. The results are appended all the same, so that nothing stays open.
+
+    Raises:
+        BudgetExceededError: they go beyond a limit, or something that is nested in them does.
+        ParkedError: a person must settle or approve something; there are no results yet.
+        HistoryMismatchError, LedgerError: as in every run.
+    """
+    there = await _answered(run, calls)
+    heed(run, there.values())
+    left = [call for call in calls if call.id not in there]
+    if left:
+        outcomes: dict[str, OptionResultPayload] = {}
+        why = _NOT_NEEDED if beyond is None else _Why(BudgetExceededError.code, beyond)
+        if beyond is None:
+            try:
+                why = await _run_all(workshop, left, rule, outcomes)
+            except BudgetExceededError as exc:
+                why = _Why(exc.code, exc.reason)
+        results = [_result(call, outcomes.get(call.id) or _failed(call, why)) for call in left]
+        stored = await _append(run, marked(run, results))
+        there.update({call.id: result for call, result in zip(left, stored, strict=True)})
+    _raise_if_spent(there.values())
+    return [there[call.id] for call in calls]
+
+
+async def _answered(run: LedgerRun, calls: Sequence[Message]) -> dict[str, Message]:
+    """Return the results that the thread has, by the ids of the calls: from before a crash, or given by others."""
+    left = {record.message.id for record in await run.ledger.open_calls(run.thread_id)}
+    found: dict[str, Message] = {}
+    for call in calls:
+        if call.id not in left:
+            rows = await run.ledger.by_invocation(_payload(call).invocation_id, thread_id=run.thread_id)
+            found[call.id] = [row.message for row in rows if row.message.kind == "option_result"][-1]
+    return found
+
+
+def _raise_if_spent(results: Iterable[Message]) -> None:
+    """Stop the run where a budget is used up: that is said in a result, so it is the same after a crash."""
+    for result in results:
+        payload, is_own = result.payload, result.policy == RUNTIME_POLICY
+        if is_own and isinstance(payload, OptionResultPayload) and payload.error_type == BudgetExceededError.code:
+            raise BudgetExceededError(payload.error_message or "")
+
+
+async def _run_all(workshop: Workshop, calls: Sequence[Message], rule: Rule, outcomes: dict[str, OptionResultPayload]) -> _Why:
+    """Run stage after stage, note what comes of each call, and return why the others have not run."""
+    tools = await workshop.options.tools()
+    never_cut = {name for name, tool in tools.items() if tool.effects == "once"}
+
+    async def work(call: Message) -> OptionResultPayload:
+        return await _called(workshop.options, call)
+
+    for stage in stages(rule, calls):
+        ended = await run_stage(stage, work, parallel=workshop.limits.parallel, never_cut=never_cut)
+        outcomes.update(ended.outcomes)
+        if ended.error is not None:
+            raise ended.error
+        if stage.stop_on_error and any(outcome.is_error for outcome in ended.outcomes.values()):
+            return _SKIPPED
+    return _NOT_NEEDED
+
+
+async def _called(options: Options, call: Message) -> OptionResultPayload:
+    """Have an option run, if it may and its arguments are what it takes, and return what came of it."""
+    payload = _payload(call)
+    if not _is_read(payload):
+        return _failed(call, _Why(_INVALID_ARGUMENTS, "the arguments are no JSON object"))
+    try:
+        return await options.toolkit.call(
+            call.policy, payload.option_name, payload.arguments, invocation_id=payload.invocation_id
+        )
+    except ReplyTimeoutError as exc:
+        return _failed(call, _Why(exc.code, exc.reason, retryable=True))
+    except ValueError as exc:  # nobody can have such a name: it is of a conversation from elsewhere
+        return _failed(call, _Why(_PERMISSION_DENIED, str(exc)))
+
+
+def _is_read(payload: OptionCallPayload) -> bool:
+    """Whether the arguments are all that was written: text that is cut off must not run as what could be read of it."""
+    if payload.arguments_text is None:
+        return True
+    try:
+        return bool(json.loads(payload.arguments_text) == thaw(payload.arguments))
+    except ValueError:
+        return False
+
+
+# ---------------------------------------------------------------- results
+
+
+def _payload(call: Message) -> OptionCallPayload:
+    assert isinstance(call.payload, OptionCallPayload)  # noqa: S101 (only calls come here)
+    return call.payload
+
+
+def _failed(call: Message, why: _Why) -> OptionResultPayload:
+    payload = _payload(call)
+    return OptionResultPayload(
+        invocation_id=payload.invocation_id,
+        option_name=payload.option_name,
+        is_error=True,
+        error_type=why.code,
+        error_message=why.reason,
+        retryable=why.retryable,
+    )
+
+
+def _result(call: Message, outcome: OptionResultPayload) -> Message:
+    """Return an outcome as it stands in the thread: by the option that ran, or by the runtime if it is an error."""
+    said = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY if outcome.is_error else None).success()
+    same = {"invocation_id": _payload(call).invocation_id, "option_name": _payload(call).option_name}
+    own: dict[str, Any] = {
+        "id": f"{call.id if len(call.id) <= _LONG else sha256(call.id.encode()).hexdigest()}@result",
+        "payload": outcome.model_copy(update=same),
+        "turn_id": None,
+        "created_at": None,  # its time is the ledger's: said again, it must be the same
+    }
+    return said.model_copy(update=own)
+
+
+async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
+    """Append results, and before them those of what is open below: whatever was cut off there will have no other.
+
+    Raises:
+        HistoryMismatchError: a call has another result already.
+    """
+    is_cut = any(isinstance(result.payload, OptionResultPayload) and result.payload.is_error for result in results)
+    below = await _open_below(run) if is_cut else []
+    rows = [*(_result(call, _failed(call, _GIVEN_UP)) for call in below), *results]
+    try:
+        records = await run.journal.write(run.thread_id, rows)
+    except AppendRefusedError as exc:
+        raise HistoryMismatchError(f"a call has another result already: {exc}", run.course.to) from exc
+    return [record.message for record in records[len(below) :]]
+
+
+async def _open_below(run: LedgerRun) -> list[Message]:
+    """Return the calls that something has made which this loop has called, and that have no result; the deepest first."""
+    prefix = f"{run.course.invocation_id}/"
+    rows = [record.message for record in await run.ledger.open_calls(run.thread_id)]
+    return [row for row in reversed(rows) if row.lane == "talk" and (row.parent_id or "").startswith(prefix)]

@@ -1,0 +1,129 @@
+"""Executor: the pattern as a user has it. Policies choose options, options produce results, all of it in a ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
+from antiphon.ledger import Ledger
+from antiphon.messages import Conversation, Message, current_port, dumps
+from antiphon.patterns.cast import Outcome, Pattern
+from antiphon.patterns.options._actor import CompleteCalls, ExecutorActor, RunPolicy
+from antiphon.patterns.options._calls import Workshop
+from antiphon.patterns.options._limits import ExecutorLimits
+from antiphon.patterns.options._options import Options
+from antiphon.patterns.options._past import top_of
+from antiphon.patterns.options._rules import All, Rule
+from antiphon.runtime import Settings, System
+
+if TYPE_CHECKING:
+    from antiphon.runtime import Observer
+
+__all__ = ["Executor"]
+
+_UNHURRIED: Final = 10 * 365 * 86400.0
+"""Seconds that a run may take: a person may have to be asked. Its limits are others."""
+
+
+class Executor(Pattern):
+    """Runs policies and what they choose, in threads that survive the process."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None,
+        options: Options,
+        *,
+        policy: str | None = None,
+        limits: ExecutorLimits = ExecutorLimits(),  # noqa: B008 (frozen)
+        rule: Rule = All(),  # noqa: B008 (frozen)
+        name: str = "options",
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+        observer: Observer | None = None,
+        recover: bool = True,
+    ) -> None:
+        """Make it; nothing runs before the `async with` block.
+
+        `policy` is who decides where nobody else is named: if there is only one, that one. `rule` is for the calls of
+        decisions that ask for no other. `name` keeps two executors in one system apart.
+
+        Raises:
+            ValueError: there is no such policy.
+        """
+        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
+        self.options = options
+        self.limits = limits
+        if policy is not None and policy not in options.policies:
+            raise ValueError(f"there is no policy {policy!r}; there are {', '.join(options.policies) or 'none'}")
+        self._policy = policy
+        self._name = name
+        self._workshop = Workshop(options, limits, rule)
+
+    @override
+    def host(self, system: System) -> None:
+        system.register(self._name, partial(ExecutorActor, self._workshop))
+
+    @override
+    async def run(self, text: str | Iterable[Message], *, thread_id: str | None = None, policy: str | None = None) -> Outcome:
+        """Have a policy observe a text, or messages, and decide until it calls nothing; return what it answered.
+
+        The same again in the same thread goes on where it was, or gives back what is recorded. What else was said in the
+        thread before is observed too.
+
+        Raises:
+            ValueError: nobody is named who decides.
+            ParkedError: a person must settle or approve something; then run it again.
+            HistoryMismatchError: the thread says that this was done otherwise.
+            LedgerError: it cannot be written down.
+        """
+        thread_id = thread_id or current_port().new_id()
+        said: dict[str, Any] = {"input": text} if isinstance(text, str) else {"observations": _written(text)}
+        request = RunPolicy(policy=policy or self._only(), **said)
+        known_by = _id("run", [request.policy, said])
+        try:
+            ran = await self.system.ask(self._address, request, within=_UNHURRIED, thread_id=thread_id, id=known_by)
+        except (ParkedError, HistoryMismatchError):
+            raise
+        except DeliveryError as exc:
+            return Outcome(thread_id, "failed", error_code=exc.code, error_message=exc.reason)
+        return Outcome(thread_id, "completed", ran.response)
+
+    async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
+        """Run every call that has no result, of a conversation that is given or of a thread, and return it with the results.
+
+        Raises:
+            DeliveryError: it cannot be done; the class says why.
+            LedgerError: it cannot be written down.
+        """
+        thread_id = thread_id or current_port().new_id()
+        there = await top_of(self.ledger, thread_id)
+        given = _written(each for each in conversation if there.get(each.id) is None)
+        open_calls = [call.id for call in there.open_calls()]
+        if given or open_calls:
+            request, known_by = CompleteCalls(observations=given), _id("complete", [given, open_calls])
+            await self.system.ask(self._address, request, within=_UNHURRIED, thread_id=thread_id, id=known_by)
+        return await top_of(self.ledger, thread_id)
+
+    @property
+    def _address(self) -> str:
+        return f"{self._name}/1"
+
+    def _only(self) -> str:
+        names = self.options.policies
+        if self._policy is None and len(names) != 1:
+            raise ValueError(f"say who decides: policy= one of {', '.join(names) or 'none'}")
+        return self._policy or names[0]
+
+
+def _written(messages: Iterable[Message]) -> tuple[str, ...]:
+    return tuple(dumps(message).decode() for message in messages)
+
+
+def _id(name: str, said: Any) -> str:
+    """Return what the same request is known by: in one thread, it is made once."""
+    return f"{name}-{sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]}"

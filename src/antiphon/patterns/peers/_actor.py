@@ -1,0 +1,155 @@
+"""PeerActor: a peer at its address. It has its agent answer whoever asks, and asks others on behalf of its agent.
+
+It handles many requests at once, those of one thread too: a peer may be asked by one that it has asked itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.messages import UserContent
+
+from antiphon.agents import current_run, ledger_run
+from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope, untrusted_in
+from antiphon.agents.toolkit._tool import own_settings
+from antiphon.errors import DeliveryError, LedgerError, ParkedError, RefusedError
+from antiphon.messages import Conversation, Message
+from antiphon.patterns.cast import Answer, Cast, left_open
+from antiphon.patterns.peers._calls import Calls, Turn, Wanted
+from antiphon.patterns.peers._letters import letter_of, marsys_form
+from antiphon.patterns.peers._prompts import prompt_of
+from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, peer_at
+from antiphon.patterns.peers._recollection import recollect
+from antiphon.patterns.peers._registry import PeerRegistry
+from antiphon.patterns.peers._rules import PEER_NOT_FOUND
+from antiphon.patterns.peers._spec import Limits
+from antiphon.protocol import ErrorCode
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["PeerActor", "invoke_agent"]
+
+_turn: ContextVar[Turn | None] = ContextVar("antiphon.patterns.peers.turn", default=None)
+
+
+class PeerActor(Actor):
+    """One peer."""
+
+    concurrency = 1000
+
+    def __init__(self, registry: PeerRegistry, cast: Cast, calls: Calls, limits: Limits) -> None:
+        self._registry, self._cast, self._calls, self._limits = registry, cast, calls, limits
+
+    @classmethod
+    def ordering_key(cls, message: Message) -> str | None:
+        """Let no request wait for another: what asks in a circle would wait for itself."""
+        return message.id
+
+    @handles
+    async def invoke(self, request: InvokePeer, context: Context) -> PeerAnswered:
+        """Have the agent answer."""
+        began = asyncio.get_running_loop().time()
+        turn = self._turn(context, request.depth)
+        async with left_open(context), _marked(context), ledger_run(context):
+            prompt = await prompt_of(request, context, peer_at(context.message.policy))
+            with _at_work(turn) as reading:
+                content = await self._answer(turn, prompt)
+        took = round(asyncio.get_running_loop().time() - began, 6)
+        untrusted = {"untrusted": reading.untrusted} if reading.untrusted else {}
+        return PeerAnswered(content=content, completion_time=took, **untrusted)
+
+    @handles
+    async def delegate(self, request: DelegateToPeer, context: Context) -> PeerHeard:
+        """Ask another peer, as if the agent had decided so."""
+        turn = self._turn(context, 0)
+        wanted = Wanted(request.target, request.request, tuple(request.context_message_ids))
+        async with left_open(context), ledger_run(context) as run:
+            return PeerHeard(message_id=(await self._calls.invoke(turn, run, wanted)).id)
+
+    def _turn(self, context: Context, depth: int) -> Turn:
+        name = peer_at(context.address) or ""
+        if name not in self._registry:
+            reason = f"there is no agent {name!r}; there are {', '.join(self._registry.names) or 'none'}"
+            raise RefusedError(reason, PEER_NOT_FOUND)
+        if context.thread_id is None:
+            raise RefusedError("a peer works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
+        return Turn(context, name, depth, self._calls)
+
+    async def _answer(self, turn: Turn, prompt: str | Sequence[UserContent]) -> str:
+        """Return what the agent says. What it raises is an answer too: whoever asked is told."""
+        context, cast, most = turn.context, self._cast, self._limits.remember
+        before = await recollect(cast.ledger, context.thread_id or "", turn.name, until=context.message.id, most=most)
+        try:
+            answer: Answer[str] = await cast.ask(turn.name, prompt, history=before)
+        except (DeliveryError, LedgerError):
+            raise
+        except Exception as exc:
+            reason = f"{type(exc).__qualname__}: {exc}"
+            raise RefusedError(reason, ErrorCode.AGENT_ERROR, details={"agent_id": turn.name}) from exc
+        return answer.output
+
+
+@contextmanager
+def _at_work(turn: Turn) -> Generator[Reading]:
+    """Have a peer at work, and see what it reads; what whoever asks it has read, it is told in the request."""
+    token = _turn.set(turn)
+    try:
+        with reading_scope(Reading()) as reading:
+            yield reading
+    finally:
+        _turn.reset(token)
+
+
+@asynccontextmanager
+async def _marked(context: Context) -> AsyncGenerator[None]:
+    """Have lists of threads show what a user has asked, and whether it is done; a thread of another pattern is that one's."""
+    journal, thread_id = context.kernel.journal, context.thread_id or ""
+    summary = await journal.ledger.thread(thread_id)
+    if context.message.parent_id is not None or (summary is not None and summary.pattern not in (None, PATTERN)):
+        yield
+        return
+    await journal.write(thread_id, (), status="processing", pattern=PATTERN)
+    try:
+        yield
+    except DeliveryError as exc:
+        status = "waiting" if isinstance(exc, ParkedError) else "failed"
+        await journal.write(thread_id, (), status=status, pattern=PATTERN)
+        raise
+    await journal.write(thread_id, (), status="completed", pattern=PATTERN)
+
+
+async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
+    ctx: RunContext[Any], target: str, request: str, context_message_ids: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Ask another agent, and wait for its answer. It knows nothing but what you write.
+
+    Args:
+        target: The name of the agent.
+        request: What it is to do, with all that it must know.
+        context_message_ids: Messages that it is given besides, by the `message_id` of earlier answers.
+    """
+    turn, run = _turn.get(), current_run()
+    if turn is None or run is None:
+        raise RuntimeError("only a peer that is at work can ask another")
+    wanted = Wanted(target, request, tuple(context_message_ids), _untrusted(ctx))
+    said = await turn.calls.invoke(turn, run, wanted)
+    letter, reading = letter_of(said), current_reading()
+    if letter is not None and reading is not None:
+        reading.mark(letter.untrusted)  # what the other has read counts for whoever asked it
+    (form,) = marsys_form(Conversation([said]))
+    found = {"role": form.role, "name": form.name, "content": form.content, "message_id": form.message_id}
+    return {**found, "error_type": form.error_type} if form.role == "error" else found
+
+
+def _untrusted(ctx: RunContext[Any]) -> str | None:
+    """Return where untrusted words come from that the model had read when it decided to ask.
+
+    What is read beside it, by calls of the same step, does not count: it could not have an influence, and the next time it
+    might come in another order.
+    """
+    tools = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
+    return untrusted_in(ctx.messages, tools)

@@ -1,0 +1,153 @@
+"""Calls: how one peer asks another. Whatever goes wrong comes back as an error that is said, and is never raised.
+
+1. The rules decide, then the breaker; one call of a thread after the other, so that two are not counted as one.
+2. What was decided is said: the `agent_call`, which counts from then on, or an `error`. Whoever comes here again after a
+   crash finds it, and decides nothing.
+3. The other is asked, with a deadline.
+4. What came of it is said: an `agent_response`, or an `error`.
+"""
+
+from __future__ import annotations
+
+from asyncio import Lock
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from antiphon.agents import LedgerRun
+from antiphon.errors import (
+    BudgetExceededError,
+    DeliveryError,
+    HistoryMismatchError,
+    HopLimitError,
+    ParkedError,
+    WithdrawnError,
+)
+from antiphon.ledger import Ledger
+from antiphon.messages import Message
+from antiphon.patterns.peers._breaker import Breaker
+from antiphon.patterns.peers._letters import Exchange, Refusal, letter_of
+from antiphon.patterns.peers._memory import PeerMemory
+from antiphon.patterns.peers._protocol import InvokePeer, address_of
+from antiphon.patterns.peers._registry import PeerRegistry
+from antiphon.patterns.peers._rules import find_refusal
+from antiphon.patterns.peers._spec import Limits
+from antiphon.runtime import Context
+
+__all__ = ["MESSAGE_NOT_FOUND", "Calls", "Turn", "Wanted"]
+
+MESSAGE_NOT_FOUND: Final = "MESSAGE_NOT_FOUND"
+_NOT_ENDED: Final = (ParkedError, HistoryMismatchError)
+"""What says nothing about the other peer: the call goes on when a person, or the right program, comes."""
+_NOT_ITS_FAULT: Final = (BudgetExceededError, HopLimitError, WithdrawnError)
+"""How a call may end without the other having failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A peer at work on something that it was asked."""
+
+    context: Context
+    name: str
+    depth: int
+    calls: Calls
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a peer wants of another."""
+
+    target: str
+    request: str
+    context_message_ids: tuple[str, ...] = ()
+    untrusted: str | None = None
+    """Where the words come from, if the peer has read what strangers wrote."""
+
+
+class Calls:
+    """What carries calls between peers."""
+
+    def __init__(self, ledger: Ledger, registry: PeerRegistry, limits: Limits) -> None:
+        self.breaker = Breaker(ledger, limits)
+        self._ledger, self._registry, self._limits = ledger, registry, limits
+        self._deciding: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+
+    async def invoke(self, turn: Turn, run: LedgerRun, wanted: Wanted) -> Message:
+        """Ask another peer, and return what came back, as it stands in the thread.
+
+        `run` is of this call alone. Made again after a crash, it gives back what is there.
+
+        Raises:
+            ParkedError: a person must settle or approve something first.
+            HistoryMismatchError, LedgerError: as in every run.
+        """
+        exchange = _exchange(turn, run, wanted)
+        try:
+            decided = await self._decide(turn, run, exchange, wanted)
+            return decided if decided.kind != "option_call" else await self._ask(turn, run, exchange, wanted)
+        finally:
+            self.breaker.leave(exchange)
+
+    # ------------------------------------------------------------ 1. and 2.
+
+    async def _decide(self, turn: Turn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
+        """Return the letter that says whether the call is made."""
+        lock = self._deciding.setdefault(run.thread_id, Lock())
+        async with lock:
+            said = await self._letters(run.thread_id, exchange.root)
+            for letter in said:
+                if letter.id == f"{run.course.invocation_id}/letter":
+                    return letter
+            calls = sum(letter.kind == "option_call" for letter in said)
+            refusal = await self._refusal(turn, exchange, wanted, calls)
+            letter = exchange.call() if refusal is None else exchange.refused(refusal)
+            return (await run.say(letter, key="letter")).message
+
+    async def _refusal(self, turn: Turn, exchange: Exchange, wanted: Wanted, calls: int) -> Refusal | None:
+        caller = self._registry.get(turn.name)
+        how_far = {"depth": exchange.depth, "interactions": calls}
+        refusal = find_refusal(self._registry, self._limits, caller, wanted.target, **how_far)
+        if refusal is None and wanted.context_message_ids:
+            memory = await PeerMemory.read(self._ledger, turn.context.thread_id or "", turn.name)
+            missing = [each for each in wanted.context_message_ids if memory.by_id(each) is None]
+            if missing:
+                return Refusal(MESSAGE_NOT_FOUND, f"there is no message {missing[0]!r} in the memory of {turn.name!r}")
+        return refusal or await self.breaker.admit(exchange)
+
+    async def _letters(self, thread_id: str, root: str) -> list[Message]:
+        records = await self._ledger.by_correlation(root, thread_id=thread_id)
+        return [record.message for record in records if letter_of(record.message) is not None]
+
+    # ------------------------------------------------------------ 3. and 4.
+
+    async def _ask(self, turn: Turn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
+        more: dict[str, Any] = {"context_message_ids": wanted.context_message_ids, "untrusted": wanted.untrusted}
+        given = {name: value for name, value in more.items() if value}
+        request = InvokePeer(request=wanted.request, depth=exchange.depth, **given)
+        within, to = self._limits.within, address_of(wanted.target)
+        try:
+            answered = await turn.context.ask(to, request, within=within, key=exchange.task_id)
+        except _NOT_ENDED:
+            raise
+        except DeliveryError as exc:
+            if not isinstance(exc, _NOT_ITS_FAULT):
+                await self.breaker.note(exchange, failed=True)
+            letter = exchange.failure(Refusal(exc.code, exc.reason, exc.retryable))
+        else:
+            await self.breaker.note(exchange, failed=False)
+            letter = exchange.response(answered.content, answered.completion_time, answered.untrusted)
+        return (await run.say(letter, key="answer")).message
+
+
+def _exchange(turn: Turn, run: LedgerRun, wanted: Wanted) -> Exchange:
+    place = f"{run.thread_id}\n{run.course.invocation_id}"
+    return Exchange(
+        task_id=f"task-{sha256(place.encode()).hexdigest()[:16]}",
+        root=turn.context.message.correlation_id or turn.context.message.id,
+        caller=turn.name,
+        callee=wanted.target,
+        request=wanted.request,
+        depth=turn.depth + 1,
+        untrusted=wanted.untrusted,
+    )

@@ -1,0 +1,250 @@
+"""Peers: what a user has of the pattern. Agents with names, each at its address, who ask each other within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from pydantic_ai.models import Model
+from pydantic_ai.tools import Tool
+from typing_extensions import override
+
+from antiphon.agents import AgentBudget, Toolkit
+from antiphon.agents.models import model as named_model
+from antiphon.dialects import marsys
+from antiphon.errors import AntiphonError, DeliveryError, HistoryMismatchError, ParkedError
+from antiphon.ledger import Ledger
+from antiphon.messages import Conversation, current_port
+from antiphon.patterns.cast import AgentSpec, Cast, CastError, Outcome, Patience, Pattern
+from antiphon.patterns.peers._actor import PeerActor, invoke_agent
+from antiphon.patterns.peers._agent import PeerAgent
+from antiphon.patterns.peers._breaker import BreakerState
+from antiphon.patterns.peers._calls import Calls
+from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
+from antiphon.patterns.peers._memory import PeerMemory
+from antiphon.patterns.peers._protocol import KIND, UNHURRIED, DelegateToPeer, InvokePeer, address_of
+from antiphon.patterns.peers._registry import PeerRegistry
+from antiphon.patterns.peers._spec import EVERYBODY, INVOKE_AGENT, Limits, PeerSpec
+from antiphon.patterns.peers._topologies import Topology
+from antiphon.protocol import Reply, Request
+from antiphon.runtime import Settings, System
+
+if TYPE_CHECKING:
+    from antiphon.runtime import Observer
+
+__all__ = ["Peers"]
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+
+_given: WeakSet[Toolkit] = WeakSet()
+"""The toolkits that have the tool by which peers ask."""
+
+
+class Peers(Pattern):
+    """Named agents that ask each other."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        agents: Iterable[AgentSpec] = (),
+        *,
+        topology: Topology | None = None,
+        limits: Limits = Limits(),  # noqa: B008 (frozen)
+        model: Model | str | None = None,
+        toolkit: Toolkit | None = None,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        patience: Patience = Patience(),  # noqa: B008 (frozen)
+        budget: AgentBudget | None = None,
+        thread_budget: AgentBudget | None = None,
+        make_model: Callable[[str | None], Model] = named_model,
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+        observer: Observer | None = None,
+        recover: bool = True,
+    ) -> None:
+        """Gather them; nothing runs before the `async with` block.
+
+        Whom each may ask is in its `PeerSpec`, or in the `topology`, which counts before that. The first is the one that a
+        user speaks to. The others are as for every `Cast` and `Pattern`.
+
+        Raises:
+            CastError: two have the same name, a topology names somebody who is not there, or there is no such tool.
+        """
+        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
+        self.limits = limits
+        self.registry = PeerRegistry(_placed(agents, topology))
+        more: dict[str, Any] = {
+            "patience": patience,
+            "budget": budget,
+            "thread_budget": thread_budget,
+            "make_model": make_model,
+        }
+        self._cast = Cast(self.ledger, model=model, toolkit=toolkit, tools=tools, **more)
+        self._calls = Calls(self.ledger, self.registry, limits)
+        _give(self._cast.toolkit)
+        for spec in self.registry:
+            self._add(spec)
+
+    # ------------------------------------------------------------ who
+
+    def register(self, spec: PeerSpec) -> PeerAgent:
+        """Let another take part from now on.
+
+        Raises:
+            CastError: the name is taken.
+            AntiphonError: a tool cannot be had; the text says why.
+        """
+        self.registry.register(spec)
+        try:
+            self._add(spec)
+        except AntiphonError:
+            self.registry.unregister(spec.name)
+            raise
+        return self.agent(spec.name)
+
+    def unregister(self, name: str) -> None:
+        """Let somebody take part no more: who asks for it is told that there is none.
+
+        Raises:
+            CastError: there is none of the name.
+        """
+        self.registry.unregister(name)
+        self._cast.remove(name)
+
+    def agent(self, name: str) -> PeerAgent:
+        """Return a peer.
+
+        Raises:
+            CastError: there is none of the name.
+        """
+        return PeerAgent(self, self.registry.get(name).name)
+
+    def _add(self, spec: PeerSpec) -> None:
+        may_ask = self._may_ask(spec)
+        told = [spec.instructions] if spec.instructions else []
+        tools = spec.tools
+        if may_ask:
+            told.append(f"You can ask other agents with {INVOKE_AGENT}: {', '.join(may_ask)}.")
+            tools = (*tools, INVOKE_AGENT)
+        self._cast.add(spec.model_copy(update={"instructions": "\n\n".join(told), "tools": tools}))
+
+    def _may_ask(self, spec: PeerSpec) -> tuple[str, ...]:
+        if spec.allowed_peers == EVERYBODY:
+            return tuple(name for name in self.registry.names if name != spec.name) or ("whoever there is",)
+        return tuple(spec.allowed_peers)
+
+    # ------------------------------------------------------------ asking
+
+    @override
+    def host(self, system: System) -> None:
+        """Begin its actors in a system."""
+        system.register(KIND, partial(PeerActor, self.registry, self._cast, self._calls, self.limits))
+
+    @override
+    async def run(self, text: str, *, thread_id: str | None = None, peer: str | None = None) -> Outcome:
+        """Have a peer do something: the first, unless another is named.
+
+        Raises:
+            CastError: there is no such peer.
+            ParkedError: a person must settle or approve something; then run it again.
+            HistoryMismatchError, LedgerError: as in every run.
+        """
+        name = self.registry.get(peer or next(iter(self.registry.names), "")).name
+        thread_id = thread_id or current_port().new_id()
+        known_by = _id("ask", thread_id, name, text)
+        try:
+            answered = await self._ask(name, InvokePeer(request=text), thread_id, known_by)
+        except (ParkedError, HistoryMismatchError):
+            raise
+        except DeliveryError as exc:
+            return Outcome(thread_id, "failed", error_code=exc.code, error_message=exc.reason)
+        return Outcome(thread_id, "completed", answered.content)
+
+    async def invoke(
+        self,
+        target: str,
+        request: str,
+        *,
+        caller: str,
+        thread_id: str | None = None,
+        context_message_ids: Sequence[str] = (),
+    ) -> marsys.Message:
+        """Have one peer ask another, as its agent would; return the `agent_response`, or the `error`.
+
+        `context_message_ids` are messages of the caller's memory that are passed on. The same again in the same thread gives
+        back what is there.
+
+        Raises:
+            CastError: there is no such caller.
+            ParkedError: a person must settle or approve something; then do it again.
+            DeliveryError, LedgerError: the caller itself cannot be reached, or what it does cannot be written down.
+        """
+        name = self.registry.get(caller).name
+        thread_id = thread_id or current_port().new_id()
+        passed: dict[str, Any] = {"context_message_ids": tuple(context_message_ids)} if context_message_ids else {}
+        said = DelegateToPeer(target=target, request=request, **passed)
+        known_by = _id("delegate", thread_id, caller, target, request, *context_message_ids)
+        heard = await self._ask(name, said, thread_id, known_by)
+        letters = {each.message_id: each for each in await self.letters(thread_id)}
+        return letters[heard.message_id]
+
+    async def _ask(self, name: str, request: Request[ReplyT], thread_id: str, known_by: str) -> ReplyT:
+        more: dict[str, Any] = {"thread_id": thread_id, "id": known_by}
+        return await self.system.ask(address_of(name), request, sender="user", within=UNHURRIED, **more)
+
+    # ------------------------------------------------------------ what there is
+
+    async def memory(self, name: str, thread_id: str) -> PeerMemory:
+        """Return what a peer remembers of a thread, as of now.
+
+        Raises:
+            CastError: there is no such peer.
+            LedgerError: it cannot be read.
+        """
+        return await PeerMemory.read(self.ledger, thread_id, self.registry.get(name).name)
+
+    async def letters(self, thread_id: str) -> list[marsys.Message]:
+        """Return what peers have written to each other in a thread: calls, responses and errors.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        rows = [record async for record in self.ledger.read(thread_id)]
+        return marsys_form(Conversation(dated(row) for row in rows if letter_of(row.message) is not None))
+
+    async def breaker(self, name: str) -> BreakerState:
+        """Return whether a peer is asked (closed), left alone (open), or may be tried again (half-open).
+
+        Raises:
+            CastError: there is no such peer.
+        """
+        return await self._calls.breaker.state(self.registry.get(name).name)
+
+
+def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]] | None) -> list[PeerSpec]:
+    """Return peers with whom they may ask."""
+    placed = topology or {}
+    peers = [_peer(spec, placed.get(spec.name)) for spec in agents]
+    if missing := placed.keys() - {each.name for each in peers}:
+        raise CastError(f"the topology names {min(missing)!r}, who is not among the agents")
+    return peers
+
+
+def _peer(spec: AgentSpec, allowed: tuple[str, ...] | None) -> PeerSpec:
+    placed = {} if allowed is None else {"allowed_peers": allowed}
+    return PeerSpec.model_validate({**spec.model_dump(), **placed})
+
+
+def _give(toolkit: Toolkit) -> None:
+    """Have the tool by which peers ask in a toolkit, once, however many use it."""
+    if toolkit not in _given:
+        toolkit.add(invoke_agent, effects="none", allows_untrusted=True)
+        _given.add(toolkit)
+
+
+def _id(*named: str) -> str:
+    """Return what a request from outside is known by: the same for the same request in the same thread."""
+    kind, *rest = named
+    return f"{kind}-{sha256(chr(10).join(rest).encode()).hexdigest()[:24]}"

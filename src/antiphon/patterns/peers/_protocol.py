@@ -1,0 +1,72 @@
+"""What peers say to each other, as actors: asking, answering, and asking somebody to ask."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from antiphon.protocol import Reply, Request
+
+__all__ = [
+    "KIND",
+    "PATTERN",
+    "UNHURRIED",
+    "DelegateToPeer",
+    "InvokePeer",
+    "PeerAnswered",
+    "PeerHeard",
+    "address_of",
+    "peer_at",
+]
+
+KIND: Final = "peer"
+PATTERN: Final = "peers"
+"""What the ledger calls threads of this pattern."""
+UNHURRIED: Final = 10 * 365 * 86400.0
+"""For whoever asks from outside: each request of a model has its own limit, and a person may take days."""
+
+
+class PeerAnswered(Reply, frozen=True, type="PEER_ANSWERED"):
+    """What a peer has answered."""
+
+    content: str
+    completion_time: float
+    """Seconds that it took."""
+    untrusted: str | None = None
+    """Where it comes from, if the peer has read what strangers wrote."""
+
+
+class InvokePeer(Request[PeerAnswered], frozen=True, type="INVOKE_PEER", family="agent"):
+    """Do something, and answer. Who asks is whom the runtime saw asking."""
+
+    request: str
+    depth: int = 0
+    """How many peers stand before it; 0: a user asks."""
+    context_message_ids: tuple[str, ...] = ()
+    """Messages of the thread that are passed on, by id."""
+    untrusted: str | None = None
+    """Where the words come from, if whoever asks has read what strangers wrote."""
+
+
+class PeerHeard(Reply, frozen=True, type="PEER_HEARD"):
+    """What came back to a peer that asked another: an answer or an error, as it stands in the thread."""
+
+    message_id: str
+
+
+class DelegateToPeer(Request[PeerHeard], frozen=True, type="DELEGATE_TO_PEER", family="agent"):
+    """Ask another peer, without a model that decides so."""
+
+    target: str
+    request: str
+    context_message_ids: tuple[str, ...] = ()
+
+
+def address_of(name: str) -> str:
+    """Return where a peer lives."""
+    return f"{KIND}/{name}"
+
+
+def peer_at(address: str) -> str | None:
+    """Return which peer lives at an address; None: none does."""
+    kind, _, name = address.partition("/")
+    return name if kind == KIND and name else None

@@ -1,0 +1,192 @@
+"""Delegation: one of a team has another do something, and it ends exactly once, whatever becomes of the other.
+
+The `delegation` is said before anything is asked, and its end after that, as the answer to it: an `observation` for a result,
+an `error` for anything else. Whoever delegates ends what the other has left open, so nothing of it stays open for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Collection, Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+from antiphon.errors import (
+    ActorFailedError,
+    ActorStoppedError,
+    DeliveryError,
+    EscalatedError,
+    HistoryMismatchError,
+    ParkedError,
+    RefusedError,
+    ReplyTimeoutError,
+    UndeliverableError,
+    WithdrawnError,
+)
+from antiphon.messages import Json
+from antiphon.patterns.teams._endings import end_open_calls, stopped
+from antiphon.patterns.teams._requests import PhaseDone, TaskDone
+from antiphon.patterns.teams._voice import Voice
+from antiphon.protocol import Request
+from antiphon.runtime import Context
+
+if TYPE_CHECKING:
+    from antiphon.patterns.teams._crew import Crew
+
+__all__ = ["UNHURRIED", "DelegationEnd", "Done", "delegate", "side_by_side"]
+
+ReplyT = TypeVar("ReplyT", PhaseDone, TaskDone)
+ResultT = TypeVar("ResultT")
+
+Ending: TypeAlias = Literal["result", "failure", "timeout", "cancelled", "down"]
+
+UNHURRIED: Final = 10 * 365 * 86400.0
+"""Seconds for those who take as many as it takes: a person may have to approve something."""
+_ENDINGS: Final[tuple[tuple[type[DeliveryError], Ending], ...]] = (
+    (ReplyTimeoutError, "timeout"),
+    (WithdrawnError, "cancelled"),
+    (UndeliverableError, "down"),
+    (ActorStoppedError, "down"),
+    (ActorFailedError, "down"),
+    (EscalatedError, "down"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationEnd:
+    """How a delegation has ended."""
+
+    worker: str
+    status: Ending
+    summary: str
+    code: str | None = None
+    """The code of the error; None for a result."""
+    untrusted: str | None = None
+    """Where words of strangers come from that were read for it."""
+
+    @classmethod
+    def of(cls, worker: str, error: DeliveryError) -> DelegationEnd:
+        """Return how it has ended where whoever delegated got an error."""
+        found: list[Ending] = [ending for kind, ending in _ENDINGS if isinstance(error, kind)]
+        status: Ending = found[0] if found else "failure"
+        match error:
+            case RefusedError(details={"untrusted": str(source)}):
+                return cls(worker, status, error.reason, error.code, source)
+            case _:
+                return cls(worker, status, error.reason, error.code)
+
+    @classmethod
+    def with_reply(cls, worker: str, reply: PhaseDone | TaskDone) -> DelegationEnd:
+        """Return how it has ended where there is a reply; a phase may have failed and have a reply."""
+        if isinstance(reply, PhaseDone):
+            code = None if reply.status == "completed" else reply.error_code or "PHASE_FAILED"
+            return cls(worker, "result" if code is None else "failure", reply.synthesis, code, reply.untrusted)
+        return cls(worker, "result", reply.summary, untrusted=reply.untrusted)
+
+    @property
+    def is_result(self) -> bool:
+        """Whether there is a result."""
+        return self.status == "result"
+
+    def entry(self) -> tuple[str, dict[str, Any]]:
+        """Return the type and the content of the message that says it."""
+        if self.is_result:
+            said = {"worker": self.worker, "status": self.status, "human_readable_summary": self.summary}
+            return "observation", said
+        details = {"worker": self.worker, "status": self.status}
+        return "error", {"error_message": self.summary, "error_type": self.code or "ERROR", "details": details}
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[ReplyT]):
+    """How a delegation has ended, and what came back if something did."""
+
+    end: DelegationEnd
+    reply: ReplyT | None = None
+
+
+async def delegate(
+    crew: Crew,
+    context: Context,
+    voice: Voice,
+    to: str,
+    request: Request[ReplyT],
+    *,
+    task: str,
+    key: str,
+    among: Collection[str],
+) -> Done[ReplyT]:
+    """Have somebody do something, and return how that has ended; `among` are those who can be asked.
+
+    Raises:
+        ParkedError: a person must settle or approve something first; the delegation stays open until then.
+        HistoryMismatchError, LedgerError: as for everything that is asked in a thread.
+    """
+    said = {"type": "delegation", "worker": to, "task": task, "call_id": voice.call_id(f"delegation-{key}")}
+    await voice.say("delegation", f"delegation-{key}", worker=to, task=task, call_id=said["call_id"])
+    done: Done[ReplyT]
+    try:
+        if to not in among:
+            raise RefusedError(f"there is no {to!r} to delegate to; there are {', '.join(among)}", "UNKNOWN_WORKER")
+        reply = await _asked(crew, context, to, request, key)
+        done = Done(DelegationEnd.with_reply(to, reply), reply)
+    except (ParkedError, HistoryMismatchError):
+        raise
+    except DeliveryError as exc:
+        done = Done(DelegationEnd.of(to, exc))
+        asked = f"{context.course.invocation_id}/{key}"
+        await stopped(voice.run, asked)
+        await end_open_calls(voice.run, asked, exc)
+    voice.reading.mark(done.end.untrusted)
+    kind, content = done.end.entry()
+    await voice.answer(said, kind, f"end-{key}", content=content)
+    return done
+
+
+async def _asked(crew: Crew, context: Context, to: str, request: Request[ReplyT], key: str) -> ReplyT:
+    address, within = crew.address(to), crew.seconds(to) or UNHURRIED
+    if not crew.is_elsewhere(to):
+        return await context.ask(address, request, within=within, key=key)
+    return await _asked_elsewhere(context, address, request, within, key)
+
+
+async def _asked_elsewhere(context: Context, address: str, request: Request[ReplyT], within: float, key: str) -> ReplyT:
+    """Ask somebody whose actor lives in another system, in a thread of its own: a thread is written by one system."""
+    cls = request.reply_class()
+
+    async def ask(id: str) -> Json:
+        thread_id = f"{context.thread_id}:{sha256(id.encode()).hexdigest()[:16]}"
+        try:
+            reply = await context.system.ask(
+                address, request, within=within, thread_id=thread_id, sender=context.address, id=id
+            )
+        except ParkedError:
+            raise
+        except DeliveryError as exc:
+            end = DelegationEnd.of(address, exc)
+            return {"code": exc.code, "reason": exc.reason, "status": end.status, "untrusted": end.untrusted}
+        return {"data": reply.to_data()}
+
+    came = await context.effect(key, {"to": address, "data": request.to_data()}, ask, effects="idempotent")
+    if "data" in came:
+        return cls.from_data(came["data"])
+    raise _error_of(came, address)
+
+
+def _error_of(came: dict[str, Any], address: str) -> DeliveryError:
+    kind = next((kind for kind, ending in _ENDINGS if ending == came["status"]), None)
+    if kind is None:
+        return RefusedError(came["reason"], came["code"], details={"untrusted": came["untrusted"]}, address=address)
+    error = kind(came["reason"], address)
+    error.code = came["code"]
+    return error
+
+
+async def side_by_side(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
+    """Do several things at once, all of them to the end, and return what they give; or raise what the first has raised."""
+    ended = await asyncio.gather(*works, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in ended if not isinstance(each, BaseException)]

@@ -1,0 +1,199 @@
+"""ManagerActor: breaks a phase down, has its workers do the parts, and says what came of it as a synthesis for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from antiphon.dialects.agent_framework import ScriptPlanContent
+from antiphon.messages import Json, Message
+from antiphon.patterns.cast import Answer
+from antiphon.patterns.teams._crew import Crew
+from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
+from antiphon.patterns.teams._plans import ScriptDraft, StepsDraft, steps_of
+from antiphon.patterns.teams._requests import DoTask, LeadPhase, PhaseDone, Status
+from antiphon.patterns.teams._script import Segment, problems_of, segments_of
+from antiphon.patterns.teams._specs import ManagerSpec
+from antiphon.patterns.teams._voice import Voice, at_work
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["Assignment", "ManagerActor"]
+
+_TRIES = 2
+"""How often a model may write a script, the second time knowing what is wrong with the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one worker is to do."""
+
+    worker: str
+    task: str
+    suggested: Json = None
+    script: Json = None
+
+
+class ManagerActor(Actor):
+    """One manager, for all threads."""
+
+    concurrency = 1000
+
+    def __init__(self, crew: Crew, name: str) -> None:
+        self._crew = crew
+        self._spec = crew.managers[name]
+        self._form = steps_of(self._spec.workers, crew.limits.steps)
+
+    @classmethod
+    def ordering_key(cls, message: Message) -> str | None:
+        """Let phases of one thread be led side by side, if they are planned so."""
+        return message.id
+
+    @handles
+    async def lead_phase(self, request: LeadPhase, context: Context) -> PhaseDone:
+        """Lead a phase."""
+        async with at_work(context, self._spec.name, request.turn, request.untrusted) as voice:
+            return await _Phase(self._crew, self._spec, self._form, request, context, voice).lead()
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """A phase that is led."""
+
+    _crew: Crew
+    _spec: ManagerSpec
+    _form: type[StepsDraft]
+    _request: LeadPhase
+    _context: Context
+    _voice: Voice
+
+    async def lead(self) -> PhaseDone:
+        brief = await self._director_context()
+        await self._voice.say("director_context", "director", content=brief)
+        try:
+            assignments, is_parallel = await self._assignments(brief)
+        except _UnfitScriptError as exc:
+            await self._voice.say("error", "unfit", content={"error_message": str(exc), "error_type": "INVALID_SCRIPT"})
+            return await self._synthesise("failed", f"The script cannot be run: {exc}", "INVALID_SCRIPT")
+        ends = await self._run(assignments, is_parallel=is_parallel)
+        failed = next((end for end in ends if not end.is_result), None)
+        summary = await self._summary(brief, ends)
+        return await self._synthesise("failed" if failed else "completed", summary, failed.code if failed else None)
+
+    # ------------------------------------------------------------ planning
+
+    async def _director_context(self) -> str:
+        request = self._request
+        parts = [f"Goal of phase {request.phase_id} ({request.name}): {request.goals}"]
+        if request.notes:
+            parts.append(f"Notes: {request.notes}")
+        parts.append(f"Your workers:\n{await self._crew.described(self._spec.workers)}")
+        if request.previous:
+            parts.append(f"Outcome of the previous phase:\n{request.previous}")
+        return "\n\n".join(parts)
+
+    async def _assignments(self, brief: str) -> tuple[list[Assignment], bool]:
+        """Return what is to be done, and whether side by side."""
+        goals, workers = self._request.goals, self._spec.workers
+        if self._spec.script is not None or self._spec.plans == "script":
+            return [_of_segment(each) for each in segments_of(await self._script(brief))], False
+        if self._spec.plans == "whole":
+            return [Assignment(name, goals) for name in workers], True
+        prompt = f"{brief}\n\nBreak the phase into steps, each for one worker."
+        draft = await self._crew.answer(self._spec.name, prompt, self._form)
+        if draft is None:
+            return [Assignment(workers[0], goals)], False  # it has no plan: the first gets it all
+        return [Assignment(step.worker, step.task) for step in draft.steps], draft.parallel
+
+    async def _script(self, brief: str) -> ScriptPlanContent:
+        """Return a script that can be run, said as a `script_plan`.
+
+        Raises:
+            _UnfitScriptError: there is none.
+        """
+        problems: list[str] = []
+        for number in range(1 if self._spec.script is not None else _TRIES):
+            script = await self._written(brief, problems)
+            await self._voice.say("script_plan", f"script-{number}", content=script.to_dict())
+            problems = await self._checked(script)
+            if not problems:
+                return script
+        raise _UnfitScriptError("; ".join(problems))
+
+    async def _written(self, brief: str, problems: Sequence[str]) -> ScriptPlanContent:
+        if self._spec.script is not None:
+            return ScriptPlanContent(goal=self._request.goals, steps=self._spec.script)
+        prompt = f"{brief}\n\nWrite the phase as a script of tool calls."
+        if problems:
+            prompt += "\n\nThe last script could not be run:\n" + "\n".join(problems)
+        answer: Answer[ScriptDraft] = await self._crew.cast.ask(self._spec.name, prompt, output=ScriptDraft)
+        return ScriptPlanContent.model_validate(answer.output.model_dump(exclude_none=True))
+
+    async def _checked(self, script: ScriptPlanContent) -> list[str]:
+        """Return what is wrong with a script: as an effect, because the tools there are may change while it runs."""
+
+        async def check(key: str) -> Json:
+            if len(script.steps) > self._crew.limits.steps:
+                return [f"it has more than {self._crew.limits.steps} steps"]
+            return list(await problems_of(script, self._spec.workers, self._crew.cast))
+
+        found: list[str] = await self._voice.run.effect("check-script", {}, check, effects="none")
+        return found
+
+    # ------------------------------------------------------------ having it done
+
+    async def _run(self, assignments: Sequence[Assignment], *, is_parallel: bool) -> list[DelegationEnd]:
+        """Have it done: all of it side by side, or one after the other up to the first that fails."""
+        if is_parallel:
+            return await side_by_side(self._delegated(number, each, None) for number, each in enumerate(assignments))
+        ends: list[DelegationEnd] = []
+        for number, each in enumerate(assignments):
+            ends.append(await self._delegated(number, each, ends[-1] if ends else None))
+            if not ends[-1].is_result:
+                break
+        return ends
+
+    async def _delegated(self, number: int, assignment: Assignment, before: DelegationEnd | None) -> DelegationEnd:
+        found = [self._request.previous, before and f"{before.worker}: {before.summary}"]
+        more: dict[str, Any] = {"suggested": assignment.suggested, "script": assignment.script}
+        request = DoTask(
+            task=assignment.task,
+            manager=self._spec.name,
+            goal=self._request.goals,
+            previous="\n".join(each for each in found if each) or None,
+            untrusted=self._voice.reading.untrusted,
+            turn=self._request.turn,
+            **{name: value for name, value in more.items() if value is not None},
+        )
+        given = self._crew, self._context, self._voice, assignment.worker, request
+        return (await delegate(*given, task=assignment.task, key=f"step-{number}", among=self._spec.workers)).end
+
+    # ------------------------------------------------------------ what came of it
+
+    async def _summary(self, brief: str, ends: Sequence[DelegationEnd]) -> str:
+        """Return what came of a phase, in words: those of the only worker, or the manager's about all."""
+        joined = " | ".join(_line(end) for end in ends)
+        if len(ends) == 1:
+            return ends[0].summary
+        prompt = f"{brief}\n\nYour workers say:\n{joined}\n\nSum up what was reached."
+        return await self._crew.answer(self._spec.name, prompt, str) or joined
+
+    async def _synthesise(self, status: Status, summary: str, code: str | None) -> PhaseDone:
+        await self._voice.say(
+            "synthesis", "synthesis", content=summary, from_manager=self._spec.name, phase_id=self._request.phase_id
+        )
+        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.reading.untrusted)
+
+
+class _UnfitScriptError(Exception):
+    """A script cannot be run; the text says why."""
+
+
+def _of_segment(segment: Segment) -> Assignment:
+    if segment.is_direct:
+        return Assignment(segment.worker, segment.task, script=segment.script())
+    return Assignment(segment.worker, segment.task, suggested=segment.suggested())
+
+
+def _line(end: DelegationEnd) -> str:
+    return f"{end.worker}: {end.summary}" if end.is_result else f"{end.worker}: {end.status}: {end.summary}"

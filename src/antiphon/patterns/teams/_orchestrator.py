@@ -1,0 +1,170 @@
+"""OrchestratorActor: plans what is to be reached, in phases, has each led or done, and answers the user.
+
+All phases are run, in their order or side by side as the plan says. One that cannot be run, because the plan names somebody
+who is not there, has failed like any other: it is said, the next phase is told, and the turn has failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.agents import ledger_run
+from antiphon.dialects.agent_framework import Phase, StrategicPlanContent
+from antiphon.errors import WithdrawnError
+from antiphon.patterns.teams._crew import Crew
+from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
+from antiphon.patterns.teams._endings import end_open_calls, stopped
+from antiphon.patterns.teams._plans import PhaseDraft, PlanDraft, plan_of
+from antiphon.patterns.teams._requests import DoTask, EndTurn, LeadPhase, RunTurn, TurnDone
+from antiphon.patterns.teams._store import TeamStore
+from antiphon.patterns.teams._voice import Voice, at_work
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["OrchestratorActor"]
+
+_SHOWN: Final = 500
+"""Characters of an earlier message that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PhaseEnd:
+    phase: Phase
+    summary: str
+    code: str | None = None
+    """The code of the error; None for a phase that is completed."""
+
+    @property
+    def line(self) -> str:
+        return f"{self.phase.name}: {self.summary}" if self.code is None else f"{self.phase.name} has failed: {self.summary}"
+
+
+class OrchestratorActor(Actor):
+    """The orchestrator, for all threads."""
+
+    concurrency = 1000
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+        self._form = plan_of(crew.assignees, crew.limits.phases)
+
+    @handles
+    async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
+        """Have the team do what a user says, and answer."""
+        async with at_work(context, self._crew.orchestrator.name, context.course.invocation_id) as voice:
+            return await _Turn(self._crew, self._form, context, voice).take(request.text)
+
+    @handles
+    async def end_turn(self, notice: EndTurn, context: Context) -> None:
+        """End what a turn has left open that nobody waits for any more."""
+        async with ledger_run(context) as run:
+            await stopped(run, notice.turn)
+            await end_open_calls(run, notice.turn, WithdrawnError("whoever asked was cancelled"))
+
+
+class _Turn:
+    """A turn of the conversation: from what a user says to the answer."""
+
+    def __init__(self, crew: Crew, form: type[PlanDraft], context: Context, voice: Voice) -> None:
+        self._crew, self._form, self._context, self._voice = crew, form, context, voice
+        self._name = crew.orchestrator.name
+
+    async def take(self, text: str) -> TurnDone:
+        said = await self._voice.say("user_message", "user", content=text, agent_key=None)
+        brief = await self._director_context(text, before=said.seq)
+        await self._voice.say("director_context", "director", content=brief)
+        plan = await self._plan(text, brief)
+        await self._voice.say("strategic_plan", "plan", content=plan.to_dict())
+        ends = await self._run(plan, text)
+        answer = await self._answer(text, ends)
+        failed = [end for end in ends if end.code is not None]
+        read = self._voice.reading.untrusted
+        marks = None if read is None else {"untrusted": read}
+        await self._voice.say("assistant_message", "answer", content=answer, agent_key=None, metadata=marks)
+        if not failed:
+            return TurnDone(status="completed", response=answer)
+        message = "; ".join(end.line for end in failed)
+        return TurnDone(status="failed", response=answer, error_code=failed[0].code, error_message=message)
+
+    # ------------------------------------------------------------ planning
+
+    async def _director_context(self, text: str, *, before: int) -> str:
+        """Return what the plan is made with: who there is, the conversation before, and the request."""
+        run, crew = self._voice.run, self._crew
+        parts = [f"Your team:\n{await crew.described(crew.assignees)}"]
+        latest = await TeamStore(run.ledger).get_conversation_messages(run.thread_id, crew.limits.conversation, before=before)
+        for each in latest:
+            self._voice.reading.mark(each.get("metadata", {}).get("untrusted"))
+        if latest:
+            lines = "\n".join(f"{each['type'].removesuffix('_message')}: {_short(each['content'])}" for each in latest)
+            parts.append(f"Earlier in this conversation:\n{lines}")
+        return "\n\n".join((*parts, f"Request: {text}"))
+
+    async def _plan(self, text: str, brief: str) -> StrategicPlanContent:
+        """Return the plan of the agent; where it gives none, all of it is for the first of the team."""
+        prompt = f"{brief}\n\nPlan in phases what your team is to reach."
+        draft = await self._crew.answer(self._name, prompt, self._form)
+        if draft is None:
+            phase = PhaseDraft(name="Whole request", worker=self._crew.assignees[0], goals=text)
+            why = "No plan could be read, so the first of the team gets the whole request."
+            draft = PlanDraft(refined_intent=text, phases=[phase], rationale=why)
+        return draft.content()
+
+    # ------------------------------------------------------------ phases
+
+    async def _run(self, plan: StrategicPlanContent, text: str) -> list[_PhaseEnd]:
+        phases = plan.plan.phases
+        if (plan.plan.model_extra or {}).get("parallel"):
+            return await side_by_side(self._phase(number, phase, text, None) for number, phase in enumerate(phases))
+        ends: list[_PhaseEnd] = []
+        for number, phase in enumerate(phases):
+            ends.append(await self._phase(number, phase, text, ends[-1] if ends else None))
+        return ends
+
+    async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
+        """Have a phase led by its manager, or done by its worker; somebody says its synthesis in any case."""
+        goals, turn, read = phase.goals or text, self._voice.turn, self._voice.reading.untrusted
+        previous = None if before is None else before.line
+        given, key = (self._crew, self._context, self._voice, phase.worker), f"phase-{number}"
+        if self._crew.role_of(phase.worker) == "manager":
+            lead = LeadPhase(
+                phase_id=number,
+                name=phase.name,
+                goals=goals,
+                notes=phase.notes,
+                previous=previous,
+                untrusted=read,
+                turn=turn,
+            )
+            led = await delegate(*given, lead, task=goals, key=key, among=self._crew.assignees)
+            if led.reply is not None:  # the manager has said its synthesis
+                return _PhaseEnd(phase, led.end.summary, led.end.code)
+            end = led.end
+        else:
+            do = DoTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn)
+            end = (await delegate(*given, do, task=goals, key=key, among=self._crew.workers)).end
+        return await self._synthesise(number, phase, end)
+
+    async def _synthesise(self, number: int, phase: Phase, end: DelegationEnd) -> _PhaseEnd:
+        ended = _PhaseEnd(phase, end.summary, end.code)
+        await self._voice.say(
+            "synthesis", f"synthesis-{number}", content=ended.summary, from_manager=self._name, phase_id=number
+        )
+        return ended
+
+    # ------------------------------------------------------------ the answer
+
+    async def _answer(self, text: str, ends: Sequence[_PhaseEnd]) -> str:
+        """Return the answer to the user: what the only phase came to, or the orchestrator's words about all."""
+        if len(ends) == 1 and ends[0].code is None:
+            return ends[0].summary
+        joined = "\n".join(end.line for end in ends)
+        if len(ends) == 1:
+            return joined
+        prompt = f"Request: {text}\n\nWhat your team has reached:\n{joined}\n\nAnswer the request."
+        return await self._crew.answer(self._name, prompt, str) or joined
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,123 @@
+"""Plans: what models are asked for when they plan or have finished, as structured output.
+
+Whether something is done is said by a field, never read out of a text. The names of those who can be chosen stand in the
+schema, so that a model which keeps to it cannot name anybody else; one that does so all the same is understood, and its step
+fails aloud.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, Field, JsonValue, create_model, model_validator
+
+from antiphon.dialects.agent_framework import Phase, Plan, StrategicPlanContent
+
+__all__ = ["Finished", "PhaseDraft", "PlanDraft", "ScriptDraft", "StepDraft", "StepsDraft", "plan_of", "steps_of"]
+
+
+class PhaseDraft(BaseModel):
+    """One phase: what one of the team is to reach."""
+
+    name: str
+    worker: str
+    goals: str = ""
+    notes: str = ""
+
+
+class PlanDraft(BaseModel):
+    """How a request is met, in phases."""
+
+    refined_intent: str = ""
+    """What the user wants, in other words."""
+    phases: list[PhaseDraft] = Field(min_length=1)
+    parallel: bool = False
+    """Whether the phases do not need each other's results, and are done side by side."""
+    rationale: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_every_form(cls, value: Any) -> Any:
+        """Take the plan out of its wrapper, and workers who get the whole task as phases."""
+        if not isinstance(value, dict):
+            return value
+        given = cast("dict[str, Any]", value)
+        if isinstance(inner := given.get("plan"), dict):
+            given = {**given, **cast("dict[str, Any]", inner)}
+        given.setdefault("phases", given.get("steps") or None)
+        if given["phases"] is None:
+            workers: list[Any] = given.get("parallel_workers") or [given.get("primary_worker")]
+            given["phases"] = [{"name": name, "worker": name} for name in workers if name]
+            given["parallel"] = len(workers) > 1
+        return given
+
+    def content(self) -> StrategicPlanContent:
+        """Return it as the content of a `strategic_plan`."""
+        phases = tuple(Phase(**{name: value for name, value in each.model_dump().items() if value}) for each in self.phases)
+        plan: dict[str, Any] = {"primary_worker": phases[0].worker, "rationale": self.rationale or None}
+        if self.parallel:
+            plan["parallel"] = True
+        return StrategicPlanContent(refined_intent=self.refined_intent or None, plan=Plan(phases=phases, **plan))
+
+
+class StepDraft(BaseModel):
+    """One step of a phase: what one worker is to do."""
+
+    name: str
+    worker: str
+    task: str
+
+
+class StepsDraft(BaseModel):
+    """How a phase is done, in steps."""
+
+    steps: list[StepDraft] = Field(min_length=1)
+    parallel: bool = False
+    """Whether the steps do not need each other's results, and are done side by side."""
+
+
+class ScriptStepDraft(BaseModel):
+    """One tool call of a script."""
+
+    name: str
+    worker: str
+    tool_name: str
+    args: dict[str, JsonValue] = {}
+    notes: str | None = None
+    execution_mode: Literal["direct", "guided"] = "direct"
+
+
+class ScriptDraft(BaseModel):
+    """How a phase is done, as tool calls one after the other."""
+
+    goal: str = ""
+    steps: list[ScriptStepDraft] = Field(min_length=1)
+
+
+class Finished(BaseModel):
+    """What a worker answers when it is through with its task."""
+
+    status: Literal["completed", "failed"] = "completed"
+    summary: str
+    """What came of it, or why nothing did, for people."""
+    data: dict[str, JsonValue] = {}
+    """What came of it, for programs."""
+
+
+def plan_of(names: Sequence[str], most: int) -> type[PlanDraft]:
+    """Return the form of a plan whose phases are done by one of these."""
+    phase = create_model("PhaseDraft", __base__=PhaseDraft, worker=(_one_of(names), ...))
+    phases: Any = (list[phase], Field(min_length=1, max_length=most))  # type: ignore[valid-type]
+    return create_model("PlanDraft", __base__=PlanDraft, phases=phases)
+
+
+def steps_of(names: Sequence[str], most: int) -> type[StepsDraft]:
+    """Return the form of steps that are done by one of these."""
+    step = create_model("StepDraft", __base__=StepDraft, worker=(_one_of(names), ...))
+    steps: Any = (list[step], Field(min_length=1, max_length=most))  # type: ignore[valid-type]
+    return create_model("StepsDraft", __base__=StepsDraft, steps=steps)
+
+
+def _one_of(names: Sequence[str]) -> Any:
+    return Annotated[str, Field(json_schema_extra={"enum": list(names)})]

@@ -1,0 +1,128 @@
+"""Team: what a user has of the pattern. It opens a system with all the actors, and is an `async with` block."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_ai.models import Model
+from pydantic_ai.tools import Tool
+from typing_extensions import override
+
+from antiphon.agents import AgentBudget, Toolkit
+from antiphon.agents.models import model as named_model
+from antiphon.errors import DeliveryError, ParkedError
+from antiphon.ledger import Ledger
+from antiphon.messages import current_port
+from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern
+from antiphon.patterns.teams._crew import ROLES, Crew, Role
+from antiphon.patterns.teams._delegation import UNHURRIED
+from antiphon.patterns.teams._guards import Guards
+from antiphon.patterns.teams._manager import ManagerActor
+from antiphon.patterns.teams._orchestrator import OrchestratorActor
+from antiphon.patterns.teams._requests import EndTurn, RunTurn
+from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
+from antiphon.patterns.teams._store import TeamStore
+from antiphon.patterns.teams._worker import WorkerActor
+from antiphon.runtime import Settings, System
+
+if TYPE_CHECKING:
+    from antiphon.runtime import Observer
+
+__all__ = ["Team"]
+
+_ORCHESTRATOR: Final = AgentSpec(name="orchestrator", instructions="You plan what a team does, and answer for it.")
+
+
+class Team(Pattern):
+    """An orchestrator that plans in phases, managers that break them down, and workers that act."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        *,
+        workers: Iterable[AgentSpec],
+        managers: Iterable[ManagerSpec] = (),
+        orchestrator: AgentSpec = _ORCHESTRATOR,
+        model: Model | str | None = None,
+        make_model: Callable[[str | None], Model] = named_model,
+        toolkit: Toolkit | None = None,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        limits: TeamLimits = TeamLimits(),  # noqa: B008 (frozen)
+        patience: Patience = Patience(),  # noqa: B008 (frozen)
+        budget: AgentBudget | None = None,
+        thread_budget: AgentBudget | None = None,
+        roles: Collection[Role] = ROLES,
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+        observer: Observer | None = None,
+        recover: bool = True,
+    ) -> None:
+        """Put a team together; nothing runs before the `async with` block.
+
+        `roles` are those whose actors live in this process. Workers may live in another, which opens the same team with
+        `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
+
+        Raises:
+            CastError: two have the same name, a manager has a worker who is not there, or a tool cannot be had.
+        """
+        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
+        led, workers = tuple(managers), tuple(workers)
+        cast = Cast(
+            self.ledger,
+            (orchestrator, *led, *workers),
+            model=model,
+            make_model=make_model,
+            toolkit=toolkit,
+            tools=tools,
+            patience=patience,
+            budget=budget,
+            thread_budget=thread_budget,
+            capabilities=[Guards(limits)],
+        )
+        self.crew = Crew(
+            cast, orchestrator, {each.name: each for each in led}, {each.name: each for each in workers}, limits, roles
+        )
+        self.store = TeamStore(self.ledger)
+        """What the team has said, seen from any side."""
+
+    @override
+    def host(self, system: System) -> None:
+        """Begin the actors of those who live in this process."""
+        crew = self.crew
+        if "orchestrator" in crew.roles:
+            system.spawn(crew.address(crew.orchestrator.name), partial(OrchestratorActor, crew))
+        for name in crew.managers if "manager" in crew.roles else ():
+            system.spawn(crew.address(name), partial(ManagerActor, crew, name))
+        for name in crew.workers if "worker" in crew.roles else ():
+            system.spawn(crew.address(name), partial(WorkerActor, crew, name))
+
+    @override
+    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
+        """Have the team do what a user says, and return what came of it.
+
+        The same words in the same thread go on where they were, or give back what is recorded.
+
+        Raises:
+            ParkedError: a person must approve or settle something; then run it again.
+            LedgerError: it could not be written down.
+        """
+        thread_id = thread_id or current_port().new_id()
+        turn = f"turn-{sha256(repr((thread_id, text)).encode()).hexdigest()[:16]}"
+        address = self.crew.address(self.crew.orchestrator.name)
+        try:
+            done = await self.system.ask(address, RunTurn(text=text), within=UNHURRIED, thread_id=thread_id, id=turn)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_up(address, thread_id, turn))
+            raise
+        except ParkedError:
+            raise
+        except DeliveryError as exc:
+            return Outcome(thread_id, "failed", error_code=exc.code, error_message=exc.reason)
+        return Outcome(thread_id, done.status, done.response, done.error_code, done.error_message)
+
+    async def _give_up(self, address: str, thread_id: str, turn: str) -> None:
+        """Have what the turn has left open ended, after whoever is at it was stopped."""
+        await self.system.tell(address, EndTurn(turn=turn), thread_id=thread_id, id=f"{turn}.end")

@@ -1,0 +1,163 @@
+"""The actors: a controller that goes by its policy, and workers that answer.
+
+Both answer whoever is outside (WORKERS_MESSAGE) and say in the thread what they were asked and what they answer. What the
+controller gives to a worker (WORKERS_TASK), and a worker hands on to another, is said by whoever gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from antiphon.agents import ledger_run
+from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
+from antiphon.messages import Message
+from antiphon.patterns.cast import left_open
+from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
+from antiphon.patterns.workers._mind import Mind, answer_to, error_to
+from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
+from antiphon.patterns.workers._reports import Reporting, reports_of
+from antiphon.patterns.workers._talk import say
+from antiphon.patterns.workers._vault import Vault
+from antiphon.runtime import Actor, Context, handles
+
+__all__ = ["Control", "ControllerActor", "WorkerActor"]
+
+
+class _Agent(Actor):
+    """What both are: as many messages at once as come."""
+
+    concurrency = 1000
+
+    @classmethod
+    @override
+    def ordering_key(cls, message: Message) -> str | None:
+        return message.id
+
+
+@asynccontextmanager
+async def _handling(context: Context, message: StructuredMessage) -> AsyncGenerator[None]:
+    """Answer somebody outside in the block; lists of threads show where it is."""
+    thread_id = context.thread_id or ""
+    async with left_open(context), ledger_run(context):
+        await context.kernel.journal.write(thread_id, (), status="processing", pattern=PATTERN)
+        await say(message, "asked")
+        yield
+
+
+async def _answered(context: Context, message: StructuredMessage, answer: StructuredMessage) -> Answered:
+    is_error = answer.message_type == MessageType.ERROR  # which looks like the result of a task, also where there is none
+    await say(answer, "answered", is_answer=not is_error or message.message_type == MessageType.TASK)
+    status = "failed" if is_error else "completed"
+    await context.kernel.journal.write(context.thread_id or "", (), status=status, pattern=PATTERN)
+    return Answered(message=answer.to_dict())
+
+
+# ---------------------------------------------------------------- the controller
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """How a controller works, and with whom."""
+
+    name: str
+    policy: Policy
+    workers: Mapping[str, str]
+    """Who there is, and what each is good at."""
+    reporting: Reporting
+
+
+class ControllerActor(_Agent):
+    """Who is asked from outside, and gives tasks to workers."""
+
+    def __init__(self, control: Control, vault: Vault) -> None:
+        self._control, self._vault = control, vault
+
+    @handles
+    async def ask(self, request: AskAgent, context: Context) -> Answered:
+        """Do what the policy says."""
+        query = self._vault.put_back(from_wire(request.message, context.message.created_at))
+        async with _handling(context, query):
+            answer = await self._answer(query, context)
+            self._vault.let_go(query)
+            return await _answered(context, query, answer)
+
+    async def _answer(self, query: StructuredMessage, context: Context) -> StructuredMessage:
+        control = self._control
+        with reading_scope(Reading()) as reading:
+            desk = Desk(control.name, query, control.workers, context, reading)
+            async with reports_of(query, control.name, control.reporting):
+                try:
+                    said = await control.policy(query, desk)
+                except (RefusedError, BudgetExceededError) as exc:
+                    return error_to(query, control.name, exc)
+        return said if isinstance(said, StructuredMessage) else answer_to(query, control.name, said)
+
+
+# ---------------------------------------------------------------- workers
+
+
+class WorkerActor(_Agent):
+    """Who does tasks, and answers whoever asks it directly."""
+
+    def __init__(self, mind: Mind, vault: Vault) -> None:
+        self._mind, self._vault = mind, vault
+
+    @handles
+    async def ask(self, request: AskAgent, context: Context) -> Answered:
+        """Answer somebody outside."""
+        message = self._vault.put_back(from_wire(request.message, context.message.created_at))
+        async with _handling(context, message):
+            answer, _ = await self._mind.process(message)
+            self._vault.let_go(message)
+            return await _answered(context, message, answer)
+
+    @handles
+    async def task(self, request: DoTask, context: Context) -> TaskDone:
+        """Do a task; if it says who goes on with it, hand on what it has come to."""
+        message = from_wire(request.message, context.message.created_at)
+        async with left_open(context), ledger_run(context):
+            answer, untrusted = await self._mind.process(message, request.untrusted)
+            route: list[str] = message.metadata.get("route", [])
+            if not route or answer.message_type == MessageType.ERROR:
+                return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
+            return await self._hand_on(message, answer, context, untrusted)
+
+    async def _hand_on(
+        self, message: StructuredMessage, answer: StructuredMessage, context: Context, untrusted: str | None
+    ) -> TaskDone:
+        """Have the next one go on, in the name of whoever waits, and give back what the last one says."""
+        worker, *rest = message.metadata["route"]
+        step = StructuredMessage.create_result(
+            answer.content,
+            message,
+            source_agent=self._mind.name,
+            target_agent=worker,
+            message_id=f"{message.task_id}:{worker}",
+            metadata={**_matter(message), **({"route": rest} if rest else {})},
+            tool_results=answer.tool_results,
+        )
+        await say(step, "handed-on", is_answer=message.message_type == MessageType.TASK)
+        reading = Reading()
+        reading.mark(untrusted)
+        try:
+            done = await give(step, worker, context, reading, within=None, key="hand-on")
+        except UNTOLD:
+            raise
+        except DeliveryError as exc:
+            done = TaskDone(message=error_to(step, worker, exc).to_dict(), handed_on=False)
+        if not done.handed_on:
+            await say(from_wire(done.message, None), "final", is_answer=False)
+        return TaskDone(message=done.message, handed_on=True, untrusted=reading.untrusted)
+
+
+def _matter(message: StructuredMessage) -> dict[str, Any]:
+    """Return what the next one is told about the task: what it is, and what was given with it."""
+    given = {name: value for name, value in message.metadata.items() if name not in ("type", "route")}
+    return {"task": message.content, **given}

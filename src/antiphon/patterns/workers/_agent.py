@@ -1,0 +1,164 @@
+"""ToolCapableAgent: an agent that answers structured messages and uses tools, as Atlas writes it.
+
+Every method is there twice: one waits, for programs without an event loop, and one, with an `a` before its name, is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Unpack
+
+from pydantic_ai.models import Model
+
+from antiphon.agents import Toolkit, current_run, ledger_run
+from antiphon.agents.toolkit import ToolSettings
+from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
+from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.cast import AgentSpec, Cast, Patience
+from antiphon.patterns.workers._blocking import wait_for
+from antiphon.patterns.workers._mind import ROUNDS, Mind
+from antiphon.patterns.workers._reports import Hear, Reporting
+
+__all__ = ["ToolCapableAgent", "WorkFailedError"]
+
+
+class WorkFailedError(RuntimeError):
+    """An agent has answered with an error; the message says which."""
+
+
+class ToolCapableAgent:
+    """An agent with a name, a specialization and what it may use of a toolkit."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        specialization: str,
+        toolkit: AgentToolkit | Toolkit | None = None,
+        *,
+        model: Model | str | None = None,
+        ledger: Ledger | str | None = None,
+        rounds: int = ROUNDS,
+        patience: Patience = Patience(),  # noqa: B008 (frozen)
+        reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
+        hear: Hear | None = None,
+    ) -> None:
+        """Make it.
+
+        `model` is a model or its name; without one, that of the environment, and where there is none either, it says what
+        the tools gave that a message asks for. With a `ledger` (or its URL) what it does is written down in the thread that
+        is called like the task, and the same message again goes on where it was. `rounds` is how often the model is asked at
+        most; `hear` is given each STATUS report.
+        """
+        self.worker_id, self.specialization = worker_id, specialization
+        self.toolkit = toolkit if isinstance(toolkit, AgentToolkit) else AgentToolkit(toolkit)
+        self._model, self._ledger, self._patience = model, ledger, patience
+        self._rounds, self._reporting, self._hear = rounds, reporting, hear
+
+    def register_tool(self, tool: Tool | Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
+        """Add a tool to the toolkit, and let this agent use it.
+
+        Raises:
+            ValueError: there is one of this name.
+        """
+        name = self.toolkit.register_tool(tool, **settings)
+        self.toolkit.grant_permission(self.worker_id, name)
+        return name
+
+    @property
+    def system_prompt(self) -> str:
+        """What the agent is told about itself, and the tools that it may use now."""
+        told = wait_for(self.mind(MemoryLedger()).instructions)
+        return "\n\n".join(filter(None, (self.spec.instructions, told)))
+
+    @property
+    def spec(self) -> AgentSpec:
+        """How it is set up, for a cast."""
+        instructions = f"You are {self.worker_id}. Your specialization: {self.specialization}."
+        return AgentSpec(name=self.worker_id, instructions=instructions)
+
+    def mind(self, ledger: Ledger) -> Mind:
+        """Return what it answers with, on a ledger."""
+        cast = Cast(ledger, [self.spec], model=self._model, toolkit=self.toolkit.toolkit, patience=self._patience)
+        return Mind(cast, self.worker_id, self._rounds, self._reporting, hear=self._hear)
+
+    # ------------------------------------------------------------ structured messages
+
+    def process_structured_message(self, message: StructuredMessage) -> StructuredMessage:
+        """Answer a message, and wait for that; see `aprocess_structured_message`."""
+        return wait_for(lambda: self.aprocess_structured_message(message))
+
+    async def aprocess_structured_message(self, message: StructuredMessage) -> StructuredMessage:
+        """Answer a message. Tools that it asks for are run first, then the model is asked, and the tools that it asks for.
+
+        All calls and results are on the answer. A tool that fails, or may not be used, is a result with an error; a model
+        that does not answer is an ERROR message. Inside of a `ledger_run` it is part of that.
+
+        Raises:
+            ParkedError: a person must settle something, or approve it; then give it the same message again.
+            HistoryMismatchError, LedgerError: as in every run.
+        """
+        async with self._opened(message) as ledger:
+            answer, _ = await self.mind(ledger).process(message)
+        return answer
+
+    @asynccontextmanager
+    async def _opened(self, message: StructuredMessage) -> AsyncGenerator[Ledger]:
+        run, ledger = current_run(), self._ledger
+        async with AsyncExitStack() as stack:
+            if run is not None and run.is_open:
+                yield run.ledger
+                return
+            if isinstance(ledger, str):
+                ledger = await stack.enter_async_context(open_ledger(ledger))
+            if ledger is not None:
+                await stack.enter_async_context(ledger_run(message.task_id, id=message.message_id, ledger=ledger))
+            yield ledger or MemoryLedger()
+
+    # ------------------------------------------------------------ as before there were structured messages
+
+    def process_message(self, text: str) -> str:
+        """Answer a text, and wait for that; see `aprocess_message`."""
+        return wait_for(lambda: self.aprocess_message(text))
+
+    async def aprocess_message(self, text: str) -> str:
+        """Answer a text by a text.
+
+        Raises:
+            WorkFailedError: the answer is an error.
+        """
+        query = StructuredMessage.create_query(text, "user", self.worker_id)
+        answer = await self.aprocess_structured_message(query)
+        if answer.message_type == MessageType.ERROR:
+            raise WorkFailedError(answer.content)
+        return answer.content
+
+    def process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Do a task, and wait for that; see `aprocess_task`."""
+        return wait_for(lambda: self.aprocess_task(task))
+
+    async def aprocess_task(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Do a task, which is a dict with a `query`, and may have a `task_id`, `tool_calls` and more to know about it.
+
+        What comes back has `worker_id`, `task_id`, `status` (`completed` or `error`), `result`, `tool_results`, and `error`.
+        """
+        try:
+            message = _task_message(task, self.worker_id)
+        except ValueError as exc:
+            return {"worker_id": self.worker_id, "task_id": task.get("task_id"), "status": "error", "error": str(exc)}
+        answer = await self.aprocess_structured_message(message)
+        done = {"worker_id": self.worker_id, "task_id": answer.task_id, "tool_results": answer.tool_results}
+        if answer.message_type == MessageType.ERROR:
+            return {**done, "status": "error", "result": None, "error": answer.content}
+        return {**done, "status": "completed", "result": answer.content}
+
+
+def _task_message(task: Mapping[str, Any], worker: str) -> StructuredMessage:
+    if not isinstance(task.get("query"), str):
+        raise ValueError("a task has a `query`, which is text")  # noqa: TRY004 (whoever gives it catches one kind)
+    more = {name: value for name, value in task.items() if name not in ("query", "task_id", "tool_calls")}
+    made = StructuredMessage.create_task(task["query"], "controller", worker, more, task_id=task.get("task_id"))
+    made.tool_calls = task.get("tool_calls") or ()
+    return made

@@ -1,0 +1,78 @@
+"""A controller that is an agent: its model gives tasks to workers by a tool, and answers with what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from pydantic_ai import ToolReturn
+from pydantic_ai.tools import RunContext, Tool
+
+from antiphon.agents.toolkit._origin import current_reading
+from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.patterns.cast import AgentSpec
+from antiphon.patterns.workers._desk import Desk, Policy
+from antiphon.patterns.workers._mind import Mind
+
+__all__ = ["ASSIGN_TASK", "CONTROLLER", "model_policy", "with_workers"]
+
+CONTROLLER: Final = AgentSpec(
+    name="controller",
+    instructions=(
+        "You are the controller. Break what you are asked into tasks, give each to the worker that is good at it, and answer "
+        "with what they come to. Give tasks that do not depend on each other at the same time."
+    ),
+)
+"""The controller, unless there is another."""
+
+_desk: ContextVar[Desk] = ContextVar("antiphon.patterns.workers.desk")
+
+
+async def assign_task(  # noqa: D417 (the context is not for the model)
+    ctx: RunContext[Any], worker: str, task: str, then: list[str] | None = None
+) -> ToolReturn:
+    """Give a task to a worker, and get its result.
+
+    Args:
+        worker: The name of the worker.
+        task: What it is to do, with everything that it must know.
+        then: Other workers that go on with the result, one after the other, if there are any.
+    """
+    answer = await _desk.get().assign(worker, task, route=then or (), key=ctx.tool_call_id)
+    said = "error" if answer.message_type == MessageType.ERROR else "result"
+    reading = current_reading()
+    source = None if reading is None else reading.untrusted
+    metadata = None if source is None else {"antiphon": {"untrusted": source}}
+    return ToolReturn({"worker": answer.source_agent, said: answer.content}, metadata=metadata)
+
+
+ASSIGN_TASK: Final[Tool[Any]] = Tool(assign_task, metadata={"antiphon": {"effects": "none"}})
+"""What a controller's model gives tasks with. What workers do is recorded by themselves, so it may run again."""
+
+
+def model_policy(mind: Mind) -> Policy:
+    """Return the policy of a controller whose model decides."""
+
+    async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
+        with _at(desk):
+            answer, _ = await mind.process(query)
+        return answer
+
+    return policy
+
+
+@contextmanager
+def _at(desk: Desk) -> Generator[None]:
+    token = _desk.set(desk)
+    try:
+        yield
+    finally:
+        _desk.reset(token)
+
+
+def with_workers(spec: AgentSpec, workers: dict[str, str]) -> AgentSpec:
+    """Return how a controller is set up, told who there is."""
+    listed = "\n".join(f"- {name}: {good_at}" for name, good_at in workers.items())
+    return spec.model_copy(update={"instructions": f"{spec.instructions}\n\n## Workers\n{listed}".strip()})

@@ -1,0 +1,237 @@
+"""Mind: how a worker answers a message: the tools that it asks for are run, then the worker's model answers, with its own.
+
+Calls that came with the message are run first, in their order; then the model is told what came of them, and what its own
+calls give goes back to it, for a bounded number of rounds. All of them are on the answer, each result with the id of its call.
+Whatever goes wrong is an ERROR message; only what a person, or whoever keeps the ledger, must see to is raised.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from pydantic_ai import capture_run_messages
+from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
+from pydantic_ai.tools import Tool
+from pydantic_core import to_jsonable_python
+
+from antiphon.agents._withheld import SENSITIVE
+from antiphon.agents.models import UnknownModelError
+from antiphon.agents.toolkit import ToolkitTool
+from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope
+from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
+from antiphon.messages import OptionResultPayload, thaw
+from antiphon.patterns.cast import Answer, Cast
+from antiphon.patterns.workers._reports import Hear, Reporting, reports_of
+from antiphon.patterns.workers._talk import check, say
+
+__all__ = ["ROUNDS", "Mind", "answer_to", "error_to", "shown"]
+
+ROUNDS: Final = 8
+"""How often a model is asked for one answer, unless something else is said."""
+_OF_TASKS: Final = (MessageType.TASK, MessageType.RESULT)
+_ENVELOPE: Final = frozenset({"type", "in_reply_to", "in_reply_to_message", "reply_to", "route", "code"})
+"""What metadata says about a message, and not about its matter."""
+_NO_TOOLS: Final[Mapping[str, ToolkitTool]] = MappingProxyType({})
+
+
+class Mind:
+    """An agent of a cast that answers structured messages."""
+
+    def __init__(
+        self,
+        cast: Cast,
+        name: str,
+        rounds: int,
+        reporting: Reporting,
+        *,
+        hear: Hear | None = None,
+        toolset: Sequence[Tool[Any]] = (),
+    ) -> None:
+        self.cast, self.name = cast, name
+        self._rounds, self._reporting, self._hear, self._toolset = rounds, reporting, hear, tuple(toolset)
+
+    async def process(self, message: StructuredMessage, untrusted: str | None = None) -> tuple[StructuredMessage, str | None]:
+        """Answer a message; return the answer, and where content was read on the way that strangers wrote, if any was.
+
+        `untrusted` is where whoever says the message has read such content.
+
+        Raises:
+            ParkedError: a person must settle something, or approve it.
+            HistoryMismatchError, LedgerError: as in every run.
+        """
+        answer = answer_to(message, self.name)
+        with reading_scope(Reading(current_reading())) as reading:
+            reading.mark(untrusted)
+            async with reports_of(message, self.name, self._reporting, self._hear):
+                try:
+                    check(message)
+                    await self._run_given(message, answer)
+                    await self._think(message, answer)
+                except (RefusedError, BudgetExceededError) as exc:
+                    answer = error_to(message, self.name, exc, of=answer)
+        return answer, reading.untrusted
+
+    async def instructions(self) -> str | None:
+        """Return what it is told about the tools that it may use now; nothing, if it has none."""
+        tools: list[Tool[Any] | ToolkitTool] = [*self._toolset, *(await self.tools()).values()]
+        listed = [f"- {tool.name}: {tool.description or ''}" for tool in tools]
+        return "\n".join(["## Available Tools", *listed]) if listed else None
+
+    async def tools(self) -> Mapping[str, ToolkitTool]:
+        """Return the tools that it may use now."""
+        toolkit = self.cast.toolkit
+        async with await toolkit.connect():
+            return await toolkit.tools_of(self.name)
+
+    # ------------------------------------------------------------ what the message asks for
+
+    async def _run_given(self, message: StructuredMessage, answer: StructuredMessage) -> None:
+        if not message.has_tool_calls:
+            return
+        tools = await self.tools()
+        said = [{**call, "arguments": shown(call["arguments"], tools.get(call["name"]))} for call in message.tool_calls]
+        more: Any = {"source_agent": self.name, "task_id": message.task_id}
+        await say(StructuredMessage.create_tool_request(tool_calls=said, target_agent="tools", **more), "calls")
+        for call, shown_call in zip(message.tool_calls, said, strict=True):
+            payload = await self.cast.toolkit.call(self.name, call["name"], call["arguments"], invocation_id=call["id"])
+            answer.add_tool_call(call["name"], shown_call["arguments"], call["id"])
+            answer.add_tool_result(**_given_result(call, payload))
+        await say(StructuredMessage.create_tool_response(tool_results=answer.tool_results, **more), "results")
+
+    # ------------------------------------------------------------ what the model says
+
+    async def _think(self, message: StructuredMessage, answer: StructuredMessage) -> None:
+        """Have the model answer; without one, say what the tools gave.
+
+        Raises:
+            RefusedError: it cannot.
+        """
+        if answer.has_tool_results and not self._has_model():
+            answer.content = _listed(answer.tool_results)
+            return
+        tools, told = await self.tools(), await self.instructions()
+        with capture_run_messages() as messages:
+            try:
+                said: Answer[str] = await self.cast.ask(
+                    self.name,
+                    _prompt(message, answer),
+                    instructions=told,
+                    requests=self._rounds,
+                    toolset=self._toolset,
+                )
+            except RefusedError:
+                _add_calls(answer, messages, tools)
+                raise
+        answer.content = said.output
+        _add_calls(answer, said.run.new_messages(), tools)
+
+    def _has_model(self) -> bool:
+        try:
+            self.cast.model(self.cast.spec(self.name).model)
+        except UnknownModelError as exc:
+            return bool(exc.model)
+        except AntiphonError:
+            pass  # there is one, and it cannot be had: whoever asks it is told why
+        return True
+
+
+# ---------------------------------------------------------------- answers
+
+
+def answer_to(message: StructuredMessage, name: str, content: str = "") -> StructuredMessage:
+    """Return the answer of an agent: to a task its result, to anything else a response."""
+    create = StructuredMessage.create_response
+    if message.message_type in _OF_TASKS:
+        create = StructuredMessage.create_result
+    return create(content, message, source_agent=name)
+
+
+def error_to(
+    message: StructuredMessage, name: str, error: RefusedError | Exception, *, of: StructuredMessage | None = None
+) -> StructuredMessage:
+    """Return the error that answers a message, with its code; `of` is the answer that it stands in the place of."""
+    code, reason = getattr(error, "code", type(error).__name__), getattr(error, "reason", str(error))
+    made = StructuredMessage.create_error(reason, message, source_agent=name, metadata={"code": code})
+    if of is not None:
+        made.tool_calls, made.tool_results = of.tool_calls, of.tool_results
+    return made
+
+
+def shown(arguments: dict[str, Any], tool: ToolkitTool | None) -> dict[str, Any]:
+    """Return the arguments of a call as they may be written down."""
+    sensitive = () if tool is None else tool.sensitive
+    return {name: SENSITIVE if name in sensitive else value for name, value in arguments.items()}
+
+
+def _given_result(call: Mapping[str, Any], payload: OptionResultPayload) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": call["name"], "call_id": call["id"]}
+    if payload.is_error:
+        return {**made, "result": None, "status": "error", "error": f"{payload.error_type}: {payload.error_message}"}
+    return {**made, "result": thaw(payload.result), "status": "success"}
+
+
+def _add_calls(
+    answer: StructuredMessage, messages: Sequence[ModelMessage], tools: Mapping[str, ToolkitTool] = _NO_TOOLS
+) -> None:
+    """Add to an answer what a model has called and what it got, in order."""
+    taken = {call["id"] for call in answer.tool_calls}
+    names: dict[str, str | None] = {}
+    for part in _tool_parts(messages):
+        if isinstance(part, ToolCallPart):
+            made = names[part.tool_call_id] = _free(part.tool_call_id, taken)
+            arguments = shown(part.args_as_dict(), tools.get(part.tool_name))
+            answer.add_tool_call(part.tool_name, arguments, made)
+        elif (own := names.pop(part.tool_call_id, None)) is not None:
+            answer.add_tool_result(part.tool_name, **_result(part), call_id=own)
+
+
+def _tool_parts(messages: Sequence[ModelMessage]) -> Iterator[ToolCallPart | ToolReturnPart]:
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart | ToolReturnPart):
+                yield part
+
+
+def _free(call_id: str, taken: set[str]) -> str:
+    """Return the id of a call, or one made from it, where another call on the same answer has it."""
+    own, count = call_id, 1
+    while own in taken:
+        count += 1
+        own = f"{call_id}@{count}"
+    taken.add(own)
+    return own
+
+
+def _result(part: ToolReturnPart) -> dict[str, Any]:
+    if part.outcome != "success":
+        return {"result": None, "status": "error", "error": part.model_response_str(wrap_if_error=False) or part.outcome}
+    return {"result": to_jsonable_python(part.content, fallback=str), "status": "success"}
+
+
+# ---------------------------------------------------------------- what a model is told
+
+
+def _about(message: StructuredMessage) -> str:
+    """Return what the metadata of a message says about its matter, such as its priority."""
+    given = {name: value for name, value in message.metadata.items() if name not in _ENVELOPE}
+    lines = [f"- {name}: {_text(value)}" for name, value in given.items()]
+    return "\n".join(["Given with it:", *lines]) if lines else ""
+
+
+def _prompt(message: StructuredMessage, answer: StructuredMessage) -> str:
+    results = [*message.tool_results, *answer.tool_results]
+    told = f"What the tools gave:\n{_listed(results)}" if results else ""
+    return "\n\n".join(each for each in (message.content, _about(message), told) if each)
+
+
+def _listed(results: Sequence[Mapping[str, Any]]) -> str:
+    said = [each["error"] if each["status"] == "error" else _text(each["result"]) for each in results]
+    return "\n".join(f"- {each['name']}: {text}" for each, text in zip(results, said, strict=True))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(to_jsonable_python(cast("object", value), fallback=str))

@@ -1,0 +1,111 @@
+"""What agents say to each other, as talk in the thread; and the thread read back as what they said.
+
+Whoever gives a task says it, and says what came of it, so a task has one result whatever happens to its worker. Tool calls
+are not said with a message: they stand in the thread before it, as calls and results of their own. What a worker hands
+on to another is the answer to its task; what the last one says is no answer to that, but told to whoever waits for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+from antiphon.agents import current_run
+from antiphon.dialects import decode, encode
+from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.errors import DecodeError, HistoryMismatchError, RefusedError
+from antiphon.ledger import STANDARD_REDACTION, Ledger
+from antiphon.messages import Conversation, Message, current_port
+from antiphon.protocol import ErrorCode
+
+__all__ = ["check", "conversation", "is_said", "rows_of", "say", "say_now", "structured"]
+
+_DIALECT: Final = "atlas"
+_OF_ROW: Final = ("message_id", "timestamp")
+"""What the row itself says."""
+_TOOL_USE: Final = (MessageType.TOOL_REQUEST, MessageType.TOOL_RESPONSE)
+_LINKS: Final = ("in_reply_to", "in_reply_to_message")
+
+
+def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Message]:
+    """Return a message as rows of a thread; one that is no answer is only told.
+
+    What must not be written down is taken out here already: what a dialect cannot say it notes in a form of its own, in which
+    a ledger would not know a key for what it is.
+    """
+    is_tool_use = message.message_type in _TOOL_USE
+    left = _OF_ROW if is_tool_use else (*_OF_ROW, "tool_calls", "tool_results")
+    data = {name: value for name, value in message.to_dict().items() if name not in left}
+    left_out = _LINKS[1:] if is_answer else _LINKS
+    data["metadata"] = {name: value for name, value in data["metadata"].items() if name not in left_out}
+    return list(decode([STANDARD_REDACTION.value(data)], _DIALECT))
+
+
+def check(message: StructuredMessage) -> None:
+    """See to it that a message, and the calls that it asks for, can be said in a thread.
+
+    Raises:
+        RefusedError: they cannot; the text says where and why.
+    """
+    calls = [call["id"] for call in message.tool_calls]
+    twice = next((each for each in calls if calls.count(each) > 1), None)
+    if twice is not None:
+        raise RefusedError(f"two tool calls have the id {twice!r}; give each its own", ErrorCode.VALIDATION_ERROR)
+    try:
+        decode([message.to_dict()], _DIALECT)
+    except DecodeError as exc:
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
+
+
+async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -> None:
+    """Say a message in the thread of the run; when the program runs again, not twice. Outside of a run, nothing.
+
+    Raises:
+        HistoryMismatchError: the program said something else here the last time it ran.
+        LedgerError: it could not be written down.
+    """
+    run = current_run()
+    if run is not None:
+        for row in rows_of(message, is_answer=is_answer):
+            await run.say(row, key=key)
+
+
+async def say_now(message: StructuredMessage) -> None:
+    """Say how far something has come. A program that runs again may have come another way, and says that too.
+
+    Raises:
+        LedgerError: it could not be written down.
+    """
+    run = current_run()
+    if run is None:
+        return
+    own: dict[str, Any] = {"thread_id": run.thread_id, "parent_id": run.course.invocation_id, "created_at": None}
+    rows = [row.model_copy(update={**own, "id": current_port().new_id()}) for row in rows_of(message)]
+    with suppress(HistoryMismatchError):  # the run is finished, and gives back what is recorded: nothing is at work
+        await run.journal.write(run.thread_id, rows, allow_foreign=True)
+
+
+async def conversation(ledger: Ledger, thread_id: str, *, tools: bool = False, reports: bool = False) -> Conversation:
+    """Return what the agents of a thread have said to each other.
+
+    With `tools`, also what they called and got; with `reports`, also how far they said that they had come.
+
+    Raises:
+        LedgerError: it cannot be read.
+    """
+    rows = [record.message async for record in ledger.read(thread_id) if record.message.lane == "talk"]
+    return Conversation([row for row in rows if is_said(row, reports=reports) or (tools and row.kind != "parts")])
+
+
+def is_said(message: Message, *, reports: bool = True) -> bool:
+    """Whether agents say it to each other; what they say to their models, and these to them, is not."""
+    notes: Any = message.metadata.get(_DIALECT)
+    if message.lane != "talk" or notes is None or notes.get("tool"):
+        return False
+    return reports or notes.get("type") != MessageType.STATUS
+
+
+def structured(messages: Conversation) -> list[StructuredMessage]:
+    """Return a conversation as structured messages."""
+    written: Any = encode(messages, _DIALECT).value
+    return [StructuredMessage.from_dict(unit) for unit in written]

@@ -1,0 +1,197 @@
+"""Workers: the pattern as a whole: a controller and its workers in a system on a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_ai.models import Model
+from pydantic_ai.tools import Tool
+from typing_extensions import override
+
+from antiphon.agents import AgentBudget, Toolkit
+from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.errors import DeliveryError, UndeliverableError
+from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Conversation, current_port
+from antiphon.patterns.cast import AgentSpec, Cast, CastError, Outcome, Patience, Pattern
+from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
+from antiphon.patterns.workers._agent import ToolCapableAgent
+from antiphon.patterns.workers._controller import ASSIGN_TASK, CONTROLLER, model_policy, with_workers
+from antiphon.patterns.workers._desk import UNTOLD, Policy, worker_address
+from antiphon.patterns.workers._mind import ROUNDS, Mind, error_to
+from antiphon.patterns.workers._protocol import UNHURRIED, AskAgent, from_wire, to_wire
+from antiphon.patterns.workers._reports import Reporting
+from antiphon.patterns.workers._talk import check, conversation, is_said, structured
+from antiphon.patterns.workers._vault import Vault
+from antiphon.runtime import Settings, System
+
+if TYPE_CHECKING:
+    from antiphon.runtime import Observer
+
+__all__ = ["Workers"]
+
+_CLIENT: Final = "client/local"
+
+
+class Workers(Pattern):
+    """A controller that gives tasks to workers, and workers that use tools."""
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        controller: AgentSpec | Policy = CONTROLLER,
+        workers: Sequence[AgentSpec | ToolCapableAgent] = (),
+        *,
+        name: str = CONTROLLER.name,
+        model: Model | str | None = None,
+        toolkit: Toolkit | None = None,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        patience: Patience = Patience(),  # noqa: B008 (frozen)
+        budget: AgentBudget | None = None,
+        thread_budget: AgentBudget | None = None,
+        rounds: int = ROUNDS,
+        reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+        observer: Observer | None = None,
+        recover: bool = True,
+    ) -> None:
+        """Make it; nothing runs before the `async with` block.
+
+        The `controller` is an agent, whose model gives the tasks, or a policy: a function of the message and a `Desk`, which
+        is then called `name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the controller, as in
+        a `Cast`; a `ToolCapableAgent` brings its own. `rounds` is how often a model is asked for one answer at most.
+
+        Raises:
+            CastError: two have the same name, or there is no such tool.
+        """
+        own = MemoryLedger(redaction=STANDARD_REDACTION) if ledger is None else ledger
+        super().__init__(own, settings=settings, observer=observer, recover=recover)
+        self.cast = Cast(
+            self.ledger,
+            model=model,
+            toolkit=toolkit,
+            tools=tools,
+            patience=patience,
+            budget=budget,
+            thread_budget=thread_budget,
+        )
+        self._rounds, self._reporting = rounds, reporting
+        self._vault = Vault()
+        self._minds: dict[str, Mind] = {}
+        self._own: Mind | None = None
+        """What the controller thinks with, if it is an agent."""
+        self._heard: list[Callable[[str, StructuredMessage], None]] = []
+        for worker in workers:
+            self._add(worker)
+        self.controller = controller.name if isinstance(controller, AgentSpec) else name
+        if self.controller in self._minds:
+            raise CastError(f"two agents are called {self.controller!r}; give one another name")
+        self._policy = self._policy_of(controller)
+
+    @property
+    def workers(self) -> Mapping[str, str]:
+        """Who can be given tasks, and what each is told to be."""
+        return {name: mind.cast.spec(name).instructions for name, mind in self._minds.items()}
+
+    def _add(self, worker: AgentSpec | ToolCapableAgent) -> None:
+        name = worker.name if isinstance(worker, AgentSpec) else worker.worker_id
+        if name in self._minds:
+            raise CastError(f"two agents are called {name!r}; give one another name")
+        if isinstance(worker, AgentSpec):
+            self.cast.add(worker)
+            self._minds[name] = Mind(self.cast, name, self._rounds, self._reporting)
+        else:
+            self._minds[name] = worker.mind(self.ledger)
+
+    def _policy_of(self, controller: AgentSpec | Policy) -> Policy:
+        if not isinstance(controller, AgentSpec):
+            return controller
+        self.cast.add(with_workers(controller, dict(self.workers)))
+        mind = self._own = Mind(self.cast, controller.name, self._rounds, self._reporting, toolset=[ASSIGN_TASK])
+        return model_policy(mind)
+
+    @override
+    def host(self, system: System) -> None:
+        control = Control(self.controller, self._policy, self.workers, self._reporting)
+        system.spawn(f"controller/{self.controller}", partial(ControllerActor, control, self._vault))
+        for name, mind in self._minds.items():
+            system.spawn(worker_address(name), partial(WorkerActor, mind, self._vault))
+        system.watch(self._watch)
+
+    # ------------------------------------------------------------ asking
+
+    @override
+    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
+        """Ask the controller.
+
+        Raises:
+            ParkedError: a person must settle something, or approve it; then ask the same in the same thread again.
+        """
+        thread_id = thread_id or current_port().new_id()
+        message_id = f"{thread_id}:{sha256(text.encode(errors='replace')).hexdigest()[:16]}"
+        query = StructuredMessage.create_query(text, "user", self.controller, task_id=thread_id, message_id=message_id)
+        answer = await self.send(query)
+        if answer.message_type != MessageType.ERROR:
+            return Outcome(thread_id, "completed", answer.content)
+        return Outcome(thread_id, "failed", error_code=answer.metadata.get("code"), error_message=answer.content)
+
+    async def send(self, message: StructuredMessage, *, within: float | None = None) -> StructuredMessage:
+        """Give a message to whom it is for, and return the answer, or an ERROR message.
+
+        `target_agent` says who that is: the controller, or one of the workers; without one it is the controller. It is
+        written down in the thread that is called like the task; the same message again gives the same answer.
+
+        Raises:
+            ParkedError: a person must settle something, or approve it; then send it again.
+            HistoryMismatchError: it was answered by another program before, which did something else.
+            LedgerError: it could not be written down.
+        """
+        name = message.target_agent or self.controller
+        try:
+            check(message)
+            address, bare = await self._addressed(name, message)
+            ids: dict[str, Any] = {"thread_id": message.task_id, "id": message.message_id, "sender": _CLIENT}
+            answered = await self.system.ask(address, AskAgent(message=to_wire(bare)), within=within or UNHURRIED, **ids)
+        except UNTOLD:
+            raise
+        except DeliveryError as exc:
+            return error_to(message, name, exc)
+        return from_wire(answered.message, None)
+
+    async def _addressed(self, name: str, message: StructuredMessage) -> tuple[str, StructuredMessage]:
+        """Return where an agent lives, and the message as it may be written down on the way.
+
+        Raises:
+            UndeliverableError: there is no such agent.
+        """
+        if name == self.controller:
+            address, mind = f"controller/{name}", self._own
+        elif name in self._minds:
+            address, mind = worker_address(name), self._minds[name]
+        else:
+            raise UndeliverableError(f"there is no agent {name!r}; there are {', '.join((self.controller, *self._minds))}")
+        return address, message if mind is None else self._vault.take_out(message, await mind.tools())
+
+    # ------------------------------------------------------------ watching
+
+    def hear(self, listener: Callable[[str, StructuredMessage], None]) -> None:
+        """Have a function called with the thread and each message that agents say there, right after it was written down."""
+        self._heard.append(listener)
+
+    def _watch(self, record: Record) -> None:
+        if self._heard and is_said(record.message):
+            for message in structured(Conversation([record.message])):
+                for listener in tuple(self._heard):
+                    listener(record.message.thread_id or "", message)
+
+    async def messages(self, thread_id: str) -> list[StructuredMessage]:
+        """Return what agents have said to each other in a thread, reports included; see also `conversation`.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        return structured(await conversation(self.ledger, thread_id, reports=True))

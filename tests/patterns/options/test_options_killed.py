@@ -1,0 +1,13 @@
+"""A program of policies and options is killed at any row that it writes, and the next process finishes it."""
+
+from pathlib import Path
+
+import pytest
+from tests.patterns.killed import check_survives
+
+pytest.importorskip("apsw")
+
+
+def test_a_run_that_is_killed_anywhere_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
+    """OP-063; G6, G7: at least once, only one result, and what must not be done twice is not."""
+    check_survives(Path(__file__).parent / "program.py", tmp_path)

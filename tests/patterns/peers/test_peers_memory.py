@@ -1,0 +1,270 @@
+"""What a peer remembers: in order, by id, the last, by role, by words, in windows and in every dialect. MA-060."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic_ai.messages import ModelResponse
+from tests.patterns.chains import run
+from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, says, spec, talk_in
+
+from antiphon import check
+from antiphon.dialects.marsys import VALID_ROLES
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message
+from antiphon.patterns.peers import Limits, PeerMemory, Peers, star
+
+STAR = star("ada", ["bob", "carl"])
+
+
+def look(place: str) -> str:
+    """Look somewhere."""
+    return f"nothing {place}"
+
+
+def echo(asked: str, given: Sequence[Any]) -> ModelResponse:
+    return says(f"heard {asked}")
+
+
+def team() -> list[Any]:
+    return [spec("ada", tools=("look",)), spec("bob"), spec("carl")]
+
+
+def playing() -> Play:
+    return Play(ada=line(calls(("look", {"place": "under the bed"})), asks(("bob", "Find the cat"))), bob=echo, carl=echo)
+
+
+async def searched(ledger: MemoryLedger, *questions: str) -> Peers:
+    async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+        for question in questions or ("Where is the cat?",):
+            await peers.run(question, thread_id="t")
+    return peers
+
+
+def test_a_peer_remembers_what_it_was_told_said_did_and_heard_in_order() -> None:
+    """MA-060: order, and each thing once: what it asks others is a letter, in the place of the call by which it did."""
+
+    async def main() -> None:
+        peers = await searched(MemoryLedger())
+        ada, bob, carl = [await peers.memory(name, "t") for name in ("ada", "bob", "carl")]
+        assert [(each.role, each.content) for each in ada.messages()] == [
+            ("system", "You are ada.\n\nYou can ask other agents with invoke_agent: bob, carl."),
+            ("user", "Where is the cat?"),
+            ("assistant", ""),
+            ("tool", "nothing under the bed"),
+            ("agent_call", "Find the cat"),
+            ("agent_response", "heard [Request from ada]: Find the cat"),
+            ("assistant", "agent_response:heard [Request from ada]: Find the cat"),
+        ]
+        assert [(each.role, each.content) for each in bob.messages()] == [
+            ("system", "You are bob."),
+            ("user", "[Request from ada]: Find the cat"),
+            ("assistant", "heard [Request from ada]: Find the cat"),
+        ]
+        assert len(carl) == 0
+
+    run(main())
+
+
+def test_messages_are_found_by_id_role_and_words_and_the_last_ones() -> None:
+    """MA-060: by id, last n, by role, search."""
+
+    async def main() -> None:
+        peers = await searched(MemoryLedger())
+        memory = await peers.agent("ada").memory("t")
+        assert [memory.by_id(each.id) for each in memory] == list(memory)
+        assert memory.by_id("nothing") is None
+        assert [each.kind for each in memory.last(2)] == ["option_result", "parts"]
+        assert memory.last(100) == tuple(memory)
+        assert memory.last(0) == ()
+        roles = ("system", "user", "assistant", "tool", "agent_call", "agent_response", "error")
+        assert [len(memory.by_role(role)) for role in roles] == [1, 1, 2, 1, 1, 1, 0]
+        assert {each.id for each in await memory.search("cat")} <= {each.id for each in memory}
+        assert [each.kind for each in await memory.search("bed nothing")] == ["option_result"]
+        assert await memory.search("invoke_agent target") == ()  # the thread has it, the memory has a letter instead
+        assert len(await memory.search("cat", limit=1)) == 1
+
+    run(main())
+
+
+def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
+    """MA-046, MA-060: append-only: an earlier state of the thread has a beginning of the memory, whoever was told what."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        peers = await searched(ledger)
+        answer = (await peers.memory("ada", "t")).by_role("agent_response")[0]
+        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+            await peers.invoke("carl", "Look at this", caller="ada", thread_id="t", context_message_ids=[answer.id])
+            for name in ("ada", "bob", "carl"):
+                whole = list(await peers.memory(name, "t"))
+                for seq in range((await ledger.head("t")).seq + 2):
+                    some = list(await PeerMemory.read(ledger, "t", name, before=seq))
+                    assert some == whole[: len(some)]
+                assert len(some) == len(whole)
+        with pytest.raises(AttributeError):
+            (await peers.memory("ada", "t")).conversation = None  # type: ignore[misc]
+
+    run(main())
+
+
+def test_messages_that_are_passed_on_keep_their_ids() -> None:
+    """MA-047, MA-062: carl remembers the very message that bob has written to ada, and its model is told what it says."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        peers = await searched(ledger)
+        passed = (await peers.memory("ada", "t")).by_role("agent_response")[0]
+        play = playing()
+        async with Peers(ledger, team(), topology=STAR, model=play, tools=[look]) as peers:
+            ids = [passed.id]
+            await peers.invoke("carl", "What do you think?", caller="ada", thread_id="t", context_message_ids=ids)
+            memory = await peers.memory("carl", "t")
+        assert memory.by_id(passed.id) == passed
+        assert next(iter(memory)) == passed
+        rows = [each.id for each in await talk_in(ledger, "t")]
+        assert rows.count(passed.id) == 1
+        told = (
+            f"[Message {passed.id} from bob]: heard [Request from ada]: Find the cat\n[Request from ada]: What do you think?"
+        )
+        assert play.prompts["carl"] == [told]
+
+    run(main())
+
+
+def test_a_model_passes_on_what_it_was_answered() -> None:
+    """MA-062: the answer of one agent names its message, which the model hands to the next."""
+
+    async def main() -> None:
+        def ada(asked: str, given: Sequence[Any]) -> ModelResponse:
+            if not given:
+                return asks(("bob", "Find the cat"))
+            if len(given) == 1:
+                return asks(("carl", "Is it true?"), context_message_ids=[given[0][0]["message_id"]])
+            return says(given[1][0]["role"])
+
+        play = Play(ada=ada, bob=echo, carl=echo)
+        async with Peers(None, team(), topology=STAR, model=play, tools=[look]) as peers:
+            assert (await peers.run("Go", thread_id="t")).response == "agent_response"
+        assert "from bob]: heard" in play.prompts["carl"][0]
+
+    run(main())
+
+
+def test_what_is_not_remembered_cannot_be_passed_on() -> None:
+    """MA-062: a peer has only what came to it; that is told as an error."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        peers = await searched(ledger)
+        own = (await peers.memory("bob", "t")).last(1)[0].id
+        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+            error = await peers.invoke("carl", "Look", caller="ada", thread_id="t", context_message_ids=[own])
+        assert error.error_type == "MESSAGE_NOT_FOUND"
+        assert own in error.content
+
+    run(main())
+
+
+def test_a_memory_goes_out_in_every_dialect() -> None:
+    """MA-060: to any dialect, valid there; `to_llm_format` has only roles that providers know, and each call its result."""
+
+    async def main() -> None:
+        peers = await searched(MemoryLedger())
+        for name in ("ada", "bob"):
+            memory = await peers.memory(name, "t")
+            for dialect in ("openai-chat", "anthropic-messages", "gemini", "openai-responses"):
+                memory.to(dialect)
+                assert [each for each in check(memory.conversation, target=dialect) if each.severity == "error"] == []
+            plain = memory.to_llm_format()
+            assert {each["role"] for each in plain} <= {"system", "user", "assistant", "tool"} < VALID_ROLES
+            called = [call["id"] for each in plain for call in each.get("tool_calls", ())]
+            assert [each["tool_call_id"] for each in plain if each["role"] == "tool"] == called
+        ada = (await peers.memory("ada", "t")).to_llm_format()
+        assert {"role": "assistant", "content": "[Request to bob]: Find the cat"} in ada
+        assert {"role": "user", "content": "[Response from bob]: heard [Request from ada]: Find the cat"} in ada
+
+    run(main())
+
+
+@cache
+def remembered() -> PeerMemory:
+    async def main() -> PeerMemory:
+        return await (await searched(MemoryLedger(), "One?", "Two?", "Three?")).memory("ada", "t")
+
+    return run(main())
+
+
+@settings(max_examples=30)
+@given(count=st.integers(0, 30), tokens=st.integers(0, 400))
+def test_a_window_cuts_no_pair_and_keeps_what_the_system_said(count: int, tokens: int) -> None:
+    """MA-060: by number, by tokens."""
+    memory = remembered()
+    for window in (memory.window(count), memory.window(tokens=tokens)):
+        assert window.orphans() == window.open_calls() == ()
+        system, *rest = window
+        assert (system,) == memory.by_role("system")
+        assert rest == list(memory)[len(memory) - len(rest) :]
+    assert len(memory.window(count)) <= max(count, 1)
+    assert len(memory.window(len(memory))) == len(memory)
+
+
+@pytest.mark.parametrize(("remember", "told"), [(0, 0), (1, 1), (5, 2)])
+def test_a_model_is_told_the_latest_exchanges_and_they_are_not_said_again(remember: int, told: int) -> None:
+    """MA-060: what was finished before is remembered; the thread has it once."""
+
+    async def main() -> None:
+        seen: list[int] = []
+
+        class Noting(Play):
+            async def _play(self, messages: Any, info: Any) -> ModelResponse:
+                prompts = [part for each in messages for part in each.parts if part.part_kind == "user-prompt"]
+                seen.append(len(prompts))
+                return await super()._play(messages, info)
+
+        ledger = MemoryLedger()
+        play = Noting(ada=line(calls(("look", {"place": "here"}))))
+        async with Peers(ledger, team(), model=play, tools=[look], limits=Limits(remember=remember)) as peers:
+            for question in ("One?", "Two?", "Three?"):
+                await peers.run(question, thread_id="t")
+        assert seen[-1] == told + 1
+        texts = [_text(each) for each in await talk_in(ledger, "t")]
+        assert [each for each in texts if each.endswith("?")] == ["One?", "Two?", "Three?"]
+
+    run(main())
+
+
+def test_what_has_failed_or_still_goes_on_is_not_told_again() -> None:
+    """MA-060: bob is asked twice at once, and once more: it is told what it had finished, and nothing that is half done."""
+
+    async def main() -> None:
+        told: dict[str, list[str]] = {}
+
+        class Noting(Play):
+            async def _play(self, messages: Any, info: Any) -> ModelResponse:
+                parts = [part for each in messages for part in each.parts if part.part_kind == "user-prompt"]
+                *before, asked = [str(part.content).removeprefix("[Request from ada]: ") for part in parts]
+                told[asked] = before
+                return await super()._play(messages, info)
+
+        def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
+            if "fails" in asked:
+                raise ConnectionError("gone")
+            return line(calls(("look", {"place": "here"})))(asked, given)
+
+        ada = line(asks(("bob", "one"), ("bob", "two")), asks(("bob", "fails")), asks(("bob", "three")))
+        specs = [spec("ada"), spec("bob", tools=("look",))]
+        more: Any = {"topology": star("ada", ["bob"]), "tools": [look], "patience": QUICK}
+        async with Peers(None, specs, model=Noting(ada=ada, bob=bob), **more) as peers:
+            assert (await peers.run("Go", thread_id="t")).status == "completed"
+        assert (told["one"], told["two"]) == ([], [])
+        assert sorted(told["three"]) == ["one", "two"]
+
+    run(main())
+
+
+def _text(message: Message) -> str:
+    return "".join(getattr(part, "text", "") for part in message.parts)

@@ -1,0 +1,82 @@
+"""`antiphon run --team`: who is asked and what they use on stderr, the answer on stdout; what is wrong in one line."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.cli.running import run as command
+
+pytest.importorskip("apsw")
+
+CSV = Path(__file__).parents[3] / "examples" / "analyse_csv" / "team.toml"
+APPROVAL = """
+pattern = "peers"
+model = "scripted:script.toml"
+approvals = ["calculator"]
+approvers = ["grace"]
+[[agents]]
+name = "ada"
+role = "leader"
+tools = ["calculator"]
+"""
+SCRIPT = 'turns = [{ calls = [{ tool = "calculator", arguments = { expression = "17*23" } }] }, { text = "it is {result}" }]'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None:
+    done = command("run", "--team", CSV, "How are the sales?")
+    assert done.exit_code == 0
+    assert done.stdout.startswith('Revenue by city: {"Oslo":"2810.1"')
+    shown = [line for line in done.stderr.splitlines() if line]
+    assert shown[:2] == ["● controller", "● analyst, asked by controller"]
+    assert "  analyst → csv_group(path=sales.csv, by=city, column=revenue)" in shown
+    assert any(line.startswith("  ← csv_group: {'Oslo': '2810.1'") for line in shown)
+    assert any("the words are a script's" in line for line in shown)
+
+
+def test_the_same_task_in_the_same_thread_is_not_done_again(folder: Path) -> None:
+    first, again = (command("run", "--team", CSV, "--thread", "sales", "How are the sales?") for _ in range(2))
+    assert again.stdout == first.stdout
+    assert "csv_group" not in again.stderr
+
+
+def test_for_programs_it_is_json_and_quietly_it_is_the_answer(folder: Path) -> None:
+    said = json.loads(command("run", "--team", CSV, "--json", "How are the sales?").stdout)
+    assert (said["status"], said["models"]) == ("completed", ["scripted:analyse-csv"])
+    quiet = command("run", "--team", CSV, "--quiet", "How are the sales?")
+    assert (quiet.stdout.splitlines()[0], quiet.stderr) == (said["response"].splitlines()[0], "")
+
+
+def test_a_file_that_is_wrong_is_said_in_one_line(folder: Path) -> None:
+    (folder / "team.toml").write_text('pattern = "choir"')
+    done = command("run", "--team", "team.toml", "Hello.")
+    assert done.exit_code != 0
+    assert re.match(r"team.toml: pattern: ", done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_task_that_fails_exits_with_1(folder: Path) -> None:
+    (folder / "script.toml").write_text('turns = [{ calls = [{ tool = "calculator", arguments = { expression = "1" } }] }]')
+    text = APPROVAL.replace('approvals = ["calculator"]', "").replace('approvers = ["grace"]', "")
+    (folder / "team.toml").write_text(text)
+    done = command("run", "--team", "team.toml", "Calculate.")
+    assert done.exit_code == 1
+    assert "the thread has failed: " in done.stderr
+
+
+def test_a_task_that_waits_for_a_person_says_how_to_go_on(folder: Path) -> None:
+    (folder / "script.toml").write_text(SCRIPT)
+    (folder / "team.toml").write_text(APPROVAL)
+    waiting = command("run", "--team", "team.toml", "--thread", "t", "Calculate.")
+    assert waiting.exit_code == 3
+    assert "run --team team.toml --thread t" in waiting.stderr
+    (approval,) = set(re.findall(r"approval-\w+", waiting.stderr))
+    assert command("approve", approval, "--as", "grace", "--ledger", "sqlite:///antiphon.db").exit_code == 0
+    done = command("run", "--team", "team.toml", "--thread", "t", "--quiet", "Calculate.")
+    assert done.stdout == "it is 391\n"

@@ -1,0 +1,116 @@
+"""A person's word in the middle of a step: the run parks, and the same run goes on after that."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.patterns.chains import run
+from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
+
+from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.dialects.agent_framework import ScriptStep
+from antiphon.errors import ParkedError
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.teams import Team
+
+SCRIPT = (ScriptStep(name="Pay", worker="ada", tool_name="pay", args={"amount": 5}),)
+
+
+def paying(ledger: MemoryLedger, paid: list[int], asked: list[str], *, by_script: bool) -> Team:
+    toolkit = Toolkit(approvers=["grace"])
+
+    @toolkit.tool(approval=True)
+    def pay(amount: int) -> str:
+        """Pay an amount."""
+        paid.append(amount)
+        return "paid"
+
+    @toolkit.tool(effects="none")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    parts: dict[str, Any] = {
+        "orchestrator": lambda prompt, spoken: (
+            plan(phase("desk", "Pay."), phase("bob", "Look."), parallel=True) if "Plan in phases" in prompt else "All is paid."
+        ),
+        "desk": {"steps": [{"name": "Pay", "worker": "ada", "task": "Pay."}]},
+        "ada": lambda prompt, spoken: [("pay", {"amount": 5})] if spoken == 0 else "Paid, or not.",
+        "bob": lambda prompt, spoken: [("look", {})] if spoken == 0 else "Looked.",
+    }
+    desk = manager("desk", "ada", **({"script": SCRIPT} if by_script else {}))
+    workers = [agent("ada", "pay"), agent("bob", "look")]
+    return team_of(parts, workers, [desk], ledger=ledger, toolkit=toolkit, asked=asked)
+
+
+@pytest.mark.parametrize("by_script", [False, True])
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_run_parks_until_somebody_approves_and_then_goes_on(by_script: bool, same_process: bool) -> None:
+    """What is beside it is finished meanwhile and not done again; nothing is paid before the word, and once after it."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        paid: list[int] = []
+        asked: list[str] = []
+
+        async def parked(team: Team) -> None:
+            with pytest.raises(ParkedError, match="antiphon approve"):
+                await team.run("Pay.", thread_id="t")
+            assert paid == []
+            (waiting,) = await pending_approvals(ledger)
+            assert (waiting.agent, waiting.tool, waiting.arguments) == ("ada", "pay", {"amount": 5})
+            await answer(ledger, waiting.id, principal="grace", approved=True)
+
+        async def goes_on(team: Team) -> None:
+            assert (await team.run("Pay.", thread_id="t")).response == "All is paid."
+            assert paid == [5]
+            assert asked.count("bob") == 2
+            assert await ledger.open_calls("t") == ()
+
+        await _in_teams(lambda: paying(ledger, paid, asked, by_script=by_script), [parked, goes_on], same_process)
+
+    run(main())
+
+
+async def _in_teams(make: Callable[[], Team], steps: list[Any], same_process: bool) -> None:
+    if same_process:
+        async with make() as team:
+            for step in steps:
+                await step(team)
+        return
+    for step in steps:
+        async with make() as team:
+            await step(team)
+
+
+def test_a_run_that_is_asked_again_before_anybody_has_answered_parks_again() -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+        paid: list[int] = []
+        asked: list[str] = []
+        for _ in range(3):
+            async with paying(ledger, paid, asked, by_script=False) as team:
+                with pytest.raises(ParkedError):
+                    await team.run("Pay.", thread_id="t")
+        assert paid == []
+        assert len(asked) == 5  # nobody was asked twice
+
+    run(main())
+
+
+def test_a_person_who_says_no_is_an_error_that_the_worker_sees() -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+        paid: list[int] = []
+        async with paying(ledger, paid, [], by_script=False) as team:
+            with pytest.raises(ParkedError):
+                await team.run("Pay.", thread_id="t")
+            (waiting,) = await pending_approvals(ledger)
+            await answer(ledger, waiting.id, principal="grace", approved=False, reason="too dear")
+            outcome = await team.run("Pay.", thread_id="t")
+            assert (outcome.status, paid) == ("completed", [])
+            types = [each["type"] for each in await team.store.worker_view("t", "ada")]
+            assert types == ["task", "injected_context", "action", "error", "final"]
+
+    run(main())

@@ -1,0 +1,283 @@
+"""Every delegation ends exactly once: result, failure, timeout, cancelled or down, even if the worker's process vanishes."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.patterns.chains import run
+from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
+
+from antiphon.agents import Toolkit
+from antiphon.errors import (
+    ActorFailedError,
+    ActorStoppedError,
+    BudgetExceededError,
+    DeliveryError,
+    EscalatedError,
+    HopLimitError,
+    MailboxFullError,
+    RefusedError,
+    ReplyTimeoutError,
+    UndeliverableError,
+    WithdrawnError,
+)
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import OptionCallPayload, OptionResultPayload
+from antiphon.patterns.teams import DelegationEnd, Team, TeamLimits
+from antiphon.protocol import Stop
+from antiphon.runtime import LocalBus
+
+STEPS = {"steps": [{"name": "Work", "worker": "ada", "task": "Work."}]}
+
+
+def parts(ada: Any) -> dict[str, Any]:
+    return {"orchestrator": lambda prompt, spoken: plan(phase("desk", "Work.")), "desk": STEPS, "ada": ada}
+
+
+async def ends(team: Team, thread_id: str = "t") -> dict[str, str]:
+    """Return by delegation how it ended, after checking that everything in the thread has ended, exactly once."""
+    results: Counter[str] = Counter()
+    async for record in team.ledger.read(thread_id):
+        if isinstance(record.message.payload, OptionResultPayload):
+            results[record.message.payload.invocation_id] += 1
+    assert set(results.values()) == {1}
+    assert await team.ledger.open_calls(thread_id) == ()
+    entries = await team.store.get_messages(thread_id)
+    said = {each["call_id"]: each["worker"] for each in entries if each["type"] == "delegation"}
+    found = {each["call_id"]: each for each in entries if each["type"] in {"observation", "error"} and "call_id" in each}
+    return {worker: _status(found[call]) for call, worker in said.items()}
+
+
+def _status(entry: dict[str, Any]) -> str:
+    content = entry["content"]
+    return content.get("status") or content.get("details", {}).get("status") or content["error_type"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RefusedError("no", "NO"), "failure"),
+        (BudgetExceededError("all is spent"), "failure"),
+        (HopLimitError("round and round"), "failure"),
+        (MailboxFullError("busy"), "failure"),
+        (ReplyTimeoutError("late"), "timeout"),
+        (WithdrawnError("never mind"), "cancelled"),
+        (UndeliverableError("nobody"), "down"),
+        (ActorStoppedError("gone"), "down"),
+        (ActorFailedError("broken"), "down"),
+        (EscalatedError("too often"), "down"),
+    ],
+)
+def test_every_way_in_which_an_ask_can_end_is_an_end_of_the_delegation(error: DeliveryError, status: str) -> None:
+    end = DelegationEnd.of("ada", error)
+
+    assert (end.status, end.code, end.summary, end.is_result) == (status, error.code, error.reason, False)
+    assert end.entry()[0] == "error"
+
+
+def test_a_result_and_a_failure() -> None:
+    async def main(ada: Any) -> tuple[str, dict[str, str]]:
+        async with team_of(parts(ada), [agent("ada")], [manager("desk", "ada")]) as team:
+            outcome = await team.run("Work.", thread_id="t")
+            return outcome.status, await ends(team)
+
+    assert run(main("Worked.")) == ("completed", {"desk": "result", "ada": "result"})
+    assert run(main({"status": "failed", "summary": "No."})) == ("failed", {"desk": "failure", "ada": "failure"})
+    assert run(main(RuntimeError("the model is broken"))) == ("failed", {"desk": "failure", "ada": "failure"})
+
+
+def test_a_worker_that_takes_too_long_has_timed_out_and_its_task_is_ended() -> None:
+    async def main() -> None:
+        toolkit = Toolkit()
+
+        @toolkit.tool(effects="none")
+        async def wait() -> str:
+            """Wait for ever."""
+            await asyncio.Event().wait()
+            return "never"
+
+        limits = TeamLimits(task_seconds=0.3)
+        slow = parts(lambda prompt, spoken: [("wait", {})])
+        async with team_of(slow, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit, limits=limits) as team:
+            outcome = await team.run("Work.", thread_id="t")
+            assert (outcome.status, outcome.error_code) == ("failed", "TIMEOUT")
+            assert await ends(team) == {"desk": "failure", "ada": "timeout"}
+            task = await team.store.worker_view("t", "ada")
+            assert [each["type"] for each in task] == ["task", "injected_context", "action", "error", "error"]
+
+    run(main())
+
+
+def test_a_phase_that_takes_too_long_has_timed_out_with_everything_in_it() -> None:
+    async def main() -> None:
+        toolkit = Toolkit()
+
+        @toolkit.tool(effects="none")
+        async def wait() -> str:
+            """Wait for ever."""
+            await asyncio.Event().wait()
+            return "never"
+
+        limits = TeamLimits(phase_seconds=0.3)
+        slow = parts(lambda prompt, spoken: [("wait", {})])
+        async with team_of(slow, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit, limits=limits) as team:
+            outcome = await team.run("Work.", thread_id="t")
+            assert (outcome.status, outcome.error_code) == ("failed", "TIMEOUT")
+            assert await ends(team) == {"desk": "timeout", "ada": "TIMEOUT"}
+            said = await team.store.get_global_messages("t")
+            assert [(each["from_manager"], each["phase_id"]) for each in said] == [("orchestrator", 0)]
+
+    run(main())
+
+
+def test_a_turn_that_nobody_waits_for_any_more_is_cancelled_and_all_of_it_ends() -> None:
+    async def main() -> None:
+        began = asyncio.Event()
+        toolkit = Toolkit()
+
+        @toolkit.tool(effects="none")
+        async def wait() -> str:
+            """Wait for ever."""
+            began.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        waits = parts(lambda prompt, spoken: [("wait", {})])
+        async with team_of(waits, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit) as team:
+            turn = asyncio.create_task(team.run("Work.", thread_id="t"))
+            await began.wait()
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+            await _rest(team.ledger)
+            assert await ends(team) == {"desk": "CANCELLED", "ada": "CANCELLED"}
+
+    run(main())
+
+
+async def _rest(ledger: Ledger) -> None:
+    """Wait until nothing of the thread is open."""
+    async for _ in ledger.tail(thread_id="t"):
+        if not await ledger.open_calls("t"):
+            return
+
+
+def test_a_worker_whose_actor_is_stopped_is_down() -> None:
+    async def main() -> None:
+        async with team_of(parts("Worked."), [agent("ada")], [manager("desk", "ada")]) as team:
+            await team.system.ask("worker/ada", Stop(reason="enough"))
+            outcome = await team.run("Work.", thread_id="t")
+            assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_STOPPED")
+            assert await ends(team) == {"desk": "failure", "ada": "down"}
+
+    run(main())
+
+
+# ---------------------------------------------------------------- workers of another process
+
+
+def elsewhere(ada: Any, toolkit: Toolkit | None = None, **more: Any) -> tuple[Team, Team]:
+    """Return a team whose workers live in another system, with a ledger of its own; and that one."""
+    given: Any = ([agent("ada", *(("wait",) if toolkit else ()))], [manager("desk", "ada")])
+    here = team_of(parts(ada), *given, toolkit=toolkit, roles=("orchestrator", "manager"), **more)
+    there = team_of(parts(ada), *given, toolkit=toolkit, roles=("worker",), ledger=MemoryLedger())
+    return here, there
+
+
+def test_workers_may_live_in_another_process() -> None:
+    """The delegation is in the team's thread, the worker's trace in one of its own: a thread is written by one system."""
+
+    async def main() -> None:
+        bus = LocalBus()
+        here, there = elsewhere("Worked.")
+        async with there, here:
+            await there.system.join(bus, "@there")
+            await here.system.join(bus, "@here")
+            assert (await here.run("Work.", thread_id="t")).response == "Worked."
+            assert await ends(here) == {"desk": "result", "ada": "result"}
+            (thread,) = (await there.ledger.threads()).threads
+            assert [each["type"] for each in await there.store.get_messages(thread.thread_id)] == [
+                "task",
+                "injected_context",
+                "final",
+            ]
+
+    run(main())
+
+
+def test_a_worker_whose_process_vanishes_is_down_and_the_team_goes_on() -> None:
+    async def main() -> None:
+        began, gone = asyncio.Event(), asyncio.Event()
+        toolkit = Toolkit()
+
+        @toolkit.tool(effects="none")
+        async def wait() -> str:
+            """Wait until it is too late."""
+            began.set()
+            await gone.wait()
+            return "late"
+
+        bus = LocalBus()
+        here, there = elsewhere(lambda prompt, spoken: [("wait", {})] if spoken == 0 else "Late.", toolkit)
+        async with here, there:
+            await there.system.join(bus, "@there")
+            await here.system.join(bus, "@here")
+            turn = asyncio.create_task(here.run("Work.", thread_id="t"))
+            await began.wait()
+            for name in ("worker", "@there"):
+                await bus.detach(name)  # nobody hears of it any more
+            outcome = await turn
+            gone.set()
+            assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_NOT_FOUND")
+            assert await ends(here) == {"desk": "failure", "ada": "down"}
+
+    run(main())
+
+
+def test_a_worker_that_falls_silent_has_timed_out() -> None:
+    class Lossy(LocalBus):
+        async def send(self, parcel: Any) -> None:
+            if parcel.to != "@here":
+                await super().send(parcel)
+
+    async def main() -> None:
+        bus = Lossy()
+        here, there = elsewhere("Worked.", limits=TeamLimits(phase_seconds=30, task_seconds=0.4))
+        async with there, here:
+            await there.system.join(bus, "@there")
+            await here.system.join(bus, "@here")
+            assert (await here.run("Work.", thread_id="t")).error_code == "TIMEOUT"
+            assert await ends(here) == {"desk": "failure", "ada": "timeout"}
+
+    run(main())
+
+
+def test_asking_is_written_down_before_and_after() -> None:
+    """The delegation stands before the question, its end after the answer."""
+
+    async def main() -> None:
+        async with team_of(parts("Worked."), [agent("ada")], [manager("desk", "ada")]) as team:
+            await team.run("Work.", thread_id="t")
+            order: list[str] = []
+            async for record in team.ledger.read("t"):
+                payload = record.message.payload
+                if isinstance(payload, OptionCallPayload | OptionResultPayload) and record.message.lane != "effect":
+                    mark = "" if isinstance(payload, OptionCallPayload) else "="
+                    order.append(f"{mark}{payload.option_name}")
+            told = [each for each in order if each.removeprefix("=") in {"desk", "ada", "TEAM_LEAD_PHASE", "TEAM_DO_TASK"}]
+            assert told == [
+                "desk",  # the delegation
+                "TEAM_LEAD_PHASE",
+                "ada",  # the delegation
+                "TEAM_DO_TASK",
+                "ada",  # the task
+                "=ada",
+                "=TEAM_DO_TASK",
+                "=ada",
+                "=TEAM_LEAD_PHASE",
+                "=desk",
+            ]
+
+    run(main())

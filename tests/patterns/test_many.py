@@ -1,0 +1,146 @@
+"""Many threads in one process: all end with every guarantee, and nothing of those that ended is kept (G12, G14, G18)."""
+
+import asyncio
+import gc
+import os
+from collections import Counter
+from heapq import heapify
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.patterns.chains import QUESTION, Witness, chain_on, said_in
+
+from antiphon.ledger import Ledger, open_ledger
+from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
+from antiphon.protocol import PHASES
+from antiphon.protocol.flows import find_flow
+from antiphon.runtime import Settings
+
+pytest.importorskip("apsw")
+
+THREADS = {"": 100, "ci": 1_000, "nightly": 10_000}[os.environ.get("ANTIPHON_CHAOS", "")]
+QUIET = Settings(block_limit=None)  # counting blocks the event loop
+FLOWS = [find_flow(name) for name in ("thread-execution", "phase-processing", "error-handling")]
+
+
+async def _run(chain: PostChain, number: int) -> list[ChainResult]:
+    return await asyncio.gather(*(chain.run(f"{QUESTION} {each}") for each in range(number)))
+
+
+async def _check(ledger: Ledger, thread_id: str) -> None:
+    rows = await said_in(ledger, thread_id)
+    assert [flow.check(rows).state for flow in FLOWS] == ["complete"] * 3
+    assert not await ledger.open_calls(thread_id)
+    summary = await ledger.thread(thread_id)
+    assert summary is not None
+    assert summary.status == "completed"
+
+
+def test_all_of_many_threads_on_one_file_end_with_every_guarantee(tmp_path: Path) -> None:
+    """One process, SQLite: each thread completed, conforms to the flows, left nothing open, and the chain verifies."""
+
+    async def main() -> None:
+        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+            async with chain_on(ledger, witness := Witness(), ChainConfig(found=0), grace=5) as chain:
+                results = await _run(chain, THREADS)
+            assert {result.status for result in results} == {"completed"}
+            assert len({result.thread_id for result in results}) == THREADS
+            assert len(witness.asked) == THREADS * (len(PHASES) + 1)  # action looks something up first
+            for result in results:
+                await _check(ledger, result.thread_id)
+            assert (await ledger.verify()).is_whole
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def _objects() -> Counter[str]:
+    """Count the objects of our classes; the ledger's own apart, which knows a limited number of threads by heart."""
+    loop: Any = asyncio.get_running_loop()  # it keeps cancelled timers, with what they would run in, until there are a hundred
+    loop._scheduled[:] = [timer for timer in loop._scheduled if not timer.cancelled()]
+    loop._timer_cancelled_count = 0
+    heapify(loop._scheduled)
+    gc.collect()
+    ours = (type(each) for each in gc.get_objects() if type(each).__module__.startswith("antiphon."))
+    return Counter(cls.__qualname__ for cls in ours if not cls.__module__.startswith("antiphon.ledger."))
+
+
+def _kept(chain: PostChain) -> dict[str, int]:
+    """Return how much each thing keeps that knows threads by their ids; the journal remembers whom it owns, up to a limit."""
+    kernel, shop = chain.system._kernel, chain._workshop
+    known: dict[str, Any] = {
+        "cells": [address for address in kernel.tree.cells if address.partition("/")[0] in ("thread", "agent")],
+        "children": kernel.tree.children("supervisor/agents"),
+        "locks": kernel.tree._locks,
+        "in flight": kernel.post.durable.in_flight,
+        "doubts": kernel.recovery._doubts,
+        "writing": kernel.journal._writing,
+        "claims": kernel.journal._claims,
+        "gates": shop.gates._gates,
+        "looking": shop.gates._looking,
+        "at work": shop.at_work,
+        "lives": shop.lives._known,
+        "talks": shop.talks._known,
+        "listeners": shop.events._listeners,
+        "readers": shop.events._readers,
+        "phases": shop.events._phases,
+    }
+    return {name: len(each) for name, each in known.items() if len(each)}
+
+
+async def _idle(chain: PostChain) -> None:
+    """Wait until the last handlers have written down that they ended: their answers came before."""
+    while chain.system._kernel.post.durable.in_flight:  # noqa: ASYNC110 (the runtime tells nobody)
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> None:
+    """Objects are counted after twenty threads, and after sixty: there are no more. One that is needed again comes back."""
+
+    async def main() -> None:
+        async with (
+            open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger,
+            chain_on(ledger, config=ChainConfig(found=0), settings=QUIET) as chain,
+        ):
+            first, *_ = await _run(chain, 20)
+            await _idle(chain)
+            assert _kept(chain) == {}
+            before = _objects()
+            await _run(chain, 40)
+            await _idle(chain)
+            assert _kept(chain) == {}
+            grown = _objects() - before
+            assert sum(grown.values()) < 40, grown  # less than one for each thread
+            assert (await chain.status(first.thread_id)).status == "completed"
+            again = await chain.run("And for how long?", thread_id=first.thread_id)
+            assert again.status == "completed"
+            await _idle(chain)
+            assert _kept(chain) == {}
+
+    asyncio.run(main())
+
+
+def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+            witness = Witness(failures=[ValueError("broken")] * 3)
+            config = ChainConfig(found=0, backoff=0, attempts=1, restarts=0)
+            async with chain_on(ledger, witness, config) as chain:
+                failed = await _run(chain, 3)
+                assert {result.status for result in failed} == {"failed"}
+                witness.on_request = lambda phase: asyncio.sleep(3600)
+                threads = [await chain.create(QUESTION) for _ in range(3)]
+                await asyncio.gather(*map(chain.start, threads))
+                await asyncio.gather(*map(chain.terminate, threads))
+                await asyncio.gather(*map(chain.wait, threads))
+                await _idle(chain)
+                assert {name: each for name, each in _kept(chain).items() if name not in ("cells", "children")} == {}
+                threads_left = [address for address in chain.system._kernel.tree.cells if address.startswith("thread/")]
+                assert threads_left == []  # managers that did not answer go when they have been idle for a while
+
+    asyncio.run(main())

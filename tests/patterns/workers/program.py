@@ -1,0 +1,87 @@
+"""Workers to be killed: tools that must not be done twice and tools that only look; side by side, and handed on."""
+
+from __future__ import annotations
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.patterns.killed import Witness, serve
+from tests.patterns.workers.minds import got, prompt
+
+from antiphon.agents import Toolkit
+from antiphon.dialects.atlas import StructuredMessage
+from antiphon.ledger import Ledger
+from antiphon.patterns.cast import AgentSpec
+from antiphon.patterns.workers import Desk, Workers, report
+
+CHIEF = AgentSpec(name="controller", instructions="You are the controller.")
+LOOKER = AgentSpec(name="looker", instructions="You are looker.", tools=("look",))
+PAYER = AgentSpec(name="payer", instructions="You are payer.", tools=("look", "pay"))
+WRITER = AgentSpec(name="writer", instructions="You are writer.")
+
+
+async def policy(query: StructuredMessage, desk: Desk) -> str:
+    """Give two tasks side by side, then one that is handed on."""
+    both = await desk.assign_all([("looker", "look"), ("payer", "pay")])
+    handed = await desk.assign("payer", "pay again", route=["writer"])
+    return " | ".join(each.content for each in (*both, handed))
+
+
+def _calls(name: str, messages: list[ModelMessage]) -> list[ToolCallPart]:
+    """Return what an agent calls first."""
+    match name:
+        case "controller":
+            tasks = [{"worker": "looker", "task": "look"}, {"worker": "payer", "task": "pay", "then": ["writer"]}]
+            return [ToolCallPart("assign_task", task, f"t{number}") for number, task in enumerate(tasks, 1)]
+        case "looker":
+            return [ToolCallPart("look", {"at": "clock"}, "l1"), ToolCallPart("look", {"at": "sky"}, "l2")]
+        case "payer":
+            return [ToolCallPart("look", {"at": "bill"}, "p1"), ToolCallPart("pay", {"what": prompt(messages)[:9]}, "p2")]
+        case _:
+            return []
+
+
+def team(ledger: Ledger, witness: Witness, *, by_model: bool) -> Workers:
+    """Return the workers, whose tools and model say what they do."""
+
+    async def look(at: str) -> str:
+        """Look at something."""
+        await witness.start("look")
+        report(f"looking at {at}")
+        return f"saw the {at}"
+
+    async def pay(what: str) -> str:
+        """Pay for something."""
+        await witness.start("pay")
+        return "paid"
+
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        await witness.start("model")
+        name = (info.instructions or "").split(".")[0].rpartition(" ")[2]
+        calls = [] if got(messages) else _calls(name, messages)
+        said = [TextPart(f"{name}: {prompt(messages).splitlines()[0]}, {len(got(messages))} results")]
+        return ModelResponse(calls or said)
+
+    toolkit = Toolkit()
+    toolkit.add(look, effects="none")
+    toolkit.add(pay, effects="once")
+    controller, workers = CHIEF if by_model else policy, [LOOKER, PAYER, WRITER]
+    return Workers(ledger, controller, workers, name="clerk", model=FunctionModel(answer), toolkit=toolkit)
+
+
+async def program(ledger: Ledger, witness: Witness) -> str:
+    """Have a policy, a model and a user give work to the workers, each in a thread of its own."""
+    outcomes: list[str | None] = []
+    for by_model in (False, True):
+        async with team(ledger, witness, by_model=by_model) as workers:
+            outcomes.append((await workers.run("Go.", thread_id=f"by-model-{by_model}".lower())).response)
+    async with team(ledger, witness, by_model=False) as workers:
+        query = StructuredMessage.create_query("Pay.", "user", "payer", task_id="direct", message_id="direct-1")
+        query.add_tool_call("pay", {"what": "tea"}, "u1")
+        query.add_tool_call("look", {"at": "cup"}, "u2")
+        answer = await workers.send(query)
+        outcomes.append(f"{answer.content} {[each['call_id'] for each in answer.tool_results]}")
+    return " || ".join(map(str, outcomes))
+
+
+if __name__ == "__main__":
+    serve(program)

@@ -1,0 +1,101 @@
+"""What is said in a thread comes back as it was said; what is sensitive is taken out, and put back."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.patterns.chains import run
+
+from antiphon.agents import Toolkit, ledger_run
+from antiphon.agents.toolkit import ToolkitTool
+from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.workers import _vault as vaults
+from antiphon.patterns.workers import conversation, structured
+from antiphon.patterns.workers._talk import say, say_now
+from antiphon.patterns.workers._vault import Vault
+
+WORDS = st.text(st.characters(codec="utf-8", categories=("L", "Nd", "Zs")), min_size=1, max_size=30)
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,15}", fullmatch=True)
+TYPES = st.sampled_from([each.value for each in MessageType if not each.startswith("tool")])
+DATA = st.dictionaries(NAMES.map("x_{}".format), st.none() | st.booleans() | st.integers(-9, 9) | WORDS, max_size=4)
+
+
+@given(TYPES, WORDS, st.tuples(NAMES, NAMES, NAMES), DATA)
+def test_what_agents_say_comes_back_as_it_was_said(
+    kind: str, content: str, names: tuple[str, str, str], data: dict[str, Any]
+) -> None:
+    """AT-047, AT-048, AT-051, AT-056: what every type says, its task, source, target and metadata; twice is once."""
+    task_id, source, target = names
+    message = StructuredMessage(content, {**data, "type": kind}, task_id, source_agent=source, target_agent=target)
+
+    async def main() -> list[StructuredMessage]:
+        ledger = MemoryLedger()
+        for _ in range(2):
+            async with ledger_run("t", ledger=ledger):
+                await say(message, "said")
+        return structured(await conversation(ledger, "t", reports=True))
+
+    (back,) = run(main())
+    for field in ("content", "metadata", "task_id", "source_agent", "target_agent", "tool_calls", "tool_results"):
+        assert getattr(back, field) == getattr(message, field), field
+
+
+def test_a_report_is_said_as_often_as_it_is_told_and_outside_of_a_run_nothing_is() -> None:
+    """AT-063: what is told by a program that runs again may be another thing."""
+    status = StructuredMessage.create_status("half done", source_agent="ada", target_agent="user")
+
+    async def main() -> int:
+        ledger = MemoryLedger()
+        await say(status, "said")
+        await say_now(status)
+        async with ledger_run("t", ledger=ledger):
+            await say_now(status)
+            await say_now(status)
+        async with ledger_run("t", ledger=ledger):
+            await say_now(status)  # it is finished: nothing is at work
+        assert len(await conversation(ledger, "t")) == 0
+        return len(await conversation(ledger, "t", reports=True))
+
+    assert run(main()) == 2
+
+
+# ---------------------------------------------------------------- the vault
+
+
+def log_in(name: str, pin: str) -> str:
+    """Log in."""
+    return name + pin
+
+
+def _tools() -> dict[str, ToolkitTool]:
+    return {"log_in": Toolkit().add(log_in, sensitive=("pin",))}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["log_in", "other"]), WORDS), max_size=4))
+def test_what_is_taken_out_is_put_back_and_stands_nowhere_meanwhile(calls: list[tuple[str, str]]) -> None:
+    """AT-053, BP7."""
+    message, vault = StructuredMessage("go"), Vault()
+    for name, pin in calls:
+        message.add_tool_call(name, {"name": "ada", "pin": f"secret {pin}"})
+
+    bare = vault.take_out(message, _tools())
+
+    kept = [call["arguments"]["pin"] for call in bare.tool_calls if call["name"] == "log_in"]
+    assert set(kept) <= {"[redacted:sensitive]"}
+    assert vault.put_back(bare) == message
+    vault.let_go(message)
+    assert vault.put_back(bare) == bare
+
+
+def test_what_nobody_comes_for_is_let_go_of(monkeypatch: Any) -> None:
+    monkeypatch.setattr(vaults, "_MOST", 2)
+    vault, bare = Vault(), list[StructuredMessage]()
+    for number in range(3):
+        message = StructuredMessage("go", message_id=f"m{number}")
+        message.add_tool_call("log_in", {"name": "ada", "pin": f"secret {number}"})
+        bare.append(vault.take_out(message, _tools()))
+
+    found = [vault.put_back(each).tool_calls[0]["arguments"]["pin"] for each in bare]
+
+    assert found == ["[redacted:sensitive]", "secret 1", "secret 2"]
