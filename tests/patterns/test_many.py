@@ -12,6 +12,7 @@ import pytest
 from tests.patterns.chains import QUESTION, Witness, chain_on, said_in
 
 from antiphon.ledger import Ledger, open_ledger
+from antiphon.messages import Message, PartsPayload, TextPart
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
 from antiphon.protocol import PHASES
 from antiphon.protocol.flows import find_flow
@@ -108,10 +109,14 @@ def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> None:
             chain_on(ledger, config=ChainConfig(found=0), settings=QUIET) as chain,
         ):
             first, *_ = await _run(chain, 20)
+            await _run(
+                chain, 1
+            )  # alone: the ledger holds what it wrote last until it writes again, which may be of many threads
             await _idle(chain)
             assert _kept(chain) == {}
             before = _objects()
             await _run(chain, 40)
+            await _run(chain, 1)
             await _idle(chain)
             assert _kept(chain) == {}
             grown = _objects() - before
@@ -142,5 +147,28 @@ def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_path: Pat
                 assert {name: each for name, each in _kept(chain).items() if name not in ("cells", "children")} == {}
                 threads_left = [address for address in chain.system._kernel.tree.cells if address.startswith("thread/")]
                 assert threads_left == []  # managers that did not answer go when they have been idle for a while
+
+    asyncio.run(main())
+
+
+def test_what_was_said_to_models_is_kept_in_mind_of_long_threads_until_somebody_else_writes() -> None:
+    """So a turn does not read the whole thread again; a row of another process is a gap, and then the thread is read."""
+
+    async def main() -> None:
+        async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+            talks = chain._workshop.talks
+            result = await chain.run(QUESTION)
+            await _idle(chain)
+            assert not talks._known  # it is short
+            for _ in range(3):
+                await chain.run(QUESTION, thread_id=result.thread_id)
+            await _idle(chain)
+            talk = talks._known[result.thread_id]
+            assert talk.seq == (await chain.ledger.head(result.thread_id)).seq
+            said = PartsPayload(parts=(TextPart(text="by the way"),))
+            note = Message(policy="client/outside", payload=said, to=("client/local",))
+            await chain.ledger.post(result.thread_id, note)
+            await chain.status(result.thread_id)
+            assert not talks._known
 
     asyncio.run(main())

@@ -112,15 +112,18 @@ async def _stop(cell: Cell, reason: str, *, is_shutdown: bool) -> None:
 async def rest(cell: Cell) -> None:
     """Let go of an idle actor that wants to know of its end; a message that comes meanwhile is for the next one here."""
     async with cell.kernel.tree.changing(cell.address):
-        if cell.state != "active" or not cell.is_idle:
-            return
-        suspend(cell)
-        await _end(cell, "it rests")
-        if cell.is_idle:
-            let_go(cell)
-        else:
-            cell.incarnation += 1
-            resume(cell)
+        if cell.state == "active" and cell.is_idle:
+            suspend(cell)
+            await _end(cell, "it rests")
+            _let_go_or_resume(cell)
+
+
+def _let_go_or_resume(cell: Cell) -> None:
+    if cell.is_idle:
+        let_go(cell)
+    else:
+        cell.incarnation += 1
+        resume(cell)
 
 
 def let_go(cell: Cell) -> None:

@@ -62,7 +62,11 @@ def test_a_program_that_is_killed_while_it_waits_goes_on_with_the_answer(tmp_pat
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     """Return a ledger in which somebody is asked."""
-    place = f"sqlite:///{tmp_path}/ledger.db"
+    return asked_in(tmp_path, 5)
+
+
+def asked_in(folder: Path, amount: int) -> str:
+    place = f"sqlite:///{folder}/ledger.db"
 
     async def ask() -> None:
         toolkit = Toolkit(approvers=["ada"], approval_expires=timedelta(days=9999))
@@ -72,7 +76,7 @@ def url(tmp_path: Path) -> str:
         toolkit.add(pay, approval=True, to=["clerk"])
         async with open_ledger(place, create=True) as ledger:
             with pytest.raises(ParkedError):
-                await run_agent(toolkit, script([call("pay", amount=5, note="a\u202eb")]), ledger=ledger, thread="order")
+                await run_agent(toolkit, script([call("pay", amount=amount, note="a\u202eb")]), ledger=ledger, thread="order")
 
     asyncio.run(ask())
     return place
@@ -86,6 +90,10 @@ def test_what_waits_is_listed_with_all_that_is_needed_to_decide(url: str) -> Non
     assert heading.split() == ["id", "thread", "agent", "call", "why", "until", "(UTC)"]
     assert 'order   clerk  pay {"amount":5,"note":"a⟨U+202E⟩b"}' in line
     assert "'pay' needs an approval, whatever it is called with" in line
+
+
+def test_a_number_of_any_size_is_shown_whole(tmp_path: Path) -> None:
+    assert f'{{"amount":{2**70},' in run("approvals", "--ledger", asked_in(tmp_path, 2**70)).stdout
 
 
 def test_an_answer_is_given_once_by_somebody_who_may(url: str) -> None:

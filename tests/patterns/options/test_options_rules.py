@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from tests.patterns.chains import run
 
 from antiphon.ledger.memory import MemoryLedger
@@ -57,7 +57,7 @@ def test_a_rule_is_data_and_travels_with_a_decision(rule: Rule, names: list[str]
 @pytest.mark.parametrize("wrong", [{"kind": "some"}, {"kind": "n_of_m", "n": 0}, {"kind": "groups", "groups": []}, "all"])
 def test_what_is_no_rule_is_refused(wrong: Any) -> None:
     call = calls_of(["a"])[0].model_copy(update={"metadata": {"options": {"rule": wrong}}})
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError, match="what is no rule"):
         rule_in([call])
 
 
@@ -172,3 +172,29 @@ def test_groups_after_one_that_has_failed_are_left_out_unless_they_are_not(stops
     course.options.add(course.wait, name="first", effects="none")
     rule = Groups(groups=(("first",), ("none",)), stop_on_error=stops)
     assert course.outcomes(call("b", "b"), call("a", "a", option="first", fails=True), rule=rule) == [last, "TOOL_FAILED"]
+
+
+def test_what_a_policy_has_begun_that_is_cancelled_waits_for_a_person_and_the_run_goes_on() -> None:
+    """G7: nobody knows what became of it, so it is neither done again nor forgotten."""
+    course = Course()
+
+    async def main() -> None:
+        options, ledger = course.options, MemoryLedger()
+        options.add_policy(
+            lambda observations, choices: choices.call("once", name="b", opens=["a"]), name="payer", to=["boss"]
+        )
+
+        @options.policy()
+        def boss(observations: Conversation, choices: Choices) -> Any:
+            if observations.calls():
+                return "Done."
+            return under(FirstSuccess(), [choices.call("payer", task="Pay."), choices.call("none", name="a", opens=[])])
+
+        async with Executor(ledger, options, policy="boss") as executor:
+            assert (await executor.run("Well?", thread_id="t")).response == "Done."
+            (parked,) = await executor.system.parked()
+        assert "nobody knows whether 'once' was done" in parked.reason
+        talk = Conversation([record.message async for record in ledger.read("t") if record.message.lane == "talk"])
+        assert (talk.open_calls(), course.cancelled) == ((), ["b"])
+
+    run(main())

@@ -1,7 +1,7 @@
 """Policies choose options, options produce results: the executor's loop, on a real ledger and the real runtime."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -325,14 +325,48 @@ def test_an_invocation_that_the_thread_has_already_gets_another_id() -> None:
 
         @options.policy()
         def clerk(observations: Conversation, choices: Choices) -> Any:
-            if len(observations.calls()) == 2:
+            if len(observations.calls()) == 4:
                 return "Done."
             payload = OptionCallPayload(invocation_id="call-1", option_name="look", arguments={"where": "here"})
-            return Message(policy="clerk", payload=payload)
+            return [Message(policy="clerk", payload=payload) for _ in range(2)]
 
         await ran(options, ledger)
         calls = [each.invocation_id for each in await talk(ledger) if each.kind == "option_call"]
-        assert (len(calls), len(set(calls)), calls[0], len(started)) == (2, 2, "call-1", 2)
+        assert (len(calls), len(set(calls)), calls[0], len(started)) == (4, 4, "call-1", 4)
+
+    run(main())
+
+
+def test_a_policy_may_be_a_generator() -> None:
+    async def main() -> None:
+        started: list[str] = []
+        options, ledger = counting(started), MemoryLedger()
+
+        @options.policy()
+        def clerk(observations: Conversation, choices: Choices) -> Iterator[Message]:
+            yield choices.say("I look." if not observations.calls() else "Done.")
+            if not observations.calls():
+                yield choices.call("look", where="here")
+
+        assert (await ran(options, ledger)).response == "Done."
+        assert started == ["look here"]
+
+    run(main())
+
+
+def test_a_decision_that_asks_for_what_is_no_rule_runs_nothing() -> None:
+    async def main() -> None:
+        started: list[str] = []
+        options = counting(started)
+
+        @options.policy()
+        def clerk(observations: Conversation, choices: Choices) -> Any:
+            call = choices.call("look", where="here")
+            return call.model_copy(update={"metadata": {"options": {"rule": {"kind": "best"}}}})
+
+        outcome = await ran(options, MemoryLedger())
+        assert (outcome.error_code, started) == ("EFFECT_FAILED", [])
+        assert "what is no rule" in (outcome.error_message or "")
 
     run(main())
 

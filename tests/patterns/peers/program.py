@@ -1,4 +1,4 @@
-"""A program of peers that is killed: ada asks bob and carl at once, and then bob again; each has tools of its own.
+"""A program of peers that is killed: ada asks bob and carl at once, then bob again and dora, who fails; each has its tools.
 
 `pay` must not be done twice, `reserve` may be under the same key, `look` does nothing to the world.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_ai.messages import ModelResponse
 from tests.patterns.killed import Witness, serve
-from tests.patterns.peers.plays import Play, asks, calls, line, spec
+from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, spec
 
 from antiphon.agents import Toolkit
 from antiphon.ledger import Ledger
@@ -44,6 +44,10 @@ def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
     return line(calls(("pay", wanted), ("look", {"place": "around"})))(asked, given)
 
 
+def dora(asked: str, given: Sequence[Any]) -> ModelResponse:
+    raise ConnectionError("gone")
+
+
 async def program(ledger: Ledger, witness: Witness) -> str:
     """Have two things done in one thread, by three peers."""
 
@@ -53,12 +57,16 @@ async def program(ledger: Ledger, witness: Witness) -> str:
             return await super()._play(messages, info)
 
     play = Noted(
-        ada=line(asks(("bob", "Pay Pia"), ("carl", "Find a room"), ("eve", "Help")), asks(("bob", "Pay Ole"))),
+        ada=line(
+            asks(("bob", "Pay Pia"), ("carl", "Find a room"), ("eve", "Help")), asks(("bob", "Pay Ole"), ("dora", "Help"))
+        ),
         bob=bob,
         carl=line(calls(("reserve", {"room": 7}))),
+        dora=dora,
     )
-    specs = [spec("ada"), spec("bob", tools=("pay", "look")), spec("carl", tools=("reserve",))]
-    async with Peers(ledger, specs, topology=star("ada", ["bob", "carl"]), model=play, toolkit=kit(witness)) as peers:
+    specs = [spec("ada"), spec("bob", tools=("pay", "look")), spec("carl", tools=("reserve",)), spec("dora")]
+    more: Any = {"topology": star("ada", ["bob", "carl", "dora"]), "toolkit": kit(witness), "patience": QUICK}
+    async with Peers(ledger, specs, model=play, **more) as peers:
         outcome = await peers.run("Arrange it", thread_id="trip")
         letter = await peers.invoke("carl", "One more room", caller="ada", thread_id="trip")
         count = len(await peers.letters("trip"))

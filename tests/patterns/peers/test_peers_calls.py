@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from pydantic_ai.messages import ModelResponse
 from tests.patterns.chains import run
 from tests.patterns.peers.plays import QUICK, Play, asks, briefly, line, says, spec, talk_in
+from typing_extensions import override
 
 from antiphon.agents import AgentBudget
 from antiphon.dialects.marsys import validate_message
 from antiphon.errors import AntiphonError, RefusedError
+from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, CastError, Outcome, Pattern, together
@@ -149,6 +151,17 @@ def test_depth_counts_along_the_line_of_calls() -> None:
     run(main())
 
 
+class Unhurried(MemoryLedger):
+    """A ledger that lets others go first whenever it has looked something up."""
+
+    @override
+    async def by_correlation(self, correlation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        found = await super().by_correlation(correlation_id, thread_id=thread_id)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return found
+
+
 def test_interactions_count_over_the_whole_tree_of_a_task() -> None:
     """MA-062: five at once, each of which asks another: only so many are let through, and the next task begins anew."""
 
@@ -159,7 +172,8 @@ def test_interactions_count_over_the_whole_tree_of_a_task() -> None:
         specs = [spec("ada"), spec("bob"), *(spec(name) for name in names)]
         limits = Limits(max_interactions=7)
         topology = mesh("ada", "bob", *names)
-        async with Peers(None, specs, topology=topology, limits=limits, model=Play(ada=five, bob=echo, **parts)) as peers:
+        play = Play(ada=five, bob=echo, **parts)
+        async with Peers(Unhurried(), specs, topology=topology, limits=limits, model=play) as peers:
             for thread_id, question in (("t", "One"), ("t", "Two")):
                 before = len(await peers.letters(thread_id))
                 await peers.run(question, thread_id=thread_id)
@@ -387,7 +401,7 @@ def test_another_pattern_has_a_peer_work_in_its_own_thread() -> None:
         assert play.prompts["ada"][0] == "Plan X"
         summary = await ledger.thread("t")
         assert summary is not None
-        assert (summary.pattern, summary.status) == (None, "active")  # it is not theirs to say
+        assert (summary.pattern, summary.status) == (None, None)  # it is not theirs to say
 
     run(main())
 
@@ -405,6 +419,21 @@ def test_a_used_up_budget_is_told_and_nobodys_failure() -> None:
         assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
         assert {each.error_type for each in errors} == {"BUDGET_EXCEEDED"}
         assert breakers == ["closed", "closed"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(("allowed", "asked"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)])
+def test_a_budget_is_that_of_the_thread_whoever_spends_it(allowed: int, asked: int) -> None:
+    """S15: three ask five times in all; whoever waited for others knows what they have used meanwhile."""
+
+    async def main() -> None:
+        play = Play(ada=line(asks(("bob", "Find X"))), bob=line(asks(("carl", "Find X"))), carl=echo)
+        budget = AgentBudget(requests=allowed)
+        async with Peers(None, TEAM, topology=mesh("ada", "bob", "carl"), model=play, thread_budget=budget) as peers:
+            outcome = await peers.run("Go", thread_id="t")
+        assert sum(map(len, play.prompts.values())) == asked
+        assert outcome.status == ("completed" if allowed == 5 else "failed")
 
     run(main())
 

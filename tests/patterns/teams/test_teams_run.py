@@ -199,10 +199,13 @@ def test_what_was_asked_before_in_a_thread_is_given_back_and_nobody_is_asked_aga
     run(main())
 
 
-def test_a_plan_that_cannot_be_read_is_asked_for_again() -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"phases": "later"}, plan({"name": "", "worker": "bob"}), plan(phase("not a\x00name", "Do it."))]
+)
+def test_a_plan_that_cannot_be_read_is_asked_for_again(wrong: dict[str, Any]) -> None:
     async def main() -> None:
         def first_wrong(prompt: str, spoken: int) -> Any:
-            return {"phases": "later"} if spoken == 0 else plan(phase("bob", "Do it."))
+            return wrong if spoken == 0 else plan(phase("bob", "Do it."))
 
         async with team_of({"orchestrator": first_wrong, "bob": "Done."}, [agent("ada"), agent("bob")]) as team:
             assert (await team.run("Do it.", thread_id="t")).response == "Done."

@@ -88,6 +88,15 @@ def test_direct_steps_run_tools_in_order_without_a_model() -> None:
     ]
 
 
+def test_a_long_result_stands_whole_in_its_observation_and_short_in_the_record() -> None:
+    _, entries, _, _ = run_script(step("Look", place="x" * 2000))
+
+    (seen,) = [each["content"] for each in entries if each["type"] == "observation" and each["agent_key"] == "ada"]
+    (final,) = [each["content"] for each in entries if each["type"] == "final"]
+    assert seen == {"found": "x" * 2000}
+    assert len(final["payload"]["steps"][0]["result"]) == 501
+
+
 def test_a_script_stops_at_the_first_step_that_fails_and_says_so() -> None:
     """AF-059, F17: what is raised is an `error`; later steps and segments do not begin."""
     steps = (step("Note", tool="write", text="boom"), step("Look", place="hall"), step("Other", "bob", "write", text="x"))

@@ -215,6 +215,11 @@ def test_what_an_agent_registers_it_may_use() -> None:
     assert agent.system_prompt.count("get_weather") == 1
 
 
+def test_a_name_that_is_none_is_refused_where_it_is_given() -> None:
+    with pytest.raises(ValueError, match="name"):
+        ToolCapableAgent("two words", "Talk")
+
+
 def test_a_toolkit_of_antiphon_is_as_good() -> None:
     kit = Toolkit()
     kit.add(get_weather, to=["worker"], effects="none")

@@ -280,12 +280,38 @@ def test_a_task_from_outside_is_answered_by_a_result() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("kind", ["query", "task"])
+def test_metadata_says_who_goes_on_with_a_message(kind: str) -> None:
+    """AT-051: a `route` in the metadata is followed, whoever gives it; the last one answers whoever waits."""
+
+    async def main() -> None:
+        async with Workers(workers=[ADA, BOB], model=ECHO) as workers:
+            message = StructuredMessage("Go.", {"type": kind, "route": ["bob"]}, "t", source_agent="me", target_agent="ada")
+            answer = await workers.send(message)
+            said = await workers.messages("t")
+        assert (answer.source_agent, answer.target_agent, answer.task_id) == ("bob", "me", "t")
+        assert answer.content.startswith("You are bob: You are ada: Go.")
+        assert [(each.source_agent, each.target_agent) for each in said] == [("me", "ada"), ("ada", "bob"), ("bob", "me")]
+        assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
+
+    run(main())
+
+
 def test_what_cannot_be_said_is_refused_before_anything_happens() -> None:
+    """AT-050: names with a line break, a route that is none, two calls with one id."""
+    wrong = [
+        StructuredMessage("Hello.", task_id="t", source_agent="a\nb", target_agent="ada"),
+        StructuredMessage("Hello.", {"route": "bob"}, "t", target_agent="ada"),
+        StructuredMessage("Hello.", {"route": ["a/b"]}, "t", target_agent="ada"),
+        StructuredMessage("Hello.", None, "t", [{"id": "c", "name": "f"}] * 2, target_agent="ada"),
+    ]
+
     async def main() -> None:
         async with Workers(workers=[ADA], model=ECHO) as workers:
-            answer = await workers.send(StructuredMessage("Hello.", task_id="t", source_agent="a\nb", target_agent="ada"))
+            answers = [await workers.send(each) for each in wrong]
             assert not await workers.ledger.heads()
-        assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "VALIDATION_ERROR")
+        assert {(each.message_type, each.metadata["code"]) for each in answers} == {("error", "VALIDATION_ERROR")}
+        assert "metadata.route: a list of names of workers is expected, not 'bob'" in answers[1].content
 
     run(main())
 

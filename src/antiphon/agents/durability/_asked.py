@@ -64,7 +64,8 @@ class Asked(Effect):
 
     @override
     async def begin(self) -> Message:
-        await self._talk.spend(self._run_of, self._limits, "request", self.id)
+        await self._talk.read(self._run_of)
+        await self._talk.spend(self._run_of, [self._limits], "request", self.id)
         units = [self._withheld.clean_unit(unit) for unit in self._prompt.units]
         said = self._talk.unsaid(units, self._known.marks(), self._place)
         while True:

@@ -43,6 +43,10 @@ class Talk:
         self._prompts: dict[tuple[str, str], Prompt] = {}
         self._is_read = False
         self._reading = Lock()
+        self._upto = 0
+        """How far the thread was read for what is spent."""
+        self._counted: set[str] = set()
+        """The effects that were counted when they were begun here."""
         self.seq = 0
         """How long the thread is, as far as is known."""
         self.spending = Spending()
@@ -73,6 +77,7 @@ class Talk:
     async def _read(self, run: LedgerRun) -> None:
         self.spending.run.began = run.opened.began
         async for record in run.ledger.read(run.thread_id):
+            self._upto = record.seq
             self.reach(record.seq)
             self.spending.thread.began = self.spending.thread.began or record.recorded_at
             self.spending.heard(record.message, run.opened.root)
@@ -83,21 +88,29 @@ class Talk:
         """Know that the thread is at least so long."""
         self.seq = max(self.seq, seq)
 
-    async def spend(self, run: LedgerRun, limits: Limits, kind: Kind, where: str) -> None:
+    async def spend(self, run: LedgerRun, limits: Iterable[Limits], kind: Kind, where: str) -> None:
         """Count something that is about to be begun, unless a budget is used up.
 
         Raises:
             BudgetExceededError: one is.
         """
-        if not self._is_read:
-            await self.read(run)
-        self.spending.check(limits, kind, depth=run.depth, now=current_port().now(), where=where)
-        self.spending.begin(kind)
-
-    def count(self, kind: Kind) -> None:
-        """Count something that is begun beside the agents; if nothing was read yet, it will be counted then."""
-        if self._is_read:
+        bounded = [each for each in limits if each != Limits()]
+        if bounded:
+            await self._catch_up(run)
+        for each in bounded:
+            self.spending.check(each, kind, depth=run.depth, now=current_port().now(), where=where)
+        if self._is_read:  # else it will be counted when that is done
             self.spending.begin(kind)
+            self._counted.add(where)
+
+    async def _catch_up(self, run: LedgerRun) -> None:
+        """Count what others have spent in the thread since it was read: whom this run has asked, or who works beside it."""
+        await self.read(run)
+        async with self._reading:
+            async for record in run.ledger.read(run.thread_id, after=self._upto):
+                self._upto = record.seq
+                if not self._counted & {record.message.invocation_id, record.message.parent_id}:
+                    self.spending.heard(record.message, run.opened.root)
 
     def _heard(self, message: Message) -> None:
         own, notes = message.metadata.get(OWN), message.metadata.get(_DIALECT)

@@ -135,7 +135,7 @@ class Called(Effect):
 
     @override
     async def begin(self) -> Message:
-        await self._talk.spend(self._run_of, self._limits, "tool", self.id)
+        await self._talk.spend(self._run_of, [self._limits], "tool", self.id)
         (record,) = await self.journal.write(self.thread_id, [self.intent()])
         self._talk.reach(record.seq)
         return record.message

@@ -10,7 +10,7 @@ from antiphon.agents._budget import Bounds
 from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope
 from antiphon.agents.durability._talk import Talk
 from antiphon.agents.toolkit._tool import ToolkitTool
-from antiphon.messages import Json, Message, current_port
+from antiphon.messages import Json, Message
 from antiphon.runtime import Effect, Run
 
 __all__ = ["ToolEffect"]
@@ -39,12 +39,7 @@ class ToolEffect(Effect):
     @override
     async def begin(self) -> Message:
         run = self._run_of
-        talk, bounds = Talk.of(run), run.opened.share(Bounds)
-        if bounds.limits:
-            await talk.read(run)
-        for limits in bounds.limits:
-            talk.spending.check(limits, "tool", depth=run.depth, now=current_port().now(), where=self.id)
-        talk.count("tool")
+        await Talk.of(run).spend(run, run.opened.share(Bounds).limits, "tool", self.id)
         return await super().begin()
 
     async def call(self, start: Run) -> Any:

@@ -10,7 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from antiphon.messages import DataPart, Json, MediaPart, Message, Part, PartsPayload, TextPart, thaw
 
-__all__ = ["Answer", "Returned"]
+__all__ = ["Answer", "read_decision"]
 
 
 class Answer(NamedTuple):
@@ -53,32 +53,27 @@ def _words(part: Part) -> str | None:
             return None
 
 
-class Returned(NamedTuple):
-    """What a policy returned."""
+def read_decision(chosen: Any, policy: str) -> list[Message]:
+    """Return what a policy returned: messages as they are, and anything else as the message that says it.
 
-    messages: tuple[Message, ...]
-
-    @classmethod
-    def read(cls, chosen: Any, policy: str) -> Returned:
-        """Return messages as they are, and anything else as the message that says it.
-
-        Raises:
-            TypeError: some of it are messages, and some not; or it cannot be written as JSON.
-        """
-        if isinstance(chosen, Message):
-            return cls((chosen,))
-        if chosen is None:
-            return cls(())
-        if isinstance(chosen, list | tuple | Iterator):
-            each = list(cast("Iterable[Any]", chosen))
-            messages = tuple(one for one in each if isinstance(one, Message))
-            if len(messages) == len(each):
-                return cls(messages)
-            if messages:
-                other = next(one for one in each if not isinstance(one, Message))
-                raise TypeError(f"policy {policy!r} returned messages and a {type(other).__name__}: return one or the other")
-            chosen = each
-        return cls((Message(policy=policy, payload=PartsPayload(parts=(_part(chosen),)), role_hint_for_llm="assistant"),))
+    Raises:
+        TypeError: some of it are messages, and some not.
+        ValueError: it cannot be written as JSON.
+    """
+    if isinstance(chosen, Message):
+        return [chosen]
+    if chosen is None:
+        return []
+    if isinstance(chosen, list | tuple | Iterator):
+        each = list(cast("Iterable[Any]", chosen))
+        messages = [one for one in each if isinstance(one, Message)]
+        if len(messages) == len(each):
+            return messages
+        if messages:
+            other = next(one for one in each if not isinstance(one, Message))
+            raise TypeError(f"policy {policy!r} returned messages and a {type(other).__name__}: return one or the other")
+        chosen = each
+    return [Message(policy=policy, payload=PartsPayload(parts=(_part(chosen),)), role_hint_for_llm="assistant")]
 
 
 def _part(value: Any) -> Part:

@@ -18,7 +18,7 @@ from antiphon.agents._run import run_scope
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.errors import AppendRefusedError
 from antiphon.messages import Conversation, Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.patterns.options._answer import Returned
+from antiphon.patterns.options._answer import read_decision
 from antiphon.patterns.options._choices import Choices
 from antiphon.patterns.options._options import Policy
 from antiphon.patterns.options._past import DECIDE, Past
@@ -98,7 +98,8 @@ class Decision(Effect):
             chosen = self._policy.decide(self._observations, self._choices)
             if isawaitable(chosen):
                 chosen = await chosen
-        returned = self._past.renamed(Returned.read(chosen, self._policy.name).messages)
+            returned = read_decision(chosen, self._policy.name)  # it may be a generator, which does it only now
+        returned = self._past.renamed(returned)
         rule_in(returned)  # it is refused here if it is none
         step = self._past.next_step()
         self._said = tuple(self._row(message, step) for message in returned)

@@ -48,8 +48,8 @@ class Loop:
         seen = self._seen(Conversation((), tools=choices.tools), observations)
         with nesting(self._nest):
             while True:
-                known: Any = {"observed": self._hash.hexdigest()[:32], "past": self._past, "tools": tools}
-                decision = Decision(self._run, self._policy, seen, choices, **known)
+                observed = self._hash.hexdigest()[:32]
+                decision = Decision(self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools)
                 said = await decision.make()
                 calls = Conversation(said).open_calls()
                 if not calls:

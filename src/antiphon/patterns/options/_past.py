@@ -90,10 +90,16 @@ class Past:
 
     def renamed(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages of a decision with invocations that no other call of the thread has: models count from 1."""
-        ids = [each.payload.invocation_id for each in messages if isinstance(each.payload, OptionCallPayload)]
-        others = {each: current_port().new_id() for each in ids if each in self.taken}
-        self.taken.update(ids, others.values())
-        return [_renamed(message, others) for message in messages]
+        others: dict[str, str] = {}
+        found: list[Message] = []
+        for message in messages:
+            payload = message.payload
+            if isinstance(payload, OptionCallPayload):
+                own = payload.invocation_id
+                others[own] = current_port().new_id() if own in self.taken else own
+                self.taken.add(others[own])
+            found.append(_renamed(message, others))
+        return found
 
     def goes_beyond(self, calls: int) -> str | None:
         """Count calls, and return what they go beyond; None: nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from antiphon.messages import JsonObject, Message, OptionCallPayload, thaw
 
@@ -109,6 +109,13 @@ def rule_in(messages: Iterable[Message]) -> Rule | None:
     for message in messages:
         own = message.metadata.get(_NAMESPACE)
         if isinstance(own, JsonObject) and "rule" in own:
-            rule: Rule = _RULE.validate_python(thaw(own)["rule"])
-            return rule
+            return _read(thaw(own)["rule"])
     return None
+
+
+def _read(said: Any) -> Rule:
+    try:
+        rule: Rule = _RULE.validate_python(said)
+    except ValidationError as exc:
+        raise ValueError(f"a decision asks for what is no rule: {exc.errors()[0]['msg']}") from None
+    return rule

@@ -1,10 +1,13 @@
 """Talks: what the thread of a run has of the talk with models, handed from the agent of one phase to that of the next.
 
-Each agent must know what the thread has said to models already. The first one of a turn reads it; to have the others read it
-again would cost more the longer the thread is. Where anything went wrong, the next one reads.
+Each agent must know what the thread has said to models already. The first one reads it; to have the others read it again
+would cost more the longer the thread is. So of long threads it is kept from turn to turn, of a limited number of them. Where
+anything went wrong, or somebody else has written, the next one reads.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from antiphon.agents import LedgerRun
 from antiphon.agents._budget import Amount
@@ -14,8 +17,14 @@ from antiphon.ledger import Record
 __all__ = ["Talks"]
 
 
+_LONG: Final = 200
+"""Rows from which on a thread is long: to read fewer takes less than keeping them in mind."""
+_MOST: Final = 1_000
+"""Long threads that are kept in mind between their turns."""
+
+
 class Talks:
-    """By thread that runs here, what its last agent knew."""
+    """By thread, what its last agent knew; the one that was kept last is the last."""
 
     def __init__(self) -> None:
         self._known: dict[str, Talk] = {}
@@ -23,7 +32,11 @@ class Talks:
     def seen(self, record: Record) -> None:
         """Take a record that was written just now."""
         talk = self._known.get(record.message.thread_id or "")
-        if talk is not None:
+        if talk is None:
+            return
+        if record.seq > talk.seq + 1:
+            del self._known[record.message.thread_id or ""]  # there are rows that it does not know
+        else:
             talk.reach(record.seq)
 
     def give(self, run: LedgerRun, *, is_first: bool) -> None:
@@ -37,6 +50,10 @@ class Talks:
         """Keep what a run knows that has ended well, for the next one."""
         self._known[run.thread_id] = Talk.of(run)
 
-    def forget(self, thread_id: str) -> None:
-        """Keep a thread in mind no longer: its turn is over."""
-        self._known.pop(thread_id, None)
+    def rest(self, thread_id: str) -> None:
+        """Keep a thread in mind only if it is long: its turn is over."""
+        talk = self._known.pop(thread_id, None)
+        if talk is not None and talk.seq >= _LONG:
+            self._known[thread_id] = talk
+            if len(self._known) > _MOST:
+                del self._known[next(iter(self._known))]

@@ -194,7 +194,7 @@ class ThreadActor(Actor):
             work.cancel()
             await asyncio.wait((work, over))
             self._workshop.at_work.pop(_thread(context), None)
-            self._workshop.talks.forget(_thread(context))
+            self._workshop.talks.rest(_thread(context))
             self._idle.set()
         if not work.cancelled() and (error := work.exception()) is not None and not self._terminated.is_set():
             raise error
@@ -263,7 +263,7 @@ class ThreadActor(Actor):
         )
 
     async def _tell(self, context: Context, life: ThreadLife, result: ThreadResult) -> None:
-        """Tell the creator and the subscribers what came of it; now the thread is over. While it is paused, it does not end."""
+        """Tell the creator and subscribers what came of it; from here on the thread is over. A paused one does not end."""
         creator = life.creator if context.kernel.tree.has(life.creator) else CLIENT
         try:
             async with self._workshop.gates.passing(result.thread_id):

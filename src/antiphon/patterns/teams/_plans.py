@@ -8,20 +8,24 @@ fails aloud.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import BaseModel, Field, JsonValue, create_model, model_validator
+from pydantic import BaseModel, Field, JsonValue, WithJsonSchema, create_model, model_validator
 
 from antiphon.dialects.agent_framework import Phase, Plan, StrategicPlanContent
 
 __all__ = ["Finished", "PhaseDraft", "PlanDraft", "ScriptDraft", "StepDraft", "StepsDraft", "plan_of", "steps_of"]
 
 
+Somebody: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+"""The name of somebody who could be there; whoever is not could at least have been."""
+
+
 class PhaseDraft(BaseModel):
     """One phase: what one of the team is to reach."""
 
-    name: str
-    worker: str
+    name: str = Field(min_length=1)
+    worker: Somebody
     goals: str = ""
     notes: str = ""
 
@@ -42,9 +46,9 @@ class PlanDraft(BaseModel):
         """Take the plan out of its wrapper, and workers who get the whole task as phases."""
         if not isinstance(value, dict):
             return value
-        given = cast("dict[str, Any]", value)
+        given = dict(cast("dict[str, Any]", value))
         if isinstance(inner := given.get("plan"), dict):
-            given = {**given, **cast("dict[str, Any]", inner)}
+            given |= cast("dict[str, Any]", inner)
         given.setdefault("phases", given.get("steps") or None)
         if given["phases"] is None:
             workers: list[Any] = given.get("parallel_workers") or [given.get("primary_worker")]
@@ -65,7 +69,7 @@ class StepDraft(BaseModel):
     """One step of a phase: what one worker is to do."""
 
     name: str
-    worker: str
+    worker: Somebody
     task: str
 
 
@@ -108,16 +112,20 @@ class Finished(BaseModel):
 def plan_of(names: Sequence[str], most: int) -> type[PlanDraft]:
     """Return the form of a plan whose phases are done by one of these."""
     phase = create_model("PhaseDraft", __base__=PhaseDraft, worker=(_one_of(names), ...))
-    phases: Any = (list[phase], Field(min_length=1, max_length=most))  # type: ignore[valid-type]
-    return create_model("PlanDraft", __base__=PlanDraft, phases=phases)
+    return create_model("PlanDraft", __base__=PlanDraft, phases=_listed(phase, most))
 
 
 def steps_of(names: Sequence[str], most: int) -> type[StepsDraft]:
     """Return the form of steps that are done by one of these."""
     step = create_model("StepDraft", __base__=StepDraft, worker=(_one_of(names), ...))
-    steps: Any = (list[step], Field(min_length=1, max_length=most))  # type: ignore[valid-type]
-    return create_model("StepsDraft", __base__=StepsDraft, steps=steps)
+    return create_model("StepsDraft", __base__=StepsDraft, steps=_listed(step, most))
 
 
 def _one_of(names: Sequence[str]) -> Any:
-    return Annotated[str, Field(json_schema_extra={"enum": list(names)})]
+    return Annotated[Somebody, Field(json_schema_extra={"enum": list(names)})]
+
+
+def _listed(item: type[BaseModel], most: int) -> Any:
+    """Return a list of these as a field; its schema has no references, which small models are not held to."""
+    inlined: Any = Annotated[item, WithJsonSchema(item.model_json_schema())]
+    return list[inlined], Field(min_length=1, max_length=most)

@@ -57,10 +57,9 @@ class LeadPhase(Request[PhaseDone], frozen=True, type="TEAM_LEAD_PHASE", family=
 
 
 class TaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
-    """What a worker gives back that has done its task; a task that failed is refused instead."""
+    """What a worker gives back that has done its task; a task that failed is refused instead. The whole is its `final`."""
 
     summary: str
-    payload: Any = None
     untrusted: str | None = None
 
 

@@ -110,8 +110,8 @@ class Team(Pattern):
             LedgerError: it could not be written down.
         """
         thread_id = thread_id or current_port().new_id()
-        turn = f"turn-{sha256(repr((thread_id, text)).encode()).hexdigest()[:16]}"
         address = self.crew.address(self.crew.orchestrator.name)
+        turn = f"turn-{sha256(repr((address, thread_id, text)).encode()).hexdigest()[:16]}"
         try:
             done = await self.system.ask(address, RunTurn(text=text), within=UNHURRIED, thread_id=thread_id, id=turn)
         except asyncio.CancelledError:

@@ -6,12 +6,13 @@ could not do it. What a tool gives back that has done its work and found somethi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, RefusedError
-from antiphon.messages import Message, OptionResultPayload, thaw
+from antiphon.messages import Json, Message, OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._endings import end_open_calls
@@ -21,6 +22,9 @@ from antiphon.patterns.teams._voice import Voice, at_work
 from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["WorkerActor"]
+
+_SHOWN = 500
+"""Characters of a result that are shown in the record of a script."""
 
 
 class _Result(NamedTuple):
@@ -56,7 +60,7 @@ class WorkerActor(Actor):
                 await self._fail(voice, task, exc)
             content = {"operation": "display_message", "payload": done.payload, "human_readable_summary": done.summary}
             await voice.answer(task, "final", "final", content=content)
-            return TaskDone(summary=done.summary, payload=done.payload, untrusted=voice.reading.untrusted)
+            return TaskDone(summary=done.summary, untrusted=voice.reading.untrusted)
 
     async def _begin(self, voice: Voice, request: DoTask, task: dict[str, Any]) -> None:
         await voice.say("task", "task", content=request.task, call_id=task["call_id"], from_manager=request.manager)
@@ -113,7 +117,7 @@ class WorkerActor(Actor):
         for number, step in enumerate(steps):
             outcome = await self._step(voice, number, step)
             status = "FAILED" if outcome.is_error else "SUCCESS"
-            result = outcome.error_message if outcome.is_error else thaw(outcome.result)
+            result = outcome.error_message if outcome.is_error else _short(thaw(outcome.result))
             record = {"index": number, "name": step.name, "worker": self._name, "tool": step.tool_name}
             records.append({**record, "status": status, "args": thaw(step.args), "result": result})
             if outcome.is_error:
@@ -151,6 +155,12 @@ def _prompt(request: DoTask) -> str:
     if request.previous:
         parts.append(f"Found so far:\n{request.previous}")
     return "\n\n".join(parts)
+
+
+def _short(result: Json) -> Json:
+    """Return what a tool gave, or the beginning of that: the whole is its observation."""
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    return result if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _suggestion(step: Any) -> str:

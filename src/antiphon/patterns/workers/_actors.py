@@ -51,9 +51,12 @@ async def _handling(context: Context, message: StructuredMessage) -> AsyncGenera
         yield
 
 
-async def _answered(context: Context, message: StructuredMessage, answer: StructuredMessage) -> Answered:
+async def _answered(
+    context: Context, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool = False
+) -> Answered:
     is_error = answer.message_type == MessageType.ERROR  # which looks like the result of a task, also where there is none
-    await say(answer, "answered", is_answer=not is_error or message.message_type == MessageType.TASK)
+    if not is_said:
+        await say(answer, "answered", is_answer=not is_error or message.message_type == MessageType.TASK)
     status = "failed" if is_error else "completed"
     await context.kernel.journal.write(context.thread_id or "", (), status=status, pattern=PATTERN)
     return Answered(message=answer.to_dict())
@@ -114,20 +117,23 @@ class WorkerActor(_Agent):
         """Answer somebody outside."""
         message = self._vault.put_back(from_wire(request.message, context.message.created_at))
         async with _handling(context, message):
-            answer, _ = await self._mind.process(message)
+            done = await self._done(message, None, context)
             self._vault.let_go(message)
-            return await _answered(context, message, answer)
+            return await _answered(context, message, from_wire(done.message, None), is_said=done.handed_on)
 
     @handles
     async def task(self, request: DoTask, context: Context) -> TaskDone:
-        """Do a task; if it says who goes on with it, hand on what it has come to."""
+        """Do a task."""
         message = from_wire(request.message, context.message.created_at)
         async with left_open(context), ledger_run(context):
-            answer, untrusted = await self._mind.process(message, request.untrusted)
-            route: list[str] = message.metadata.get("route", [])
-            if not route or answer.message_type == MessageType.ERROR:
-                return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
-            return await self._hand_on(message, answer, context, untrusted)
+            return await self._done(message, request.untrusted, context)
+
+    async def _done(self, message: StructuredMessage, untrusted: str | None, context: Context) -> TaskDone:
+        """Do what a message says; if it says who goes on with it, hand on what it has come to."""
+        answer, untrusted = await self._mind.process(message, untrusted)
+        if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
+            return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
+        return await self._hand_on(message, answer, context, untrusted)
 
     async def _hand_on(
         self, message: StructuredMessage, answer: StructuredMessage, context: Context, untrusted: str | None

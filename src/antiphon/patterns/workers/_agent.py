@@ -51,11 +51,17 @@ class ToolCapableAgent:
         the tools gave that a message asks for. With a `ledger` (or its URL) what it does is written down in the thread that
         is called like the task, and the same message again goes on where it was. `rounds` is how often the model is asked at
         most; `hear` is given each STATUS report.
+
+        Raises:
+            ValueError: no agent can be called so.
         """
         self.worker_id, self.specialization = worker_id, specialization
         self.toolkit = toolkit if isinstance(toolkit, AgentToolkit) else AgentToolkit(toolkit)
         self._model, self._ledger, self._patience = model, ledger, patience
         self._rounds, self._reporting, self._hear = rounds, reporting, hear
+        told = f"You are {worker_id}. Your specialization: {specialization}."
+        self.spec = AgentSpec(name=worker_id, instructions=told)
+        """How it is set up, for a cast."""
 
     def register_tool(self, tool: Tool | Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
         """Add a tool to the toolkit, and let this agent use it.
@@ -72,12 +78,6 @@ class ToolCapableAgent:
         """What the agent is told about itself, and the tools that it may use now."""
         told = wait_for(self.mind(MemoryLedger()).instructions)
         return "\n\n".join(filter(None, (self.spec.instructions, told)))
-
-    @property
-    def spec(self) -> AgentSpec:
-        """How it is set up, for a cast."""
-        instructions = f"You are {self.worker_id}. Your specialization: {self.specialization}."
-        return AgentSpec(name=self.worker_id, instructions=instructions)
 
     def mind(self, ledger: Ledger) -> Mind:
         """Return what it answers with, on a ledger."""

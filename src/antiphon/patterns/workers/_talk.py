@@ -7,8 +7,9 @@ on to another is the answer to its task; what the last one says is no answer to 
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from antiphon.agents import current_run
 from antiphon.dialects import decode, encode
@@ -24,6 +25,7 @@ _DIALECT: Final = "atlas"
 _OF_ROW: Final = ("message_id", "timestamp")
 """What the row itself says."""
 _TOOL_USE: Final = (MessageType.TOOL_REQUEST, MessageType.TOOL_RESPONSE)
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _LINKS: Final = ("in_reply_to", "in_reply_to_message")
 
 
@@ -42,19 +44,24 @@ def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Messa
 
 
 def check(message: StructuredMessage) -> None:
-    """See to it that a message, and the calls that it asks for, can be said in a thread.
+    """See to it that a message, and what it asks for, can be said in a thread.
 
     Raises:
-        RefusedError: they cannot; the text says where and why.
+        RefusedError: it cannot; the text says where and why.
     """
     calls = [call["id"] for call in message.tool_calls]
+    route: Any = message.metadata.get("route", [])
     twice = next((each for each in calls if calls.count(each) > 1), None)
-    if twice is not None:
-        raise RefusedError(f"two tool calls have the id {twice!r}; give each its own", ErrorCode.VALIDATION_ERROR)
+    problem = None if twice is None else f"two tool calls have the id {twice!r}; give each its own"
+    names = cast("list[Any]", route) if isinstance(route, list) else [route]
+    if names is not route or not all(isinstance(each, str) and _NAME.fullmatch(each) for each in names):
+        problem = f"metadata.route: a list of names of workers is expected, not {route!r}"
     try:
         decode([message.to_dict()], _DIALECT)
     except DecodeError as exc:
-        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
+        problem = str(exc)
+    if problem is not None:
+        raise RefusedError(problem, ErrorCode.VALIDATION_ERROR)
 
 
 async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -> None:
