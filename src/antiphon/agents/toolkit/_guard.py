@@ -32,6 +32,7 @@ from antiphon.agents.toolkit._errors import (
     APPROVAL_REQUIRED,
     PERMISSION_DENIED,
     SENSITIVE_LOST,
+    TIMEOUT,
     TOOL_FAILED,
     ToolRefusal,
 )
@@ -41,7 +42,7 @@ from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._policy import Policy
 from antiphon.agents.toolkit._rules import Circumstances, Decision, judge
 from antiphon.agents.toolkit._tool import ToolkitTool
-from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
+from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.runtime import FailedError
@@ -225,6 +226,8 @@ class Guard:
             said = await effect.call(_failing(inside))
         except RefusedError as exc:
             raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None
+        except ReplyTimeoutError as exc:
+            raise ToolRefusal(TIMEOUT, exc.reason, retryable=True) from None
         except EffectFailedError as exc:  # as a person has settled it
             raise ToolRefusal(TOOL_FAILED, exc.reason) from None
         return Outcome.from_json(said)

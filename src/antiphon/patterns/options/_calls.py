@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from antiphon.agents import LedgerRun
-from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, ReplyTimeoutError, WithdrawnError
+from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultBuilder, OptionResultPayload, thaw
 from antiphon.patterns.options._heed import heed, marked
 from antiphon.patterns.options._limits import ExecutorLimits
@@ -125,8 +125,6 @@ async def _called(options: Options, call: Message) -> OptionResultPayload:
         return await options.toolkit.call(
             call.policy, payload.option_name, payload.arguments, invocation_id=payload.invocation_id
         )
-    except ReplyTimeoutError as exc:
-        return _failed(call, _Why(exc.code, exc.reason, retryable=True))
     except ValueError as exc:  # nobody can have such a name: it is of a conversation from elsewhere
         return _failed(call, _Why(_PERMISSION_DENIED, str(exc)))
 
