@@ -9,7 +9,6 @@ from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, run, said
 
 from antiphon.patterns.postchain import ChainConfig
 from antiphon.patterns.postchain import _workshop as workshop
-from antiphon.patterns.postchain._agent import _wait
 from antiphon.protocol import PHASES
 from antiphon.runtime import Budget, Settings
 
@@ -38,14 +37,6 @@ def test_a_provider_that_fails_for_a_while_is_asked_again(failure: Exception) ->
             assert "ERROR_NOTIFICATION" not in str(types_of(await said_in(chain.ledger, result.thread_id)))
 
     run(main())
-
-
-def test_the_provider_says_how_long_to_wait() -> None:
-    """Retry-After counts before the own backoff, up to the longest that is borne."""
-    said = ModelHTTPError(429, "teller", headers={"Retry-After": "7"})
-
-    assert said.retry_after == 7
-    assert (_wait(said, 0.5, 30), _wait(said, 0.5, 5), _wait(BUSY, 0.5, 30)) == (7, 5, 0.5)
 
 
 def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:

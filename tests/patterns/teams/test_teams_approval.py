@@ -1,5 +1,6 @@
 """A person's word in the middle of a step: the run parks, and the same run goes on after that."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_a_run_parks_until_somebody_approves_and_then_goes_on(by_script: bool, s
             with pytest.raises(ParkedError, match="antiphon approve"):
                 await team.run("Pay.", thread_id="t")
             assert paid == []
+            assert await _listed(ledger) == ("teams", "waiting")
             (waiting,) = await pending_approvals(ledger)
             assert (waiting.agent, waiting.tool, waiting.arguments) == ("ada", "pay", {"amount": 5})
             await answer(ledger, waiting.id, principal="grace", approved=True)
@@ -65,12 +67,19 @@ def test_a_run_parks_until_somebody_approves_and_then_goes_on(by_script: bool, s
         async def goes_on(team: Team) -> None:
             assert (await team.run("Pay.", thread_id="t")).response == "All is paid."
             assert paid == [5]
+            assert await _listed(ledger) == ("teams", "completed")
             assert asked.count("bob") == 2
             assert await ledger.open_calls("t") == ()
 
         await _in_teams(lambda: paying(ledger, paid, asked, by_script=by_script), [parked, goes_on], same_process)
 
     run(main())
+
+
+async def _listed(ledger: MemoryLedger) -> tuple[str | None, str | None]:
+    """Return what the thread is listed as."""
+    thread = await ledger.thread("t")
+    return (None, None) if thread is None else (thread.pattern, thread.status)
 
 
 async def _in_teams(make: Callable[[], Team], steps: list[Any], same_process: bool) -> None:
@@ -112,5 +121,38 @@ def test_a_person_who_says_no_is_an_error_that_the_worker_sees() -> None:
             assert (outcome.status, paid) == ("completed", [])
             types = [each["type"] for each in await team.store.worker_view("t", "ada")]
             assert types == ["task", "injected_context", "action", "error", "final"]
+
+    run(main())
+
+
+def test_a_run_parks_where_nobody_knows_whether_something_was_done_and_goes_on_when_a_person_has_said_so() -> None:
+    """What must not be done twice is not: a person settles it, and the same run goes on with that."""
+
+    async def main() -> None:
+        started: list[str] = []
+        toolkit = Toolkit()
+
+        @toolkit.tool(timeout=0.05)
+        async def send(letter: str) -> str:
+            """Send a letter."""
+            started.append(letter)
+            await asyncio.Event().wait()
+            return "sent"
+
+        parts: dict[str, Any] = {
+            "orchestrator": lambda prompt, spoken: plan(phase("desk", "Send it.")),
+            "desk": {"steps": [{"name": "Send", "worker": "ada", "task": "Send it."}]},
+            "ada": lambda prompt, spoken: [("send", {"letter": "A"})] if spoken == 0 else "It went out.",
+        }
+        async with team_of(parts, [agent("ada", "send")], [manager("desk", "ada")], toolkit=toolkit) as team:
+            for _ in range(2):
+                with pytest.raises(ParkedError):
+                    await team.run("Send it.", thread_id="t")
+            (parked,) = await team.system.parked()
+            await team.system.settle("t", parked.invocation_id, result={"result": "sent, says the post"})
+            assert (await team.run("Send it.", thread_id="t")).response == "It went out."
+            assert started == ["A"]
+            assert "sent, says the post" in str(await team.store.worker_view("t", "ada"))
+            assert await team.ledger.open_calls("t") == ()
 
     run(main())

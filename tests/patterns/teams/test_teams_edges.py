@@ -52,6 +52,9 @@ def test_a_thread_without_money_for_the_plan_is_a_failed_outcome() -> None:
             assert (await team.run("Work.", thread_id="t")).status == "completed"
             outcome = await team.run("Work more.", thread_id="t")
             assert (outcome.status, outcome.response, outcome.error_code) == ("failed", None, "BUDGET_EXCEEDED")
+            thread = await team.ledger.thread("t")
+            assert thread is not None
+            assert (thread.pattern, thread.status) == ("teams", "failed")
 
     run(main())
 

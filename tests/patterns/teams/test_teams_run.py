@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, play, team_of, types_in
 
@@ -12,6 +13,7 @@ from antiphon.dialects.agent_framework.constants import ALL_TYPES, EXECUTION_TRA
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, CastError
 from antiphon.patterns.teams import Team, TeamLimits
+from antiphon.patterns.teams._plans import PlanDraft
 
 
 def kit() -> Toolkit:
@@ -211,6 +213,11 @@ def test_a_plan_that_cannot_be_read_is_asked_for_again(wrong: dict[str, Any]) ->
             assert (await team.run("Do it.", thread_id="t")).response == "Done."
 
     run(main())
+
+
+def test_what_is_no_object_is_no_plan() -> None:
+    with pytest.raises(ValidationError, match="valid dictionary"):
+        PlanDraft.model_validate("first this, then that")
 
 
 def test_a_request_without_a_readable_plan_goes_to_the_first_of_the_team_and_that_is_said() -> None:

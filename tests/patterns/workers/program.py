@@ -69,18 +69,17 @@ def team(ledger: Ledger, witness: Witness, *, by_model: bool) -> Workers:
 
 
 async def program(ledger: Ledger, witness: Witness) -> str:
-    """Have a policy, a model and a user give work to the workers, each in a thread of its own."""
-    outcomes: list[str | None] = []
-    for by_model in (False, True):
-        async with team(ledger, witness, by_model=by_model) as workers:
-            outcomes.append((await workers.run("Go.", thread_id=f"by-model-{by_model}".lower())).response)
+    """Have a policy, a user and a model give work to the workers, each in a thread of its own."""
+    query = StructuredMessage.create_query("Pay.", "user", "payer", task_id="direct", message_id="direct-1")
+    query.add_tool_call("pay", {"what": "tea"}, "u1")
+    query.add_tool_call("look", {"at": "cup"}, "u2")
     async with team(ledger, witness, by_model=False) as workers:
-        query = StructuredMessage.create_query("Pay.", "user", "payer", task_id="direct", message_id="direct-1")
-        query.add_tool_call("pay", {"what": "tea"}, "u1")
-        query.add_tool_call("look", {"at": "cup"}, "u2")
+        by_policy = await workers.run("Go.", thread_id="by-policy")
         answer = await workers.send(query)
-        outcomes.append(f"{answer.content} {[each['call_id'] for each in answer.tool_results]}")
-    return " || ".join(map(str, outcomes))
+    async with team(ledger, witness, by_model=True) as workers:
+        by_model = await workers.run("Go.", thread_id="by-model")
+    results = [each["call_id"] for each in answer.tool_results]
+    return f"{by_policy.response} || {by_model.response} || {answer.content} {results}"
 
 
 if __name__ == "__main__":

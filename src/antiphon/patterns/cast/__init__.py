@@ -2,19 +2,30 @@
 
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import Answer, Cast
-from antiphon.patterns.cast._pattern import Outcome, Pattern, together
+from antiphon.patterns.cast._handling import UNHURRIED, handling, known_by
+from antiphon.patterns.cast._held import Gate, HeldModel
+from antiphon.patterns.cast._listed import Listed, listed
+from antiphon.patterns.cast._pattern import Outcome, Pattern, failed, together
 from antiphon.patterns.cast._rest import left_open
 from antiphon.patterns.cast._spec import AgentSpec, CastError
 
 __all__ = [
+    "UNHURRIED",
     "AgentSpec",
     "Answer",
     "Cast",
     "CastError",
+    "Gate",
+    "HeldModel",
+    "Listed",
     "Outcome",
     "Patience",
     "Pattern",
     "ask_in_turn",
+    "failed",
+    "handling",
+    "known_by",
     "left_open",
+    "listed",
     "together",
 ]

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic_ai import ModelRetry, Tool
 
 from antiphon.agents import current_run
+from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Settings, System
 
 if TYPE_CHECKING:
-    from antiphon.runtime import Admit, Observer
+    from antiphon.runtime import Observer
 
-__all__ = ["Outcome", "Pattern", "together"]
+__all__ = ["Outcome", "Pattern", "failed", "together"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,22 @@ class Outcome:
     """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
 
 
+def failed(thread_id: str, error: DeliveryError) -> Outcome:
+    """Return what came of something that has failed.
+
+    Raises:
+        ParkedError, HistoryMismatchError: it has not: a person must settle something, or the program is another one.
+    """
+    if isinstance(error, ParkedError | HistoryMismatchError):
+        raise error
+    return Outcome(thread_id, "failed", error_code=error.code, error_message=error.reason)
+
+
 class Pattern(ABC):
     """What every pattern is: an `async with` block in which its actors live."""
 
     system: System
     """Where its actors live, inside of the block."""
-    admit: Admit | None = None
-    """What effects pass when they begin, for a pattern that can hold its threads."""
 
     def __init__(
         self,
@@ -112,15 +122,12 @@ async def together(
     """Open several patterns in one system on the ledger of the first, so that a thread of one may call another.
 
     Raises:
-        ValueError: they are on different ledgers, or more than one can hold its threads.
+        ValueError: they are on different ledgers.
     """
     ledger = patterns[0].ledger
     if any(each.ledger is not ledger for each in patterns):
         raise ValueError("patterns that work together are on one ledger: give each the same")
-    gates = [each.admit for each in patterns if each.admit is not None]
-    if len(gates) > 1:
-        raise ValueError("only one of them can hold its threads")
-    system = System(ledger, settings=settings, observer=observer, admit=gates[0] if gates else None)
+    system = System(ledger, settings=settings, observer=observer)
     for each in patterns:
         each.system = system
         each.host(system)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-
-from antiphon.agents import LedgerRun, ledger_run
-from antiphon.errors import DecodeError, DeliveryError, ParkedError, RefusedError
+from antiphon.agents import LedgerRun
+from antiphon.errors import DecodeError, RefusedError
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, loads
-from antiphon.patterns.cast import left_open
+from antiphon.patterns.cast import handling
 from antiphon.patterns.options._calls import Workshop, complete
 from antiphon.patterns.options._heed import heed
 from antiphon.patterns.options._loop import Loop
@@ -65,18 +62,17 @@ class ExecutorActor(Actor):
             reason = f"there is no policy {request.policy!r}; there are {', '.join(policies) or 'none'}"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
         policy = self._workshop.options.find(request.policy)
-        async with _handling(context) as run:
+        async with handling(context, PATTERN) as run:
             past = await Past.read(run, self._workshop.limits)
             given = await _say(run, request.input, request.observations)
             heed(run, past.before)
             answer = await Loop(self._workshop, run, policy, past).go([*past.before, *given])
-            await _mark(run, "completed")
         return PolicyRan(response=answer.text)
 
     @handles
     async def complete(self, request: CompleteCalls, context: Context) -> CallsCompleted:
         """Complete the calls of a conversation."""
-        async with _handling(context) as run:
+        async with handling(context, PATTERN) as run:
             past = await Past.read(run, self._workshop.limits)
             given = await _say(run, None, request.observations)
             calls = Conversation([*past.before, *given]).open_calls()
@@ -86,24 +82,6 @@ class ExecutorActor(Actor):
             beyond = past.goes_beyond(len(calls))
             results = await complete(self._workshop, run, calls, self._workshop.rule, beyond=beyond)
         return CallsCompleted(results=tuple(result.id for result in results))
-
-
-@asynccontextmanager
-async def _handling(context: Context) -> AsyncGenerator[LedgerRun]:
-    """Have what a handler does written down; if it waits for a person, it stays open, and if it fails, lists show that."""
-    async with ledger_run(context) as run, left_open(context):
-        try:
-            yield run
-        except ParkedError:
-            raise
-        except DeliveryError:
-            await _mark(run, "failed")
-            raise
-
-
-async def _mark(run: LedgerRun, status: str) -> None:
-    """Have lists of threads show where it is."""
-    await run.journal.write(run.thread_id, (), status=status, pattern=PATTERN)
 
 
 async def _say(run: LedgerRun, text: str | None, observations: tuple[str, ...]) -> list[Message]:
@@ -119,7 +97,7 @@ async def _say(run: LedgerRun, text: str | None, observations: tuple[str, ...]) 
     if text is not None:
         rows.append(_asked(run.course.invocation_id, text))
     rows = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
-    records = await run.journal.write(run.thread_id, rows, status="processing", pattern=PATTERN, allow_foreign=True)
+    records = await run.journal.write(run.thread_id, rows, allow_foreign=True)
     return [record.message for record in records]
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
+from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, current_port, dumps
-from antiphon.patterns.cast import Outcome, Pattern
+from antiphon.patterns.cast import UNHURRIED, Outcome, Pattern, failed, known_by
 from antiphon.patterns.options._actor import CompleteCalls, ExecutorActor, RunPolicy
 from antiphon.patterns.options._calls import Workshop
 from antiphon.patterns.options._limits import ExecutorLimits
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from antiphon.runtime import Observer
 
 __all__ = ["Executor"]
-
-_UNHURRIED: Final = 10 * 365 * 86400.0
-"""Seconds that a run may take: a person may have to be asked. Its limits are others."""
 
 
 class Executor(Pattern):
@@ -84,13 +80,11 @@ class Executor(Pattern):
         thread_id = thread_id or current_port().new_id()
         said: dict[str, Any] = {"input": text} if isinstance(text, str) else {"observations": _written(text)}
         request = RunPolicy(policy=policy or self._only(), **said)
-        known_by = _id("run", [request.policy, said])
+        own_id = known_by("run", thread_id, request.policy, json.dumps(said, sort_keys=True))
         try:
-            ran = await self.system.ask(self._address, request, within=_UNHURRIED, thread_id=thread_id, id=known_by)
-        except (ParkedError, HistoryMismatchError):
-            raise
+            ran = await self.system.ask(self._address, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
         except DeliveryError as exc:
-            return Outcome(thread_id, "failed", error_code=exc.code, error_message=exc.reason)
+            return failed(thread_id, exc)
         return Outcome(thread_id, "completed", ran.response)
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
@@ -105,8 +99,8 @@ class Executor(Pattern):
         given = _written(each for each in conversation if there.get(each.id) is None)
         open_calls = [call.id for call in there.open_calls()]
         if given or open_calls:
-            request, known_by = CompleteCalls(observations=given), _id("complete", [given, open_calls])
-            await self.system.ask(self._address, request, within=_UNHURRIED, thread_id=thread_id, id=known_by)
+            request, own_id = CompleteCalls(observations=given), known_by("complete", thread_id, *given, "", *open_calls)
+            await self.system.ask(self._address, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
         return await top_of(self.ledger, thread_id)
 
     @property
@@ -122,8 +116,3 @@ class Executor(Pattern):
 
 def _written(messages: Iterable[Message]) -> tuple[str, ...]:
     return tuple(dumps(message).decode() for message in messages)
-
-
-def _id(name: str, said: Any) -> str:
-    """Return what the same request is known by: in one thread, it is made once."""
-    return f"{name}-{sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]}"

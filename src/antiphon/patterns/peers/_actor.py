@@ -6,8 +6,8 @@ It handles many requests at once, those of one thread too: a peer may be asked b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -17,9 +17,9 @@ from pydantic_ai.messages import UserContent
 from antiphon.agents import current_run, ledger_run
 from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope, untrusted_in
 from antiphon.agents.toolkit._tool import own_settings
-from antiphon.errors import DeliveryError, LedgerError, ParkedError, RefusedError
+from antiphon.errors import DeliveryError, LedgerError, RefusedError
 from antiphon.messages import Conversation, Message
-from antiphon.patterns.cast import Answer, Cast, left_open
+from antiphon.patterns.cast import Answer, Cast, handling, left_open
 from antiphon.patterns.peers._calls import Calls, Turn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
 from antiphon.patterns.peers._prompts import prompt_of
@@ -54,7 +54,7 @@ class PeerActor(Actor):
         """Have the agent answer."""
         began = asyncio.get_running_loop().time()
         turn = self._turn(context, request.depth)
-        async with left_open(context), _marked(context), ledger_run(context):
+        async with handling(context, PATTERN):
             prompt = await prompt_of(request, context, peer_at(context.message.policy))
             with _at_work(turn) as reading:
                 content = await self._answer(turn, prompt)
@@ -102,24 +102,6 @@ def _at_work(turn: Turn) -> Generator[Reading]:
             yield reading
     finally:
         _turn.reset(token)
-
-
-@asynccontextmanager
-async def _marked(context: Context) -> AsyncGenerator[None]:
-    """Have lists of threads show what a user has asked, and whether it is done; a thread of another pattern is that one's."""
-    journal, thread_id = context.kernel.journal, context.thread_id or ""
-    summary = await journal.ledger.thread(thread_id)
-    if context.message.parent_id is not None or (summary is not None and summary.pattern not in (None, PATTERN)):
-        yield
-        return
-    await journal.write(thread_id, (), status="processing", pattern=PATTERN)
-    try:
-        yield
-    except DeliveryError as exc:
-        status = "waiting" if isinstance(exc, ParkedError) else "failed"
-        await journal.write(thread_id, (), status=status, pattern=PATTERN)
-        raise
-    await journal.write(thread_id, (), status="completed", pattern=PATTERN)
 
 
 async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
@@ -15,17 +14,17 @@ from typing_extensions import override
 from antiphon.agents import AgentBudget, Toolkit
 from antiphon.agents.models import model as named_model
 from antiphon.dialects import marsys
-from antiphon.errors import AntiphonError, DeliveryError, HistoryMismatchError, ParkedError
+from antiphon.errors import AntiphonError, DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, current_port
-from antiphon.patterns.cast import AgentSpec, Cast, CastError, Outcome, Patience, Pattern
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Patience, Pattern, failed, known_by
 from antiphon.patterns.peers._actor import PeerActor, invoke_agent
 from antiphon.patterns.peers._agent import PeerAgent
 from antiphon.patterns.peers._breaker import BreakerState
 from antiphon.patterns.peers._calls import Calls
 from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory
-from antiphon.patterns.peers._protocol import KIND, UNHURRIED, DelegateToPeer, InvokePeer, address_of
+from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, address_of
 from antiphon.patterns.peers._registry import PeerRegistry
 from antiphon.patterns.peers._spec import EVERYBODY, INVOKE_AGENT, Limits, PeerSpec
 from antiphon.patterns.peers._topologies import Topology
@@ -153,13 +152,11 @@ class Peers(Pattern):
         """
         name = self.registry.get(peer or next(iter(self.registry.names), "")).name
         thread_id = thread_id or current_port().new_id()
-        known_by = _id("ask", thread_id, name, text)
+        own_id = known_by("ask", thread_id, name, text)
         try:
-            answered = await self._ask(name, InvokePeer(request=text), thread_id, known_by)
-        except (ParkedError, HistoryMismatchError):
-            raise
+            answered = await self._ask(name, InvokePeer(request=text), thread_id, own_id)
         except DeliveryError as exc:
-            return Outcome(thread_id, "failed", error_code=exc.code, error_message=exc.reason)
+            return failed(thread_id, exc)
         return Outcome(thread_id, "completed", answered.content)
 
     async def invoke(
@@ -185,13 +182,13 @@ class Peers(Pattern):
         thread_id = thread_id or current_port().new_id()
         passed: dict[str, Any] = {"context_message_ids": tuple(context_message_ids)} if context_message_ids else {}
         said = DelegateToPeer(target=target, request=request, **passed)
-        known_by = _id("delegate", thread_id, caller, target, request, *context_message_ids)
-        heard = await self._ask(name, said, thread_id, known_by)
+        own_id = known_by("delegate", thread_id, caller, target, request, *context_message_ids)
+        heard = await self._ask(name, said, thread_id, own_id)
         letters = {each.message_id: each for each in await self.letters(thread_id)}
         return letters[heard.message_id]
 
-    async def _ask(self, name: str, request: Request[ReplyT], thread_id: str, known_by: str) -> ReplyT:
-        more: dict[str, Any] = {"thread_id": thread_id, "id": known_by}
+    async def _ask(self, name: str, request: Request[ReplyT], thread_id: str, own_id: str) -> ReplyT:
+        more: dict[str, Any] = {"thread_id": thread_id, "id": own_id}
         return await self.system.ask(address_of(name), request, sender="user", within=UNHURRIED, **more)
 
     # ------------------------------------------------------------ what there is
@@ -242,9 +239,3 @@ def _give(toolkit: Toolkit) -> None:
     if toolkit not in _given:
         toolkit.add(invoke_agent, effects="none", allows_untrusted=True)
         _given.add(toolkit)
-
-
-def _id(*named: str) -> str:
-    """Return what a request from outside is known by: the same for the same request in the same thread."""
-    kind, *rest = named
-    return f"{kind}-{sha256(chr(10).join(rest).encode()).hexdigest()[:24]}"

@@ -9,7 +9,6 @@ from antiphon.protocol import Reply, Request
 __all__ = [
     "KIND",
     "PATTERN",
-    "UNHURRIED",
     "DelegateToPeer",
     "InvokePeer",
     "PeerAnswered",
@@ -21,8 +20,6 @@ __all__ = [
 KIND: Final = "peer"
 PATTERN: Final = "peers"
 """What the ledger calls threads of this pattern."""
-UNHURRIED: Final = 10 * 365 * 86400.0
-"""For whoever asks from outside: each request of a model has its own limit, and a person may take days."""
 
 
 class PeerAnswered(Reply, frozen=True, type="PEER_ANSWERED"):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
-from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
-from antiphon.errors import AntiphonError, DeliveryError, EffectFailedError, LedgerError, RefusedError
+from antiphon.errors import RefusedError
 from antiphon.messages import Json, thaw
+from antiphon.patterns.cast import ask_in_turn
 from antiphon.patterns.postchain._config import agent_of, phase_of_agent
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._given import brief
@@ -40,10 +40,6 @@ from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["AgentManagerActor"]
 
-_RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""What a provider may say that another try can change."""
-_FAILURES: Final = (AgentRunError, UserError, EffectFailedError, AntiphonError, ModuleNotFoundError, ValueError)
-"""What an agent may raise, or whatever it takes to make one."""
 _SAID, _SHOWN = 0.5, 0.8
 """How sure an answer is that only a model stands behind; that a tool does, too."""
 
@@ -117,37 +113,20 @@ class AgentManagerActor(Actor):
         if context.thread_id is None:
             raise RefusedError("an agent works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
         config = await self._config(phase, about, context)
-        own = self._workshop.config
-        models = dict.fromkeys((config.model, own.fallback) if own.fallback else (config.model,))
-        failure: Exception = RuntimeError("there is no model")
-        async with ledger_run(context) as run:
-            self._workshop.talks.give(run, is_first=context.attempt == 1)
-            for model in models:
-                try:
-                    result = await self._ask(phase, config, model, _prompt(input, about), hear)
-                    if run.thread_id in self._workshop.at_work:
-                        self._workshop.talks.take(run)
-                    return result
-                except _FAILURES as exc:
-                    _raise_if_not_ours(exc)
-                    failure = exc
-        reason = f"the agent cannot answer: {failure}"
-        details = {"agent_id": agent_of(phase), "models": [model or "default" for model in models], "details": str(failure)}
-        raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=_is_retryable(failure))
+        shop, prompt = self._workshop, _prompt(input, about)
+        fallback = shop.config.fallback
+        models = tuple(dict.fromkeys((config.model, fallback) if fallback else (config.model,)))
 
-    async def _ask(self, phase: Phase, config: AgentConfig, model: str | None, prompt: str, hear: Hear | None) -> AgentResult:
-        """Ask one model, again where that may help."""
-        own = self._workshop.config
-        agent = self._workshop.agent(phase, config, model, streams=hear is not None)
-        attempt = 1
-        while True:
-            try:
-                return _result(await agent.run(prompt, deps=Listener(hear)), model)
-            except AgentRunError as exc:
-                if attempt == own.attempts or not _is_retryable(exc):
-                    raise
-                await asyncio.sleep(_wait(exc, own.backoff * 2 ** (attempt - 1), own.longest_backoff))
-                attempt += 1
+        async def ask(model: str | None) -> AgentResult:
+            agent = shop.agent(phase, config, model, streams=hear is not None)
+            return _result(await agent.run(prompt, deps=Listener(hear)), model)
+
+        async with ledger_run(context) as run:
+            shop.talks.give(run, is_first=context.attempt == 1)
+            result = await ask_in_turn(models, ask, shop.config.patience, who=agent_of(phase))
+            if run.thread_id in shop.at_work:
+                shop.talks.take(run)
+        return result
 
     async def _config(self, phase: Phase, about: AgentContext | None, context: Context) -> AgentConfig:
         """Return how the agent is set up for this run: as whoever prepared it has recorded, else as it is now, recorded."""
@@ -208,25 +187,6 @@ def _given(messages: list[ModelMessage]) -> dict[str, dict[str, Any]]:
     """Return what tools gave, by their calls; what was refused or has failed gave nothing."""
     parts = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
     return {part.tool_call_id: {"result": brief(part.content)} for part in parts if part.outcome == "success"}
-
-
-def _raise_if_not_ours(error: Exception) -> None:
-    """Let through what is not about the agent: a ledger, a person who must be asked, a thread that is over."""
-    is_about_delivery = isinstance(error, DeliveryError) and not isinstance(error, EffectFailedError)
-    if is_about_delivery or isinstance(error, LedgerError):
-        raise error
-
-
-def _is_retryable(error: Exception) -> bool:
-    if isinstance(error, ModelHTTPError):
-        return error.status_code in _RETRYABLE
-    return isinstance(error, ModelAPIError | UnexpectedModelBehavior)
-
-
-def _wait(error: Exception, delay: float, longest: float) -> float:
-    """Return how long to wait before the next try: as the provider says, if it does."""
-    said = getattr(error, "retry_after", None)
-    return min(longest, said if isinstance(said, int | float) else delay)
 
 
 def _since(began: float) -> float:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from typing_extensions import override
 
 from antiphon.errors import ParkedError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, JsonObject, OptionCallPayload, current_port, thaw
-from antiphon.patterns.cast import Outcome
+from antiphon.patterns.cast import Outcome, Pattern
 from antiphon.patterns.postchain._action import ActionPhaseActor
 from antiphon.patterns.postchain._agent import AgentManagerActor
 from antiphon.patterns.postchain._client import CLIENT, ClientActor
@@ -90,7 +89,7 @@ class ChainResult(Outcome):
         return self.status in {"completed", "failed", "terminated"} or self.error_code == ParkedError.code
 
 
-class PostChain:
+class PostChain(Pattern):
     """Threads that go through action, experience, intention, observation, understanding and yield."""
 
     def __init__(
@@ -121,34 +120,30 @@ class PostChain:
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
-        self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
+        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
         given = None if model is None or isinstance(model, str) else model
         self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools, make_model=make_model)
-        self._settings, self._observer, self._recover, self._grace = settings, observer, recover, grace
-        self._listen = listen
-        self._stack = AsyncExitStack()
+        self._grace, self._listen = grace, listen
         self._heard: list[Callable[[str, ThreadResult | AgentStreamChunk], None]] = []
 
+    @override
     async def __aenter__(self) -> Self:
-        system = System(self.ledger, settings=self._settings, observer=self._observer)
-        self.host(system)
-        self.system = await self._stack.enter_async_context(system)
-        self._edge = Edge(system, self.ledger)
+        horizon = await self.ledger.horizon() if self._listen else ""
+        await super().__aenter__()
         if self._listen:
-            listening = asyncio.create_task(listen(system, self._workshop, await self.ledger.horizon()))
+            listening = asyncio.create_task(listen(self.system, self._workshop, horizon))
             self._stack.push_async_callback(_cancelled, listening)
-        if self._recover:
-            await system.recover()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+    @override
+    def as_tool(self, name: str, about: str) -> Tool[Any]:
+        raise TypeError("the threads of a chain are its own: give its agents the tool of another pattern")
 
+    @override
     def host(self, system: System) -> None:
         """Begin all actors in a system, which is one of this chain's ledger."""
         shop = self._workshop
+        self._edge = Edge(system, self.ledger)
         system.admit(shop.gates.passing)
         system.watch(shop.seen)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
@@ -161,6 +156,7 @@ class PostChain:
 
     # ------------------------------------------------------------ one turn
 
+    @override
     async def run(self, text: str, *, thread_id: str | None = None, user_id: str = "user") -> ChainResult:
         """Have a question answered: in a new thread, or as the next turn of one.
 

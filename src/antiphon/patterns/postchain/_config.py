@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from antiphon.agents._config import read_toml
 from antiphon.errors import AntiphonError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
+from antiphon.patterns.cast import Patience
 from antiphon.patterns.postchain._prompts import prompt_of
 from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, UpdateAgentConfig
 from antiphon.runtime import system_thread
@@ -74,15 +75,12 @@ class ChainConfig(BaseModel):
         Raises:
             ChainConfigError: it cannot be read, or is wrong.
         """
-        try:
-            return cls.model_validate(tomllib.loads(Path(path).read_text()))
-        except OSError as exc:
-            raise ChainConfigError(f"{path}: {exc.strerror or exc}") from exc
-        except ValidationError as exc:
-            first = exc.errors(include_url=False)[0]
-            raise ChainConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
-        except ValueError as exc:
-            raise ChainConfigError(f"{path}: not TOML: {exc}") from exc
+        return read_toml(path, cls, ChainConfigError)
+
+    @property
+    def patience(self) -> Patience:
+        """How models are asked."""
+        return Patience(**{name: getattr(self, name) for name in Patience.model_fields})
 
     def agent(self, phase: Phase) -> AgentConfig:
         """Return how the agent of a phase is set up, with everything said."""

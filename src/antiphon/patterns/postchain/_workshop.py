@@ -19,12 +19,12 @@ from antiphon.agents.models import model as named_model
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
+from antiphon.patterns.cast import HeldModel
 from antiphon.patterns.postchain._config import ChainConfig, config_thread, current_agent
 from antiphon.patterns.postchain._events import ChainEvents
 from antiphon.patterns.postchain._gate import Gates, GateState
 from antiphon.patterns.postchain._life import LIFE
 from antiphon.patterns.postchain._lives import Lives
-from antiphon.patterns.postchain._models import HeldModel
 from antiphon.patterns.postchain._talks import Talks
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
@@ -126,7 +126,7 @@ class Workshop:
         if key not in self._models:
             made = self._new_model(name)
             turns = asyncio.Semaphore(self.config.concurrency)
-            self._models[key] = HeldModel(made, self.gates, turns, self.config.timeout)
+            self._models[key] = HeldModel(made, turns, self.config.timeout, self.gates)
         return self._models[key]
 
     def _new_model(self, name: str | None) -> Model:

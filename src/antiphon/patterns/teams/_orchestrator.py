@@ -13,6 +13,7 @@ from typing import Final
 from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import Phase, StrategicPlanContent
 from antiphon.errors import WithdrawnError
+from antiphon.patterns.cast import listed
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
 from antiphon.patterns.teams._endings import end_open_calls, stopped
@@ -22,7 +23,10 @@ from antiphon.patterns.teams._store import TeamStore
 from antiphon.patterns.teams._voice import Voice, at_work
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["OrchestratorActor"]
+__all__ = ["PATTERN", "OrchestratorActor"]
+
+PATTERN: Final = "teams"
+"""What threads of teams are listed as."""
 
 _SHOWN: Final = 500
 """Characters of an earlier message that are shown."""
@@ -52,8 +56,11 @@ class OrchestratorActor(Actor):
     @handles
     async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
         """Have the team do what a user says, and answer."""
-        async with at_work(context, self._crew.orchestrator.name, context.course.invocation_id) as voice:
-            return await _Turn(self._crew, self._form, context, voice).take(request.text)
+        name, turn = self._crew.orchestrator.name, context.course.invocation_id
+        async with at_work(context, name, turn) as voice, listed(context, PATTERN) as place:
+            done = await _Turn(self._crew, self._form, context, voice).take(request.text)
+            place.status = done.status
+            return done
 
     @handles
     async def end_turn(self, notice: EndTurn, context: Context) -> None:

@@ -1,0 +1,57 @@
+"""Handling: what the handlers of all patterns do around their own work, and how the same request is known again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Final
+
+from antiphon.agents import LedgerRun, ledger_run
+from antiphon.errors import DeliveryError, ParkedError
+from antiphon.patterns.cast._rest import left_open
+from antiphon.runtime import Context
+
+__all__ = ["UNHURRIED", "handling", "known_by"]
+
+UNHURRIED: Final = 10 * 365 * 86400.0
+"""Seconds that actors of a thread wait for each other: a person may have to be asked. Models have a time of their own."""
+
+
+def known_by(name: str, *said: str) -> str:
+    """Return the id of a request, which is the same for the same words: so in one thread it is made once."""
+    return f"{name}-{sha256(repr(said).encode(errors='backslashreplace')).hexdigest()[:24]}"
+
+
+@asynccontextmanager
+async def handling(context: Context, pattern: str) -> AsyncGenerator[LedgerRun]:
+    """Have what a handler does in the block written down, and lists of threads show where it is.
+
+    If it must wait for a person, the message stays open. A thread that another pattern began is shown as that one says.
+
+    Raises:
+        ParkedError: a person must settle or approve something.
+        HistoryMismatchError, LedgerError: as in every run.
+    """
+    async with left_open(context), ledger_run(context) as run:
+        if not await _is_own(context, pattern):
+            yield run
+            return
+        context.mark(status="processing", pattern=pattern)
+        try:
+            yield run
+        except ParkedError:
+            await run.journal.write(run.thread_id, (), status="waiting", pattern=pattern)
+            raise
+        except DeliveryError:
+            context.mark(status="failed", pattern=pattern)
+            raise
+        context.mark(status="completed", pattern=pattern)
+
+
+async def _is_own(context: Context, pattern: str) -> bool:
+    """Whether a message begins something of a pattern: nobody asks in the course of something else."""
+    if context.message.parent_id is not None:
+        return False
+    summary = await context.kernel.journal.ledger.thread(context.thread_id or "")
+    return summary is None or summary.pattern in (None, pattern)
