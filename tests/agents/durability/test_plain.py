@@ -145,6 +145,9 @@ def _unit(message: ModelMessage) -> dict[str, Any]:
     return {**unit, "conversation_id": None}
 
 
+NEW_INSTRUCTIONS = ModelRequest([UserPromptPart("Where?", timestamp=TIME)], instructions="Be brief.", timestamp=TIME)
+
+
 def _is_plain(message: ModelMessage, held: str | None = None) -> bool:
     return plain(_unit(message), held, {}) is not None
 
@@ -152,6 +155,7 @@ def _is_plain(message: ModelMessage, held: str | None = None) -> bool:
 @given(requests, st.sampled_from([None, "Be kind."]))
 @example(QUESTION, None)
 @example(RESULTS, "Be kind.")
+@example(NEW_INSTRUCTIONS, "Be kind.")
 def test_a_plain_request_is_said_as_the_dialect_says_it(message: ModelRequest, held: str | None) -> None:
     """What the thread says of a request is the same, byte for byte, whichever way it went (OP-054)."""
     unit = _unit(message)
@@ -179,6 +183,7 @@ def test_what_agents_mostly_say_is_plain() -> None:
     assert _is_plain(QUESTION)
     assert _is_plain(RESULTS, "Be kind.")
     assert _is_plain(ANSWER)
+    assert _is_plain(NEW_INSTRUCTIONS, "Be kind.")
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,12 @@ def test_a_turn_that_nobody_waits_for_any_more_is_cancelled_and_all_of_it_ends()
             with pytest.raises(asyncio.CancelledError):
                 await turn
             await _rest(team.ledger)
+            thread = await team.ledger.thread("t")
+            assert thread is not None
+            assert thread.status == "cancelled"
             assert await ends(team) == {"desk": "CANCELLED", "ada": "CANCELLED"}
+            again = await team.run("Work.", thread_id="t")
+            assert (again.status, again.error_code) == ("failed", "CANCELLED")
 
     run(main())
 

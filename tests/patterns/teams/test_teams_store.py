@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from pydantic_ai.models.test import TestModel
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
+from antiphon.agents import Toolkit, ledger_run
+from antiphon.patterns.cast import Cast
 from antiphon.patterns.teams import Team, TeamStore
 
 
@@ -77,6 +79,25 @@ def test_an_agent_has_the_conversation_its_own_that_of_its_subordinates_and_what
             assert types(history)[-1] == "assistant_message"
             assert {each.get("agent_key") for each in history} == {None, "desk", "ada", "orchestrator"}
             assert not any(each.get("agent_key") == "clerk" for each in history)
+
+    run(main())
+
+
+def test_what_another_pattern_says_in_the_same_thread_is_not_shown() -> None:
+    async def main() -> None:
+        async with busy_team() as team:
+            toolkit = Toolkit()
+
+            @toolkit.tool(effects="none", to=["stranger"])
+            def peek() -> str:
+                """Peek."""
+                return "seen"
+
+            cast = Cast(team.ledger, [agent("stranger")], model=TestModel(), toolkit=toolkit)
+            async with ledger_run("t", ledger=team.ledger):
+                await cast.ask("stranger", "Look around.")
+            assert "peek" in str([record.message async for record in team.ledger.read("t")])
+            assert await team.store.get_messages("t") == []
 
     run(main())
 

@@ -75,7 +75,7 @@ class Said(NamedTuple):
 
     payload: Payload
     policy: str
-    role: Literal["user", "assistant", "tool"]
+    role: Literal["user", "assistant", "tool", "system"]
     time: datetime | None
     notes: dict[str, Any]
     """What the dialect notes of it."""
@@ -140,14 +140,23 @@ def _look(unit: Mapping[str, Any]) -> None:
 
 
 def _request(unit: Mapping[str, Any], held: str | None) -> _Found:
-    _need((unit["instructions"] or None) == held)  # others are said where they change
-    parts = unit["parts"]
+    told, parts = unit["instructions"] or None, unit["parts"]
+    _need(told == held or type(told) is str)  # that there are none any more is said by the dialect
     if len(parts) == 1 and parts[0]["part_kind"] == "user-prompt":
         said = [_prompt(parts[0])]
     else:
+        _need(told == held)
         said = [_return(part) for part in parts]
         _need(len({part["tool_call_id"] for part in parts}) == len(parts))
-    return said, None, {**_REQUEST, "instructions": held}
+    if told != held:
+        said = [_instructions(cast("str", told), unit), *(each._replace(notes={"joined": True, **each.notes}) for each in said)]
+    return said, None, {**_REQUEST, "instructions": told}
+
+
+def _instructions(told: str, unit: Mapping[str, Any]) -> Said:
+    """Return instructions, which are said where they change."""
+    payload = trusted.parts_payload((trusted.text_part(told),))
+    return Said(payload, "system", "system", _time(unit), {"instructions": "here"})
 
 
 def _prompt(part: Mapping[str, Any]) -> Said:

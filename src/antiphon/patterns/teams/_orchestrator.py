@@ -68,6 +68,9 @@ class OrchestratorActor(Actor):
         async with ledger_run(context) as run:
             await stopped(run, notice.turn)
             await end_open_calls(run, notice.turn, WithdrawnError("whoever asked was cancelled"))
+            thread = await run.ledger.thread(run.thread_id)
+            if thread is not None and (thread.pattern, thread.status) == (PATTERN, "processing"):
+                await run.journal.write(run.thread_id, (), status="cancelled")
 
 
 class _Turn:

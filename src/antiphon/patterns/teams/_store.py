@@ -34,8 +34,8 @@ class TeamStore:
 
     async def get_messages(self, location: str, limit: int | None = None, *, before: int | None = None) -> list[Entry]:
         """Return everything that was said, in the order in which it was; before some place in the thread, if one is given."""
-        calls: dict[str, Message] = {}
-        rows = [_shown(record, calls) async for record in self._ledger.read(location, before=before)]
+        seen = _Seen()
+        rows = [seen.shown(record) async for record in self._ledger.read(location, before=before)]
         return _latest(_written(row for row in rows if row is not None), limit)
 
     async def get_conversation_messages(
@@ -46,7 +46,7 @@ class TeamStore:
         async for record in self._ledger.read(location, before=before, reverse=True):
             if len(found) == limit:
                 break
-            message = _shown(record, {})
+            message = _Seen().shown(record)
             if message is not None and _type_of(message) in CONVERSATION_TYPES:
                 found.append(message)
         return _written(reversed(found))
@@ -93,30 +93,38 @@ class TeamStore:
         return own[begins[-1] :] if begins else []
 
 
-def _shown(record: Record, calls: dict[str, Message]) -> Message | None:
-    """Return a row as it is shown, with the ledger's time; None for one that is not."""
-    message = record.message
-    if message.lane != "talk":
-        return None
-    if DIALECT not in message.metadata:
-        kind = _kind_of_trace(message, calls)
-        if kind is None:
-            return None
-        message = message.model_copy(update={"metadata": {DIALECT: {"type": kind}}})
-    if isinstance(message.payload, OptionCallPayload):
-        calls[message.payload.invocation_id] = message
-    return message.model_copy(update={"created_at": record.recorded_at})
+class _Seen:
+    """What a thread has shown so far: turns of teams, and the calls in them."""
 
+    def __init__(self) -> None:
+        self._turns: set[str] = set()
+        self._calls: set[str] = set()
 
-def _kind_of_trace(message: Message, calls: dict[str, Message]) -> str | None:
-    """Return what a row of an agent's own run is in the trace; None for what it was asked, and for its answer."""
-    match message.payload:
-        case OptionCallPayload(option_name=name):
-            return None if name.startswith(_OUTPUT) else "action"
-        case OptionResultPayload(invocation_id=id, is_error=is_error):
-            return None if id not in calls else "error" if is_error else "observation"
-        case _:
+    def shown(self, record: Record) -> Message | None:
+        """Return a row as it is shown, with the ledger's time; None for one that is not."""
+        message = record.message
+        if message.lane != "talk":
             return None
+        turn = (message.parent_id or "").partition("/")[0]
+        if DIALECT in message.metadata:
+            self._turns.add(turn)
+        elif turn not in self._turns or (kind := self._kind_of_trace(message)) is None:
+            return None
+        else:
+            message = message.model_copy(update={"metadata": {DIALECT: {"type": kind}}})
+        if isinstance(message.payload, OptionCallPayload):
+            self._calls.add(message.payload.invocation_id)
+        return message.model_copy(update={"created_at": record.recorded_at})
+
+    def _kind_of_trace(self, message: Message) -> str | None:
+        """Return what a row of an agent's own run is in the trace; None for what it was asked, and for its answer."""
+        match message.payload:
+            case OptionCallPayload(option_name=name):
+                return None if name.startswith(_OUTPUT) else "action"
+            case OptionResultPayload(invocation_id=id, is_error=is_error):
+                return None if id not in self._calls else "error" if is_error else "observation"
+            case _:
+                return None
 
 
 def _type_of(message: Message) -> Json:
