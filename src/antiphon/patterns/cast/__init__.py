@@ -2,7 +2,7 @@
 
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import Answer, Cast
-from antiphon.patterns.cast._handling import UNHURRIED, handling, known_by
+from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by
 from antiphon.patterns.cast._held import Gate, HeldModel
 from antiphon.patterns.cast._listed import Listed, listed
 from antiphon.patterns.cast._pattern import Outcome, Pattern, failed, together
@@ -16,6 +16,7 @@ __all__ = [
     "Cast",
     "CastError",
     "Gate",
+    "Handling",
     "HeldModel",
     "Listed",
     "Outcome",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
@@ -12,7 +13,7 @@ from antiphon.errors import DeliveryError, ParkedError
 from antiphon.patterns.cast._rest import left_open
 from antiphon.runtime import Context
 
-__all__ = ["UNHURRIED", "handling", "known_by"]
+__all__ = ["UNHURRIED", "Handling", "handling", "known_by"]
 
 UNHURRIED: Final = 10 * 365 * 86400.0
 """Seconds that actors of a thread wait for each other: a person may have to be asked. Models have a time of their own."""
@@ -23,8 +24,17 @@ def known_by(name: str, *said: str) -> str:
     return f"{name}-{sha256(repr(said).encode(errors='backslashreplace')).hexdigest()[:24]}"
 
 
+@dataclass(slots=True)
+class Handling:
+    """A message that is being handled."""
+
+    run: LedgerRun
+    status: str = "completed"
+    """What lists of threads show when it is done."""
+
+
 @asynccontextmanager
-async def handling(context: Context, pattern: str) -> AsyncGenerator[LedgerRun]:
+async def handling(context: Context, pattern: str) -> AsyncGenerator[Handling]:
     """Have what a handler does in the block written down, and lists of threads show where it is.
 
     If it must wait for a person, the message stays open. A thread that another pattern began is shown as that one says.
@@ -34,19 +44,20 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[LedgerRun]:
         HistoryMismatchError, LedgerError: as in every run.
     """
     async with left_open(context), ledger_run(context) as run:
+        here = Handling(run)
         if not await _is_own(context, pattern):
-            yield run
+            yield here
             return
         context.mark(status="processing", pattern=pattern)
         try:
-            yield run
+            yield here
         except ParkedError:
             await run.journal.write(run.thread_id, (), status="waiting", pattern=pattern)
             raise
         except DeliveryError:
             context.mark(status="failed", pattern=pattern)
             raise
-        context.mark(status="completed", pattern=pattern)
+        context.mark(status=here.status, pattern=pattern)
 
 
 async def _is_own(context: Context, pattern: str) -> bool:

@@ -62,7 +62,8 @@ class ExecutorActor(Actor):
             reason = f"there is no policy {request.policy!r}; there are {', '.join(policies) or 'none'}"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
         policy = self._workshop.options.find(request.policy)
-        async with handling(context, PATTERN) as run:
+        async with handling(context, PATTERN) as here:
+            run = here.run
             past = await Past.read(run, self._workshop.limits)
             given = await _say(run, request.input, request.observations)
             heed(run, past.before)
@@ -72,7 +73,8 @@ class ExecutorActor(Actor):
     @handles
     async def complete(self, request: CompleteCalls, context: Context) -> CallsCompleted:
         """Complete the calls of a conversation."""
-        async with handling(context, PATTERN) as run:
+        async with handling(context, PATTERN) as here:
+            run = here.run
             past = await Past.read(run, self._workshop.limits)
             given = await _say(run, None, request.observations)
             calls = Conversation([*past.before, *given]).open_calls()

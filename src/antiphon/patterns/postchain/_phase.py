@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from antiphon.errors import AntiphonError, DeliveryError, ParkedError, RefusedError
 from antiphon.messages import thaw
+from antiphon.patterns.cast import UNHURRIED
 from antiphon.patterns.postchain._config import agent_of
 from antiphon.patterns.postchain._given import items_given
 from antiphon.patterns.postchain._operations import Add, ContextOperation, operations_to
@@ -44,15 +45,12 @@ from antiphon.protocol import (
 )
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["UNHURRIED", "PhaseActor"]
+__all__ = ["PhaseActor"]
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 _USED = ("model", "input_tokens", "output_tokens")
 """What is passed on of an agent's answer besides the answer."""
-
-UNHURRIED = 10 * 365 * 86400.0
-"""Seconds that actors of a thread wait for each other: it may be paused for long. Models have a time of their own."""
 
 
 class PhaseActor(Actor):

@@ -18,10 +18,10 @@ from typing import Any
 from antiphon.agents import ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, WithdrawnError
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
+from antiphon.patterns.cast import UNHURRIED
 from antiphon.patterns.postchain._client import CLIENT
 from antiphon.patterns.postchain._life import LIFE, PATTERN, ThreadLife
 from antiphon.patterns.postchain._operations import ChainContext, operations_from
-from antiphon.patterns.postchain._phase import UNHURRIED
 from antiphon.patterns.postchain._subscription import SubscribeThread, ThreadSubscribed
 from antiphon.patterns.postchain._work import items_to
 from antiphon.patterns.postchain._workshop import Workshop

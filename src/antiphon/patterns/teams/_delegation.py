@@ -25,6 +25,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import Json
+from antiphon.patterns.cast import UNHURRIED
 from antiphon.patterns.teams._endings import end_open_calls, stopped
 from antiphon.patterns.teams._requests import PhaseDone, TaskDone
 from antiphon.patterns.teams._voice import Voice
@@ -34,15 +35,13 @@ from antiphon.runtime import Context
 if TYPE_CHECKING:
     from antiphon.patterns.teams._crew import Crew
 
-__all__ = ["UNHURRIED", "DelegationEnd", "Done", "delegate", "side_by_side"]
+__all__ = ["DelegationEnd", "Done", "delegate", "side_by_side"]
 
 ReplyT = TypeVar("ReplyT", PhaseDone, TaskDone)
 ResultT = TypeVar("ResultT")
 
 Ending: TypeAlias = Literal["result", "failure", "timeout", "cancelled", "down"]
 
-UNHURRIED: Final = 10 * 365 * 86400.0
-"""Seconds for those who take as many as it takes: a person may have to approve something."""
 _ENDINGS: Final[tuple[tuple[type[DeliveryError], Ending], ...]] = (
     (ReplyTimeoutError, "timeout"),
     (WithdrawnError, "cancelled"),

@@ -13,20 +13,16 @@ from typing import Final
 from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import Phase, StrategicPlanContent
 from antiphon.errors import WithdrawnError
-from antiphon.patterns.cast import listed
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
 from antiphon.patterns.teams._endings import end_open_calls, stopped
 from antiphon.patterns.teams._plans import PhaseDraft, PlanDraft, plan_of
 from antiphon.patterns.teams._requests import DoTask, EndTurn, LeadPhase, RunTurn, TurnDone
 from antiphon.patterns.teams._store import TeamStore
-from antiphon.patterns.teams._voice import Voice, at_work
+from antiphon.patterns.teams._voice import PATTERN, Voice, at_work
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["PATTERN", "OrchestratorActor"]
-
-PATTERN: Final = "teams"
-"""What threads of teams are listed as."""
+__all__ = ["OrchestratorActor"]
 
 _SHOWN: Final = 500
 """Characters of an earlier message that are shown."""
@@ -57,9 +53,9 @@ class OrchestratorActor(Actor):
     async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
         """Have the team do what a user says, and answer."""
         name, turn = self._crew.orchestrator.name, context.course.invocation_id
-        async with at_work(context, name, turn) as voice, listed(context, PATTERN) as place:
+        async with at_work(context, name, turn) as voice:
             done = await _Turn(self._crew, self._form, context, voice).take(request.text)
-            place.status = done.status
+            voice.handled.status = done.status
             return done
 
     @handles

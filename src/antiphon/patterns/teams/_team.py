@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.models import Model
@@ -17,9 +16,8 @@ from antiphon.agents.models import model as named_model
 from antiphon.errors import DeliveryError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port
-from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, Outcome, Patience, Pattern, failed, known_by
 from antiphon.patterns.teams._crew import ROLES, Crew, Role
-from antiphon.patterns.teams._delegation import UNHURRIED
 from antiphon.patterns.teams._guards import Guards
 from antiphon.patterns.teams._manager import ManagerActor
 from antiphon.patterns.teams._orchestrator import OrchestratorActor
@@ -111,7 +109,7 @@ class Team(Pattern):
         """
         thread_id = thread_id or current_port().new_id()
         address = self.crew.address(self.crew.orchestrator.name)
-        turn = f"turn-{sha256(repr((address, thread_id, text)).encode()).hexdigest()[:16]}"
+        turn = known_by("turn", address, thread_id, text)
         try:
             done = await self.system.ask(address, RunTurn(text=text), within=UNHURRIED, thread_id=thread_id, id=turn)
         except asyncio.CancelledError:

@@ -11,17 +11,18 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
-from antiphon.agents import LedgerRun, ledger_run
 from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.dialects import decode
 from antiphon.dialects.agent_framework import normalise_message
 from antiphon.ledger import Record
-from antiphon.patterns.cast import left_open
+from antiphon.patterns.cast import Handling, handling
 from antiphon.runtime import Context
 
-__all__ = ["DIALECT", "Voice", "at_work"]
+__all__ = ["DIALECT", "PATTERN", "Voice", "at_work"]
 
 DIALECT = "agent-framework"
+PATTERN = "teams"
+"""What threads of teams are listed as."""
 
 
 @asynccontextmanager
@@ -31,17 +32,18 @@ async def at_work(context: Context, agent: str, turn: str, untrusted: str | None
     Raises:
         ParkedError: a person must settle or approve something; the message stays open.
     """
-    async with left_open(context), ledger_run(context) as run:
+    async with handling(context, PATTERN) as handled:
         with reading_scope(Reading()) as reading:
             reading.mark(untrusted)
-            yield Voice(run, agent, turn, reading)
+            yield Voice(handled, agent, turn, reading)
 
 
 class Voice:
     """How one of a team speaks in the handling of a message."""
 
-    def __init__(self, run: LedgerRun, agent: str, turn: str, reading: Reading) -> None:
-        self.run = run
+    def __init__(self, handled: Handling, agent: str, turn: str, reading: Reading) -> None:
+        self.handled = handled
+        self.run = handled.run
         self.agent = agent
         self.turn = turn
         self.reading = reading

@@ -6,8 +6,7 @@ controller gives to a worker (WORKERS_TASK), and a worker hands on to another, i
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
 from antiphon.messages import Message
-from antiphon.patterns.cast import left_open
+from antiphon.patterns.cast import Handling, handling, left_open
 from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
 from antiphon.patterns.workers._mind import Mind, answer_to, error_to
 from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
@@ -41,24 +40,14 @@ class _Agent(Actor):
         return message.id
 
 
-@asynccontextmanager
-async def _handling(context: Context, message: StructuredMessage) -> AsyncGenerator[None]:
-    """Answer somebody outside in the block; lists of threads show where it is."""
-    thread_id = context.thread_id or ""
-    async with left_open(context), ledger_run(context):
-        await context.kernel.journal.write(thread_id, (), status="processing", pattern=PATTERN)
-        await say(message, "asked")
-        yield
-
-
 async def _answered(
-    context: Context, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool = False
+    here: Handling, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool = False
 ) -> Answered:
     is_error = answer.message_type == MessageType.ERROR  # which looks like the result of a task, also where there is none
     if not is_said:
         await say(answer, "answered", is_answer=not is_error or message.message_type == MessageType.TASK)
-    status = "failed" if is_error else "completed"
-    await context.kernel.journal.write(context.thread_id or "", (), status=status, pattern=PATTERN)
+    if is_error:
+        here.status = "failed"
     return Answered(message=answer.to_dict())
 
 
@@ -86,10 +75,11 @@ class ControllerActor(_Agent):
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Do what the policy says."""
         query = self._vault.put_back(from_wire(request.message, context.message.created_at))
-        async with _handling(context, query):
+        async with handling(context, PATTERN) as here:
+            await say(query, "asked")
             answer = await self._answer(query, context)
             self._vault.let_go(query)
-            return await _answered(context, query, answer)
+            return await _answered(here, query, answer)
 
     async def _answer(self, query: StructuredMessage, context: Context) -> StructuredMessage:
         control = self._control
@@ -116,10 +106,11 @@ class WorkerActor(_Agent):
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Answer somebody outside."""
         message = self._vault.put_back(from_wire(request.message, context.message.created_at))
-        async with _handling(context, message):
+        async with handling(context, PATTERN) as here:
+            await say(message, "asked")
             done = await self._done(message, None, context)
             self._vault.let_go(message)
-            return await _answered(context, message, from_wire(done.message, None), is_said=done.handed_on)
+            return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
 
     @handles
     async def task(self, request: DoTask, context: Context) -> TaskDone:

@@ -14,8 +14,9 @@ from antiphon.agents._course import as_key
 from antiphon.agents.toolkit._origin import Reading
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
+from antiphon.patterns.cast import UNHURRIED
 from antiphon.patterns.workers._mind import error_to
-from antiphon.patterns.workers._protocol import UNHURRIED, DoTask, TaskDone, from_wire, to_wire
+from antiphon.patterns.workers._protocol import DoTask, TaskDone, from_wire, to_wire
 from antiphon.patterns.workers._talk import say
 from antiphon.runtime import Context
 

@@ -13,12 +13,10 @@ from antiphon.messages import thaw
 from antiphon.protocol import Reply, Request
 from antiphon.protocol._fields import Object
 
-__all__ = ["PATTERN", "UNHURRIED", "Answered", "AskAgent", "DoTask", "TaskDone", "from_wire", "to_wire"]
+__all__ = ["PATTERN", "Answered", "AskAgent", "DoTask", "TaskDone", "from_wire", "to_wire"]
 
 PATTERN: Final = "workers"
 """What lists of threads call it."""
-UNHURRIED: Final = 10 * 365 * 86400.0
-"""Seconds that nobody reaches: for those who wait as long as it takes."""
 
 
 class Answered(Reply, frozen=True, type="WORKERS_ANSWERED"):

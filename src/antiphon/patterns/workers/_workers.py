@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.models import Model
@@ -17,13 +16,13 @@ from antiphon.errors import DeliveryError, UndeliverableError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, current_port
-from antiphon.patterns.cast import AgentSpec, Cast, CastError, Outcome, Patience, Pattern
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Patience, Pattern, known_by
 from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
 from antiphon.patterns.workers._agent import ToolCapableAgent
 from antiphon.patterns.workers._controller import ASSIGN_TASK, CONTROLLER, model_policy, with_workers
 from antiphon.patterns.workers._desk import UNTOLD, Policy, worker_address
 from antiphon.patterns.workers._mind import ROUNDS, Mind, error_to
-from antiphon.patterns.workers._protocol import UNHURRIED, AskAgent, from_wire, to_wire
+from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
 from antiphon.patterns.workers._reports import Reporting
 from antiphon.patterns.workers._talk import check, conversation, is_said, structured
 from antiphon.patterns.workers._vault import Vault
@@ -132,7 +131,7 @@ class Workers(Pattern):
             ParkedError: a person must settle something, or approve it; then ask the same in the same thread again.
         """
         thread_id = thread_id or current_port().new_id()
-        message_id = f"{thread_id}:{sha256(text.encode(errors='replace')).hexdigest()[:16]}"
+        message_id = known_by("query", thread_id, text)
         query = StructuredMessage.create_query(text, "user", self.controller, task_id=thread_id, message_id=message_id)
         answer = await self.send(query)
         if answer.message_type != MessageType.ERROR:
