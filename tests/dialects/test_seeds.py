@@ -27,10 +27,10 @@ IMPORTS = {
     "atlas.agents.messaging.message": atlas,
 }
 LATER = {
-    "await": "needs a running agent or actor",
+    "await": "runs with real actors and agents in the tests of the runtime and of the patterns",
     "async def receive": "is an actor's method, wrongly indented",
     "async def send_message": "sends through an actor system",
-    "ToolCapableAgent": "needs an agent",
+    "ToolCapableAgent": "runs with a real agent in the tests of the workers",
     "class Message": "defines the class that is built here",
     "@dataclass": "defines the class that is built here",
     '"content": Any': "is a table in the form of a dict",

@@ -149,7 +149,10 @@ def _request(unit: Mapping[str, Any], held: str | None) -> _Found:
         said = [_return(part) for part in parts]
         _need(len({part["tool_call_id"] for part in parts}) == len(parts))
     if told != held:
-        said = [_instructions(cast("str", told), unit), *(each._replace(notes={"joined": True, **each.notes}) for each in said)]
+        said = [
+            _instructions(cast("str", told), unit),
+            *(each._replace(notes={"joined": True, **each.notes}) for each in said),
+        ]
     return said, None, {**_REQUEST, "instructions": told}
 
 

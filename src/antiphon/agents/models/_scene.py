@@ -110,7 +110,7 @@ def _known(name: str, words: Mapping[str, Any]) -> Any:
     value: Any = words
     for step in name.split("."):
         if isinstance(value, list) and step.isdecimal() and int(step) < len(cast("list[Any]", value)):
-            value = value[int(step)]
+            value = cast("list[Any]", value)[int(step)]
         elif isinstance(value, Mapping) and step in value:
             value = cast("Mapping[str, Any]", value)[step]
         else:

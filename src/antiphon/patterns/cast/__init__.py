@@ -4,7 +4,6 @@ from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import Answer, Cast
 from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by
 from antiphon.patterns.cast._held import Gate, HeldModel
-from antiphon.patterns.cast._listed import Listed, listed
 from antiphon.patterns.cast._pattern import Outcome, Pattern, failed, together
 from antiphon.patterns.cast._rest import left_open
 from antiphon.patterns.cast._spec import AgentSpec, CastError
@@ -18,7 +17,6 @@ __all__ = [
     "Gate",
     "Handling",
     "HeldModel",
-    "Listed",
     "Outcome",
     "Patience",
     "Pattern",
@@ -27,6 +25,5 @@ __all__ = [
     "handling",
     "known_by",
     "left_open",
-    "listed",
     "together",
 ]

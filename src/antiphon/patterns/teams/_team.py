@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from antiphon.agents import AgentBudget, Toolkit
 from antiphon.agents.models import model as named_model
-from antiphon.errors import DeliveryError, ParkedError
+from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port
 from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, Outcome, Patience, Pattern, failed, known_by
@@ -105,6 +105,7 @@ class Team(Pattern):
 
         Raises:
             ParkedError: a person must approve or settle something; then run it again.
+            HistoryMismatchError: the thread was written by another program.
             LedgerError: it could not be written down.
         """
         thread_id = thread_id or current_port().new_id()
@@ -115,10 +116,8 @@ class Team(Pattern):
         except asyncio.CancelledError:
             await asyncio.shield(self._give_up(address, thread_id, turn))
             raise
-        except ParkedError:
-            raise
         except DeliveryError as exc:
-            return Outcome(thread_id, "failed", error_code=exc.code, error_message=exc.reason)
+            return failed(thread_id, exc)
         return Outcome(thread_id, done.status, done.response, done.error_code, done.error_message)
 
     async def _give_up(self, address: str, thread_id: str, turn: str) -> None:
