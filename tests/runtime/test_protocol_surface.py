@@ -15,7 +15,7 @@ class Seed(Actor):
 
     async def receive(self, message: Message) -> Response:
         seen.append(message)
-        if message.type == "GREET":
+        if message.type == "HAIL":
             return message.reply(data={"greeting": f"hello {message.data['name']}"})
         if message.type == "BREAK":
             raise ValueError("it broke")
@@ -41,13 +41,13 @@ def _send(*messages: Message) -> list[Response]:
 
 def test_a_message_gets_its_response() -> None:
     """CH-047, CH-049, CH-105."""
-    greet = Message(type="GREET", data={"name": "you"}, sender="me", receiver="seed_actor_1", correlation_id="c")
+    greet = Message(type="HAIL", data={"name": "you"}, sender="me", receiver="seed_actor_1", correlation_id="c")
     (response,) = _send(greet)
 
-    assert (response.type, response.data) == ("GREET_RESPONSE", {"greeting": "hello you"})
+    assert (response.type, response.data) == ("HAIL_RESPONSE", {"greeting": "hello you"})
     assert (response.message_id, response.sender, response.receiver) == (greet.id, "seed_actor_1", "me")
     assert response.correlation_id == "c"
-    assert (seen[0].id, seen[0].type, seen[0].data, seen[0].sender) == (greet.id, "GREET", {"name": "you"}, "me")
+    assert (seen[0].id, seen[0].type, seen[0].data, seen[0].sender) == (greet.id, "HAIL", {"name": "you"}, "me")
 
 
 def test_a_typed_handler_answers_the_same_messages() -> None:
@@ -60,7 +60,7 @@ def test_a_typed_handler_answers_the_same_messages() -> None:
 def test_a_message_must_have_a_receiver() -> None:
     """CH-046."""
     with pytest.raises(ValueError, match="Message must have a receiver"):
-        _send(Message(type="GREET"))
+        _send(Message(type="HAIL"))
 
 
 def test_an_unknown_receiver_is_an_error_response_and_a_dead_letter() -> None:
@@ -68,7 +68,7 @@ def test_an_unknown_receiver_is_an_error_response_and_a_dead_letter() -> None:
 
     async def main() -> None:
         async with System() as system:
-            message = Message(type="GREET", receiver="nobody")
+            message = Message(type="HAIL", receiver="nobody")
             response = await system.send_message(message)
 
             assert isinstance(response, ErrorResponse)
@@ -107,12 +107,12 @@ def test_an_exception_is_answered_logged_and_its_supervisor_notified(caplog: pyt
             system.spawn("seed_actor_1", Seed)
             message = Message(type="BREAK", receiver="seed_actor_1")
             response = await system.send_message(message)
-            again = await system.send_message(Message(type="GREET", data={"name": "you"}, receiver="seed_actor_1"))
+            again = await system.send_message(Message(type="HAIL", data={"name": "you"}, receiver="seed_actor_1"))
             notified, *_ = [record.message async for record in system.ledger.read(system_thread("seed_actor_1"))]
 
             assert isinstance(response, ErrorResponse)
             assert response.error_message == "Error processing message: ValueError: it broke"
-            assert again.type == "GREET_RESPONSE"
+            assert again.type == "HAIL_RESPONSE"
             assert notified.payload.arguments["failed_message_id"] == message.id
             assert (await rows(system.ledger, system_thread("seed_actor_1")))[0] == "ERROR_NOTIFICATION"
 
@@ -133,7 +133,7 @@ def test_an_error_response_of_the_actor_keeps_its_code_and_details() -> None:
 
 def test_the_same_message_gets_the_same_response() -> None:
     """CH-120."""
-    greet = Message(type="GREET", data={"name": "you"}, receiver="seed_actor_1")
+    greet = Message(type="HAIL", data={"name": "you"}, receiver="seed_actor_1")
     first, second = _send(greet, greet)
 
     assert first.data == second.data
@@ -147,10 +147,10 @@ def test_a_message_that_names_a_thread_is_journaled_there() -> None:
         async with System() as system:
             system.spawn("seed_actor_1", Seed)
             data = {"thread_id": "t9", "name": "you"}
-            await system.send_message(Message(type="GREET", data=data, receiver="seed_actor_1"))
+            await system.send_message(Message(type="HAIL", data=data, receiver="seed_actor_1"))
             await system.send_message(Message(type="THREAD_RESULT", data=_result("t9"), receiver="seed_actor_1"))
 
-            assert (await rows(system.ledger, "t9"))[:4] == ["GREET", "=GREET", '"', "DELIVER"]
+            assert (await rows(system.ledger, "t9"))[:4] == ["HAIL", "=HAIL", '"', "DELIVER"]
 
     virtually(main())
 
@@ -161,7 +161,7 @@ def test_the_systems_messages_work_on_every_actor() -> None:
         Message(type="HEARTBEAT", receiver="seed_actor_1"),
         Message(type="RESTART", data={"actor_id": "seed_actor_1", "reason": "error_recovery"}, receiver="seed_actor_1"),
         Message(type="STOP", data={"actor_id": "seed_actor_1", "reason": "shutdown"}, receiver="seed_actor_1"),
-        Message(type="GREET", data={"name": "you"}, receiver="seed_actor_1"),
+        Message(type="HAIL", data={"name": "you"}, receiver="seed_actor_1"),
     )
 
     assert (alive.type, alive.data["status"]) == ("HEARTBEAT_RESPONSE", "alive")

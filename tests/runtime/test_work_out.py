@@ -14,19 +14,19 @@ from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles
 
 
-class Planned(Reply, frozen=True, type="TEST_PLANNED"):
+class Planned(Reply, frozen=True, type="WORK_OUT_PLANNED"):
     plan: str
 
 
-class Plan(Request[Planned], frozen=True, type="TEST_PLAN"):
+class Plan(Request[Planned], frozen=True, type="WORK_OUT_PLAN"):
     how: str
 
 
-class Acted(Reply, frozen=True, type="TEST_ACTED"):
+class Acted(Reply, frozen=True, type="WORK_OUT_ACTED"):
     did: str
 
 
-class Act(Request[Acted], frozen=True, type="TEST_ACT"):
+class Act(Request[Acted], frozen=True, type="WORK_OUT_ACT"):
     how: str
 
 
@@ -96,32 +96,32 @@ def _acted(how: str, *fails: str) -> tuple[list[int], list[str], Acted | Excepti
 
 def test_question_and_answer_are_written_with_what_is_said_next() -> None:
     appends, found, acted = _acted("well")
-    assert found == ["TEST_ACT", "TEST_PLAN", "=TEST_PLAN", "TEST_PING", "=TEST_PING", "=TEST_ACT"]
+    assert found == ["WORK_OUT_ACT", "WORK_OUT_PLAN", "=WORK_OUT_PLAN", "TEST_PING", "=TEST_PING", "=WORK_OUT_ACT"]
     assert appends == [1, 3, 1, 1]
     assert acted == Acted(did="plan 1")
 
 
 def test_where_nothing_is_said_they_are_written_with_the_answer() -> None:
     appends, found, _ = _acted("alone")
-    assert found == ["TEST_ACT", "TEST_PLAN", "=TEST_PLAN", "=TEST_ACT"]
+    assert found == ["WORK_OUT_ACT", "WORK_OUT_PLAN", "=WORK_OUT_PLAN", "=WORK_OUT_ACT"]
     assert appends == [1, 3]
 
 
 def test_what_was_not_written_down_is_worked_out_anew_and_stands_there_once() -> None:
     _, found, acted = _acted("well", "before it was said")
-    assert (found.count("TEST_PLAN"), found.count("=TEST_PLAN")) == (1, 1)
+    assert (found.count("WORK_OUT_PLAN"), found.count("=WORK_OUT_PLAN")) == (1, 1)
     assert acted == Acted(did="plan 2")  # nobody had acted on the first
 
 
 def test_what_was_written_down_is_not_worked_out_again() -> None:
     _, found, acted = _acted("well", "after it was said")
-    assert (found.count("TEST_PLAN"), found.count("TEST_PING")) == (1, 1)
+    assert (found.count("WORK_OUT_PLAN"), found.count("TEST_PING")) == (1, 1)
     assert acted == Acted(did="plan 1")
 
 
 def test_a_refusal_is_written_down_too() -> None:
     appends, found, error = _acted("not")
-    assert found == ["TEST_ACT", "TEST_PLAN", "!NO_PLAN", "!NO_PLAN"]
+    assert found == ["WORK_OUT_ACT", "WORK_OUT_PLAN", "!NO_PLAN", "!NO_PLAN"]
     assert appends == [1, 3]
     assert isinstance(error, RefusedError)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
@@ -17,6 +18,7 @@ from pydantic_ai.usage import UsageLimits
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
+from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
@@ -26,6 +28,9 @@ from antiphon.patterns.cast._spec import AgentSpec, CastError
 __all__ = ["Answer", "Cast"]
 
 OutputT = TypeVar("OutputT")
+
+_shared: WeakKeyDictionary[Toolkit, set[str]] = WeakKeyDictionary()
+"""What patterns have put into toolkits, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,19 @@ class Cast:
             self.toolkit.grant(spec.name, tool)
         self._specs[spec.name] = spec
         return spec
+
+    def have_tool(self, function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
+        """Have a tool of a pattern's own in the toolkit, once, however many share that; return its name.
+
+        There, what is called beside it ends before the turn waits for a person.
+
+        Raises:
+            ValueError: somebody else has a tool of its name there.
+        """
+        there, name = _shared.setdefault(self.toolkit, set()), function.__name__
+        if name not in there:
+            there.add(self.toolkit.add(function, **settings).name)
+        return name
 
     def remove(self, name: str) -> None:
         """Let somebody take part no more, and use no tool.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet
 
 from pydantic_ai.models import Model
 from pydantic_ai.tools import Tool
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Peers"]
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
-
-_given: WeakSet[Toolkit] = WeakSet()
-"""The toolkits that have the tool by which peers ask."""
 
 
 class Peers(Pattern):
@@ -82,7 +78,7 @@ class Peers(Pattern):
         }
         self._cast = Cast(self.ledger, model=model, toolkit=toolkit, tools=tools, **more)
         self._calls = Calls(self.ledger, self.registry, limits)
-        _give(self._cast.toolkit)
+        self._cast.have_tool(invoke_agent, effects="none", allows_untrusted=True)
         for spec in self.registry:
             self._add(spec)
 
@@ -232,10 +228,3 @@ def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]]
 def _peer(spec: AgentSpec, allowed: tuple[str, ...] | None) -> PeerSpec:
     placed = {} if allowed is None else {"allowed_peers": allowed}
     return PeerSpec.model_validate({**spec.model_dump(), **placed})
-
-
-def _give(toolkit: Toolkit) -> None:
-    """Have the tool by which peers ask in a toolkit, once, however many use it."""
-    if toolkit not in _given:
-        toolkit.add(invoke_agent, effects="none", allows_untrusted=True)
-        _given.add(toolkit)

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from pydantic_ai import ToolReturn
-from pydantic_ai.tools import RunContext, Tool
+from pydantic_ai.tools import RunContext
 
 from antiphon.agents.toolkit._origin import current_reading
 from antiphon.dialects.atlas import MessageType, StructuredMessage
@@ -16,7 +15,7 @@ from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers._desk import Desk, Policy
 from antiphon.patterns.workers._mind import Mind
 
-__all__ = ["ASSIGN_TASK", "CONTROLLER", "model_policy", "with_workers"]
+__all__ = ["CONTROLLER", "assign_task", "model_policy", "with_workers"]
 
 CONTROLLER: Final = AgentSpec(
     name="controller",
@@ -32,7 +31,7 @@ _desk: ContextVar[Desk] = ContextVar("antiphon.patterns.workers.desk")
 
 async def assign_task(  # noqa: D417 (the context is not for the model)
     ctx: RunContext[Any], worker: str, task: str, then: list[str] | None = None
-) -> ToolReturn:
+) -> dict[str, Any]:
     """Give a task to a worker, and get its result.
 
     Args:
@@ -40,16 +39,12 @@ async def assign_task(  # noqa: D417 (the context is not for the model)
         task: What it is to do, with everything that it must know.
         then: Other workers that go on with the result, one after the other, if there are any.
     """
-    answer = await _desk.get().assign(worker, task, route=then or (), key=ctx.tool_call_id)
+    desk, reading = _desk.get(), current_reading()
+    answer = await desk.assign(worker, task, route=then or (), key=ctx.tool_call_id)
+    if reading is not None:
+        reading.mark(desk.untrusted)  # what the worker has read counts for whoever gave the task
     said = "error" if answer.message_type == MessageType.ERROR else "result"
-    reading = current_reading()
-    source = None if reading is None else reading.untrusted
-    metadata = None if source is None else {"antiphon": {"untrusted": source}}
-    return ToolReturn({"worker": answer.source_agent, said: answer.content}, metadata=metadata)
-
-
-ASSIGN_TASK: Final[Tool[Any]] = Tool(assign_task, metadata={"antiphon": {"effects": "none"}})
-"""What a controller's model gives tasks with. What workers do is recorded by themselves, so it may run again."""
+    return {"worker": answer.source_agent, said: answer.content}
 
 
 def model_policy(mind: Mind) -> Policy:
@@ -72,7 +67,8 @@ def _at(desk: Desk) -> Generator[None]:
         _desk.reset(token)
 
 
-def with_workers(spec: AgentSpec, workers: dict[str, str]) -> AgentSpec:
-    """Return how a controller is set up, told who there is."""
+def with_workers(spec: AgentSpec, workers: dict[str, str], tool: str) -> AgentSpec:
+    """Return how a controller is set up, told who there is, and with the tool that gives tasks."""
     listed = "\n".join(f"- {name}: {good_at}" for name, good_at in workers.items())
-    return spec.model_copy(update={"instructions": f"{spec.instructions}\n\n## Workers\n{listed}".strip()})
+    told = f"{spec.instructions}\n\n## Workers\n{listed}".strip()
+    return spec.model_copy(update={"instructions": told, "tools": (*spec.tools, tool)})

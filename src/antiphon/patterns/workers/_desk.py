@@ -40,6 +40,11 @@ class Desk:
         self._context, self._reading = context, reading
         self._count = 0
 
+    @property
+    def untrusted(self) -> str | None:
+        """Where strangers' words come from that workers have read; None if they have read none."""
+        return self._reading.untrusted
+
     async def assign(
         self,
         worker: str,

@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 
 from pydantic_ai import capture_run_messages
 from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
-from pydantic_ai.tools import Tool
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._withheld import SENSITIVE
@@ -49,10 +48,9 @@ class Mind:
         reporting: Reporting,
         *,
         hear: Hear | None = None,
-        toolset: Sequence[Tool[Any]] = (),
     ) -> None:
         self.cast, self.name = cast, name
-        self._rounds, self._reporting, self._hear, self._toolset = rounds, reporting, hear, tuple(toolset)
+        self._rounds, self._reporting, self._hear = rounds, reporting, hear
 
     async def process(self, message: StructuredMessage, untrusted: str | None = None) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and where content was read on the way that strangers wrote, if any was.
@@ -77,8 +75,7 @@ class Mind:
 
     async def instructions(self) -> str | None:
         """Return what it is told about the tools that it may use now; nothing, if it has none."""
-        tools: list[Tool[Any] | ToolkitTool] = [*self._toolset, *(await self.tools()).values()]
-        listed = [f"- {tool.name}: {tool.description or ''}" for tool in tools]
+        listed = [f"- {tool.name}: {tool.description or ''}" for tool in (await self.tools()).values()]
         return "\n".join(["## Available Tools", *listed]) if listed else None
 
     async def tools(self) -> Mapping[str, ToolkitTool]:
@@ -121,7 +118,6 @@ class Mind:
                     _prompt(message, answer),
                     instructions=told,
                     requests=self._rounds,
-                    toolset=self._toolset,
                 )
             except RefusedError:
                 _add_calls(answer, messages, tools)

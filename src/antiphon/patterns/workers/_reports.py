@@ -78,12 +78,15 @@ class Reports:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _reports.reset(self._token)
-        await asyncio.sleep(0)  # what another thread has just told comes in
-        self._left = 0
-        self._texts.put_nowait(None)
-        if error is not None:
+        try:
+            if error is None:
+                await asyncio.sleep(0)  # what another thread has just told comes in
+                self._left = 0
+                self._texts.put_nowait(None)
+                await self._telling
+        finally:
             self._telling.cancel()
-        await asyncio.gather(self._telling, return_exceptions=error is not None)
+            await asyncio.gather(self._telling, return_exceptions=True)
 
     async def _tell(self) -> None:
         silence, began = self._reporting.after, self._loop.time()

@@ -19,7 +19,7 @@ from antiphon.messages import Conversation, current_port
 from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Patience, Pattern, known_by
 from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
 from antiphon.patterns.workers._agent import ToolCapableAgent
-from antiphon.patterns.workers._controller import ASSIGN_TASK, CONTROLLER, model_policy, with_workers
+from antiphon.patterns.workers._controller import CONTROLLER, assign_task, model_policy, with_workers
 from antiphon.patterns.workers._desk import UNTOLD, Policy, worker_address
 from antiphon.patterns.workers._mind import ROUNDS, Mind, error_to
 from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
@@ -109,8 +109,9 @@ class Workers(Pattern):
     def _policy_of(self, controller: AgentSpec | Policy) -> Policy:
         if not isinstance(controller, AgentSpec):
             return controller
-        self.cast.add(with_workers(controller, dict(self.workers)))
-        mind = self._own = Mind(self.cast, controller.name, self._rounds, self._reporting, toolset=[ASSIGN_TASK])
+        tool = self.cast.have_tool(assign_task, effects="none", allows_untrusted=True)
+        self.cast.add(with_workers(controller, dict(self.workers), tool))
+        mind = self._own = Mind(self.cast, controller.name, self._rounds, self._reporting)
         return model_policy(mind)
 
     @override
