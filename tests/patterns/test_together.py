@@ -11,7 +11,10 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, together
 from antiphon.patterns.peers import Peers, PeerSpec
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
+from antiphon.protocol import AgentConfig
 
 
 def calls(tool: str, **arguments: Any) -> Callable[[list[ModelMessage], AgentInfo], ModelResponse]:
@@ -48,3 +51,66 @@ def test_a_peer_delegates_to_workers_in_the_same_thread() -> None:
         assert threads == {"t"}
 
     run(main())
+
+
+def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
+    """The chain can be asked once: the second time the answer is the recorded one, and the team is not asked again."""
+
+    async def main() -> None:
+        ledger, asked = MemoryLedger(), list[str]()
+        team = Team(ledger, workers=[AgentSpec(name="bob")], model=FunctionModel(_plays(asked)))
+        chain = PostChain(
+            ledger,
+            model=FunctionModel(calls("bureau", task="Find the price.")),
+            tools=[team.as_tool("bureau", "Have something found out.")],
+            config=ChainConfig(found=0, phases={"action": AgentConfig(tools=("bureau",))}),
+        )
+        async with together(chain, team):
+            result = await chain.run("What does it cost?")
+        assert result.status == "completed", result.error_message
+        assert "5 euros" in result.outputs["action"]["response"]
+        rows = [record.message async for record in ledger.read(result.thread_id)]
+        asks = [row.to[0] for row in rows if row.lane == "control" and isinstance(row.payload, OptionCallPayload) and row.to]
+        assert [to for to in asks if to.startswith(("orchestrator/", "worker/"))] == [
+            "orchestrator/orchestrator",
+            "worker/bob",
+        ]
+        assert asked == ["plan", "work"]
+        assert not await ledger.open_calls(result.thread_id)
+
+    run(main())
+
+
+def test_a_worker_of_a_team_is_a_peer_of_others() -> None:
+    async def main() -> None:
+        ledger, asked = MemoryLedger(), list[str]()
+        peers = Peers(ledger, [PeerSpec(name="clerk")], model=says("5 euros"))
+        worker = AgentSpec(name="bob", tools=("clerks",))
+        tools = [peers.as_tool("clerks", "Ask the clerks.")]
+        team = Team(ledger, workers=[worker], model=FunctionModel(_plays(asked, "clerks")), tools=tools)
+        async with together(team, peers):
+            outcome = await team.run("What does it cost?", thread_id="t")
+        assert (outcome.status, outcome.response) == ("completed", "They say: 5 euros")
+        rows = [record.message async for record in ledger.read("t")]
+        assert any(row.to == ("peer/clerk",) for row in rows)
+
+    run(main())
+
+
+def _plays(asked: list[str], tool: str | None = None) -> Callable[[list[ModelMessage], AgentInfo], ModelResponse]:
+    """Stand in for the models of a team: a plan of one phase, and a worker that perhaps asks others."""
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        (output,) = info.output_tools
+        if "phases" in output.parameters_json_schema["properties"]:
+            asked.append("plan")
+            plan = {"phases": [{"name": "Find", "worker": "bob", "goals": "Find the price."}]}
+            return ModelResponse([ToolCallPart(output.name, plan, tool_call_id="plan")])
+        asked.append("work")
+        last: Any = messages[-1].parts[-1]
+        if tool is not None and last.part_kind != "tool-return":
+            return ModelResponse([ToolCallPart(tool, {"task": "Find the price."}, tool_call_id="ask")])
+        said = "They say: " + str(last.content) if tool is not None else "It is 5 euros."
+        return ModelResponse([ToolCallPart(output.name, {"summary": said}, tool_call_id="done")])
+
+    return answer

@@ -244,6 +244,15 @@ def test_every_text_and_list_has_an_end_and_every_number_its_bounds() -> None:
     assert "maxLength" not in schema["choice"]
 
 
+def test_what_is_referred_to_stands_where_it_is_used_and_has_its_bounds() -> None:
+    class Whole(BaseModel):
+        parts: list[Bounded]
+
+    schema = BoundedSchema(Whole.model_json_schema()).walk()
+    assert "$ref" not in str(schema)
+    assert schema["properties"]["parts"]["items"]["properties"]["text"]["maxLength"] == 200
+
+
 @pytest.mark.parametrize("name", ["share", "open", "half"])
 def test_each_number_that_is_offered_is_one_that_is_allowed(name: str) -> None:
     offered = BoundedSchema(Bounded.model_json_schema()).walk()["properties"][name]["enum"]

@@ -21,7 +21,13 @@ _STEPS = 20
 
 
 class BoundedSchema(JsonSchemaTransformer):
-    """A schema of which every text and list has an end, and every number is between its bounds."""
+    """A schema of which every text and list has an end, every number is between its bounds, and all stands where it is used.
+
+    A grammar does not follow references: what stands behind one is not held to anything.
+    """
+
+    def __init__(self, schema: dict[str, Any], *, strict: bool | None = None) -> None:
+        super().__init__(schema, strict=strict, prefer_inlined_defs=True)
 
     @override
     def transform(self, schema: dict[str, Any]) -> dict[str, Any]:

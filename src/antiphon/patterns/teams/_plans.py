@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import BaseModel, Field, JsonValue, WithJsonSchema, create_model, model_validator
+from pydantic import BaseModel, Field, JsonValue, create_model, model_validator
 
 from antiphon.dialects.agent_framework import Phase, Plan, StrategicPlanContent
 
@@ -126,6 +126,5 @@ def _one_of(names: Sequence[str]) -> Any:
 
 
 def _listed(item: type[BaseModel], most: int) -> Any:
-    """Return a list of these as a field; its schema has no references, which small models are not held to."""
-    inlined: Any = Annotated[item, WithJsonSchema(item.model_json_schema())]
-    return list[inlined], Field(min_length=1, max_length=most)
+    """Return a list of these as a field."""
+    return list[item], Field(min_length=1, max_length=most)  # type: ignore[valid-type]
