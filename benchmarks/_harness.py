@@ -156,7 +156,7 @@ def clocked(function: Callable[[], object], units: int = 1) -> Sample:
     calls = _calls_that_last(function)
 
     def sample() -> float:
-        with _no_garbage_collection():
+        with no_garbage_collection():
             _seconds(function, LEAST_CALLS // 5)
             return _seconds(function, calls) / (calls * units)
 
@@ -167,7 +167,7 @@ def clocked_on(prepare: Callable[[], Made], function: Callable[[Made], object]) 
     """Return a sample of a function that needs something made for each call; the making is not timed."""
 
     def sample() -> float:
-        with _no_garbage_collection():
+        with no_garbage_collection():
             for _ in repeat(None, LEAST_CALLS // 5):
                 function(prepare())
             return sum(_seconds(partial(function, prepare()), 1) for _ in repeat(None, PREPARED_CALLS)) / PREPARED_CALLS
@@ -179,7 +179,7 @@ def worked(work: Callable[[], object], units: int) -> Sample:
     """Return a sample of work that is long enough by itself: the CPU time of the whole process, all its threads together."""
 
     def sample() -> float:
-        with _no_garbage_collection():
+        with no_garbage_collection():
             start = process_time()
             work()
             return (process_time() - start) / units
@@ -197,7 +197,7 @@ def waited(work: Callable[[int], object], units: int, before: Callable[[int], ob
     def sample() -> float:
         number = next(_NUMBERS)
         before(number)
-        with _no_garbage_collection():
+        with no_garbage_collection():
             start = perf_counter()
             work(number)
             return (perf_counter() - start) / units
@@ -208,7 +208,7 @@ def waited(work: Callable[[int], object], units: int, before: Callable[[int], ob
 
 def _calls_that_last(function: Callable[[], object]) -> int:
     """Return how often to call a function so that a sample is long enough."""
-    with _no_garbage_collection():
+    with no_garbage_collection():
         _seconds(function, LEAST_CALLS)
         calls = LEAST_CALLS
         while (taken := _seconds(function, calls)) < SAMPLE_SECONDS:
@@ -224,7 +224,8 @@ def _seconds(function: Callable[[], object], calls: int) -> float:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
+    """Have the garbage collector off in the block, after it has looked once."""
     gc.collect()
     gc.disable()
     try:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks._chains import Chain, Graph, Threads
-from benchmarks._harness import Sample, Table, waited
+from benchmarks._harness import Sample, Table, no_garbage_collection, waited
 
 __all__ = ["tables"]
 
@@ -106,9 +106,10 @@ def _warm(threads: Threads, number: int) -> Sample:
     sample = iter(range(10**9, 2 * 10**9))
 
     def measured() -> float:
-        start = perf_counter()
-        threads.run(number, next(sample))
-        return (perf_counter() - start) / number
+        with no_garbage_collection():
+            start = perf_counter()
+            threads.run(number, next(sample))
+            return (perf_counter() - start) / number
 
     return measured
 
