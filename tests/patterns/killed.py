@@ -30,7 +30,7 @@ from antiphon.runtime import System
 
 PARKED = 3
 KILLED = -signal.SIGKILL
-PLACES = {"": 12, "ci": 10_000, "nightly": 10_000}[os.environ.get("ANTIPHON_CHAOS", "")]
+PLACES = {"": 8, "ci": 10_000, "nightly": 10_000}[os.environ.get("ANTIPHON_CHAOS", "")]
 """At how many places a program is killed, of all that there are."""
 
 
