@@ -63,7 +63,7 @@ class Program:
         return ModelResponse([TextPart(f"the {phase} phase says so")])
 
     async def run(self) -> str:
-        is_at_rest = await self._status() in ("paused", "terminated")
+        is_at_rest = await self._status() in ("paused", "terminated") and not await self._is_stirred()
         if is_at_rest:
             self._witness.say(RESTS)
         async with self._chain as chain:
@@ -109,6 +109,11 @@ class Program:
     async def _stir(self) -> None:
         self._witness.say(STIRS)
         await self._chain.resume(THREAD)
+
+    async def _is_stirred(self) -> bool:
+        """Whether the thread was asked to go on, by a process that did not see it do so: it does when it is taken up."""
+        asked = [record.message.payload for record in await self._ledger.open_calls(THREAD)]
+        return any(getattr(payload, "option_name", "") == "RESUME_THREAD" for payload in asked)
 
     async def _send(self, id: str, type: str) -> None:
         data = {"thread_id": THREAD, **({"reason": "enough"} if type == "TERMINATE_THREAD" else {})}
