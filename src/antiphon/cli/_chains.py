@@ -38,6 +38,7 @@ __all__ = [
     "Show",
     "as_json",
     "chosen_model",
+    "interruptible",
     "moved",
     "opened",
     "program_name",
@@ -133,7 +134,7 @@ async def watched(chain: PostChain, thread_id: str, begin: Callable[[], Awaitabl
 
     seen = Seen(thread_id)
     show = Show() if is_shown else None
-    with _interruptible() as interrupted:
+    with interruptible() as interrupted:
         following = asyncio.ensure_future(_follow(chain, thread_id, show))
         stopping = asyncio.ensure_future(interrupted.wait())
         try:
@@ -176,7 +177,7 @@ async def _follow(chain: PostChain, thread_id: str, show: Show | None) -> None:
 
 
 @contextmanager
-def _interruptible() -> Generator[asyncio.Event]:
+def interruptible() -> Generator[asyncio.Event]:
     """Have Ctrl-C set an event, once; the second time it interrupts as ever."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 

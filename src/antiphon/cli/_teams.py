@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from antiphon.cli._chains import DEFAULT, INTERRUPTED, Seen, Show, program_name, show_result, sum_up
+from antiphon.cli._chains import DEFAULT, INTERRUPTED, Seen, Show, interruptible, program_name, show_result, sum_up
 from antiphon.cli._ledger import complaints, ledger_in_use, with_ledger
 from antiphon.cli._screen import fail, note
 
@@ -41,21 +43,21 @@ def run_team(team: Path, task: str, where: Where, *, for_programs: bool, is_quie
     thread_id = where.thread or current_port().new_id()
     is_shown = not (for_programs or is_quiet)
 
-    async def work(found: Ledger) -> tuple[Outcome, Seen]:
+    async def work(found: Ledger) -> tuple[Outcome | None, Seen]:
         return await _done(found, team, task, where, thread_id, is_shown=is_shown)
 
     with complaints():
-        try:
-            outcome, seen = with_ledger(where.ledger or ledger_in_use() or DEFAULT, work, create=True)
-        except KeyboardInterrupt:
-            note(f"stopped; go on with: {_again(team, thread_id)}")
-            raise typer.Exit(INTERRUPTED) from None
+        outcome, seen = with_ledger(where.ledger or ledger_in_use() or DEFAULT, work, create=True)
+    if outcome is None:
+        note(f"stopped; go on with: {_again(team, task, where, thread_id)}")
+        raise typer.Exit(INTERRUPTED)
     show_result(outcome, seen, where.ledger, for_programs=for_programs, is_quiet=is_quiet)
 
 
 async def _done(
     ledger: Ledger, team: Path, task: str, where: Where, thread_id: str, *, is_shown: bool
-) -> tuple[Outcome, Seen]:
+) -> tuple[Outcome | None, Seen]:
+    """Return what came of a task; None if it was interrupted, and can go on."""
     from antiphon.errors import ParkedError  # noqa: PLC0415 (only where threads are run)
     from antiphon.patterns.team_files import TeamFile, open_team  # noqa: PLC0415
     from antiphon.runtime import Settings  # noqa: PLC0415
@@ -65,13 +67,31 @@ async def _done(
     async with open_team(team, ledger, model=where.model, files=where.files, settings=settings) as pattern:
         if is_shown:
             pattern.system.watch(TeamShow(thread_id, [agent.name for agent in TeamFile.read(team).agents]).take)
-        try:
-            outcome = await pattern.run(task, thread_id=thread_id)
-        except ParkedError as exc:
-            fail(f"{exc}\nthen go on with: {_again(team, thread_id)}", code=3)
+        running = asyncio.ensure_future(pattern.run(task, thread_id=thread_id))
+        is_interrupted = await _is_interrupted(running)
+    if is_interrupted:
+        running.cancel()
+        await asyncio.wait((running,))
+        return None, seen
+    try:
+        outcome = running.result()
+    except ParkedError as exc:
+        fail(f"{exc}\nthen go on with: {_again(team, task, where, thread_id)}", code=3)
     await sum_up(ledger, seen)
     seen.models = await _models(ledger, thread_id)
     return outcome, seen
+
+
+async def _is_interrupted(running: asyncio.Future[Any]) -> bool:
+    """Wait until something is done, or for Ctrl-C, and say whether it was that.
+
+    It is not cancelled here, which would be for good: the system ends first, and leaves it open for the next.
+    """
+    with interruptible() as interrupted:
+        stopping = asyncio.ensure_future(interrupted.wait())
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+    return not running.done()
 
 
 async def _models(ledger: Ledger, thread_id: str) -> tuple[str, ...]:
@@ -139,5 +159,9 @@ def _short(value: Any, most: int = 100) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def _again(team: Path, thread_id: str) -> str:
-    return f'{program_name()} run --team {team} --thread {thread_id} "the same task"'
+def _again(team: Path, task: str, where: Where, thread_id: str) -> str:
+    """Return the command that goes on where this one was."""
+    chosen = {"--files": where.files, "--model": where.model, "--ledger": where.ledger}
+    given = [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
+    words = shlex.join(["run", "--team", str(team), "--thread", thread_id, *given, task])
+    return f"{program_name()} {words}"

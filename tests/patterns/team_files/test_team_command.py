@@ -1,10 +1,16 @@
 """`antiphon run --team`: who is asked and what they use on stderr, the answer on stdout; what is wrong in one line."""
 
+import asyncio
 import json
+import os
 import re
+import shlex
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic_ai import Tool
 from tests.cli.running import run as command
 
 pytest.importorskip("apsw")
@@ -68,6 +74,33 @@ def test_a_task_that_fails_exits_with_1(folder: Path) -> None:
     done = command("run", "--team", "team.toml", "Calculate.")
     assert done.exit_code == 1
     assert "the thread has failed: " in done.stderr
+
+
+def test_a_task_that_was_interrupted_goes_on_by_the_command_that_is_printed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C leaves the task open; what was finished is not done again."""
+    called: list[str] = []
+
+    async def wait() -> str:
+        """Wait until somebody interrupts, the first time."""
+        called.append("wait")
+        if len(called) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        return "waited"
+
+    tool = Tool[Any](wait, metadata={"antiphon": {"effects": "none"}})
+    monkeypatch.setattr("antiphon.patterns.team_files._build.file_tools", lambda root: [tool])
+    (folder / "script.toml").write_text('turns = [{ calls = [{ tool = "wait" }] }, { text = "it has {result}" }]')
+    text = 'pattern = "peers"\nmodel = "scripted:script.toml"\nfiles = "."\n'
+    (folder / "team.toml").write_text(f'{text}[[agents]]\nname = "ada"\nrole = "leader"\ntools = ["wait"]\n')
+    stopped = command("run", "--team", "team.toml", "--thread", "t", "Wait, please.")
+    assert stopped.exit_code == 130
+    (again,) = re.findall(r"stopped; go on with: .*?(run --team .*)", stopped.stderr)
+    assert shlex.split(again) == ["run", "--team", "team.toml", "--thread", "t", "Wait, please."]
+    done = command(*shlex.split(again), "--quiet")
+    assert (done.exit_code, done.stdout, called) == (0, "it has waited\n", ["wait", "wait"])
 
 
 def test_a_task_that_waits_for_a_person_says_how_to_go_on(folder: Path) -> None:
