@@ -1,10 +1,10 @@
 """What all patterns share: who takes part, on which models, with which tools; how they are asked; how a pattern is opened."""
 
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
-from antiphon.patterns.cast._cast import Answer, Cast
+from antiphon.patterns.cast._cast import Answer, Cast, CastOptions
 from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by
 from antiphon.patterns.cast._held import Gate, HeldModel
-from antiphon.patterns.cast._pattern import Outcome, Pattern, failed, together
+from antiphon.patterns.cast._pattern import Outcome, Pattern, PatternOptions, failed, together
 from antiphon.patterns.cast._rest import left_open
 from antiphon.patterns.cast._spec import AgentSpec, CastError
 
@@ -14,12 +14,14 @@ __all__ = [
     "Answer",
     "Cast",
     "CastError",
+    "CastOptions",
     "Gate",
     "Handling",
     "HeldModel",
     "Outcome",
     "Patience",
     "Pattern",
+    "PatternOptions",
     "ask_in_turn",
     "failed",
     "handling",

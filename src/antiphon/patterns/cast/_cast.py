@@ -15,6 +15,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import Tool
 from pydantic_ai.usage import UsageLimits
+from typing_extensions import TypedDict
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
@@ -25,12 +26,25 @@ from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._held import Gate, HeldModel
 from antiphon.patterns.cast._spec import AgentSpec, CastError
 
-__all__ = ["Answer", "Cast"]
+__all__ = ["Answer", "Cast", "CastOptions"]
 
 OutputT = TypeVar("OutputT")
 
 _shared: WeakKeyDictionary[Toolkit, set[str]] = WeakKeyDictionary()
 """What patterns have put into toolkits, by name."""
+
+
+class CastOptions(TypedDict, total=False):
+    """What can be said about a cast; see `Cast`."""
+
+    model: Model | str | None
+    toolkit: Toolkit | None
+    tools: Iterable[Callable[..., Any] | Tool[Any]]
+    patience: Patience
+    budget: AgentBudget | None
+    thread_budget: AgentBudget | None
+    make_model: Callable[[str | None], Model]
+    live: bool
 
 
 @dataclass(frozen=True, slots=True)

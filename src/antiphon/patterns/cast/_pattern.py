@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from pydantic_ai import ModelRetry, Tool
 
@@ -15,12 +15,13 @@ from antiphon.agents import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.cast._cast import CastOptions
 from antiphon.runtime import Settings, System
 
 if TYPE_CHECKING:
     from antiphon.runtime import Observer
 
-__all__ = ["Outcome", "Pattern", "failed", "together"]
+__all__ = ["Outcome", "Pattern", "PatternOptions", "failed", "together"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ def failed(thread_id: str, error: DeliveryError) -> Outcome:
     return Outcome(thread_id, "failed", error_code=error.code, error_message=error.reason)
 
 
+class PatternOptions(CastOptions, total=False):
+    """What can be said about every pattern with a cast: about that, and about the system that it opens."""
+
+    settings: Settings
+    observer: Observer | None
+    recover: bool
+
+
 class Pattern(ABC):
     """What every pattern is: an `async with` block in which its actors live."""
 
@@ -62,12 +71,15 @@ class Pattern(ABC):
         settings: Settings = Settings(),  # noqa: B008 (frozen)
         observer: Observer | None = None,
         recover: bool = True,
+        **cast: Unpack[CastOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        Without a ledger it has one in memory. With `recover`, threads that another process left open are taken up.
+        Without a ledger it has one in memory. With `recover`, threads that another process left open are taken up. What is
+        said about the cast is kept for the `Cast` that a pattern makes.
         """
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
+        self.cast_options = cast
         self._settings, self._observer, self._recover = settings, observer, recover
         self._stack = AsyncExitStack()
 

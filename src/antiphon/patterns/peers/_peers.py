@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from pydantic_ai.models import Model
-from pydantic_ai.tools import Tool
 from typing_extensions import override
 
-from antiphon.agents import AgentBudget, Toolkit
-from antiphon.agents.models import model as named_model
 from antiphon.dialects import marsys
 from antiphon.errors import AntiphonError, DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, current_port
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Patience, Pattern, failed, known_by
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Pattern, PatternOptions, failed, known_by
 from antiphon.patterns.peers._actor import PeerActor, invoke_agent
 from antiphon.patterns.peers._agent import PeerAgent
 from antiphon.patterns.peers._breaker import BreakerState
@@ -28,10 +24,10 @@ from antiphon.patterns.peers._registry import PeerRegistry
 from antiphon.patterns.peers._spec import EVERYBODY, INVOKE_AGENT, Limits, PeerSpec
 from antiphon.patterns.peers._topologies import Topology
 from antiphon.protocol import Reply, Request
-from antiphon.runtime import Settings, System
+from antiphon.runtime import System
 
 if TYPE_CHECKING:
-    from antiphon.runtime import Observer
+    pass
 
 __all__ = ["Peers"]
 
@@ -48,16 +44,7 @@ class Peers(Pattern):
         *,
         topology: Topology | None = None,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
-        model: Model | str | None = None,
-        toolkit: Toolkit | None = None,
-        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
-        patience: Patience = Patience(),  # noqa: B008 (frozen)
-        budget: AgentBudget | None = None,
-        thread_budget: AgentBudget | None = None,
-        make_model: Callable[[str | None], Model] = named_model,
-        settings: Settings = Settings(),  # noqa: B008 (frozen)
-        observer: Observer | None = None,
-        recover: bool = True,
+        **given: Unpack[PatternOptions],
     ) -> None:
         """Gather them; nothing runs before the `async with` block.
 
@@ -67,16 +54,10 @@ class Peers(Pattern):
         Raises:
             CastError: two have the same name, a topology names somebody who is not there, or there is no such tool.
         """
-        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
+        super().__init__(ledger, **given)
         self.limits = limits
         self.registry = PeerRegistry(_placed(agents, topology))
-        more: dict[str, Any] = {
-            "patience": patience,
-            "budget": budget,
-            "thread_budget": thread_budget,
-            "make_model": make_model,
-        }
-        self._cast = Cast(self.ledger, model=model, toolkit=toolkit, tools=tools, **more)
+        self._cast = Cast(self.ledger, **self.cast_options)
         self._calls = Calls(self.ledger, self.registry, limits)
         self._cast.have_tool(invoke_agent, effects="none", allows_untrusted=True)
         for spec in self.registry:

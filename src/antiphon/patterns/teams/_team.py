@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
-from pydantic_ai.models import Model
-from pydantic_ai.tools import Tool
 from typing_extensions import override
 
-from antiphon.agents import AgentBudget, Toolkit
-from antiphon.agents.models import model as named_model
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, Outcome, Patience, Pattern, failed, known_by
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, Outcome, Pattern, PatternOptions, failed, known_by
 from antiphon.patterns.teams._crew import ROLES, Crew, Role
 from antiphon.patterns.teams._guards import Guards
 from antiphon.patterns.teams._manager import ManagerActor
@@ -25,10 +21,10 @@ from antiphon.patterns.teams._requests import EndTurn, RunTurn
 from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
 from antiphon.patterns.teams._store import TeamStore
 from antiphon.patterns.teams._worker import WorkerActor
-from antiphon.runtime import Settings, System
+from antiphon.runtime import System
 
 if TYPE_CHECKING:
-    from antiphon.runtime import Observer
+    pass
 
 __all__ = ["Team"]
 
@@ -45,18 +41,9 @@ class Team(Pattern):
         workers: Iterable[AgentSpec],
         managers: Iterable[ManagerSpec] = (),
         orchestrator: AgentSpec = _ORCHESTRATOR,
-        model: Model | str | None = None,
-        make_model: Callable[[str | None], Model] = named_model,
-        toolkit: Toolkit | None = None,
-        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
         limits: TeamLimits = TeamLimits(),  # noqa: B008 (frozen)
-        patience: Patience = Patience(),  # noqa: B008 (frozen)
-        budget: AgentBudget | None = None,
-        thread_budget: AgentBudget | None = None,
         roles: Collection[Role] = ROLES,
-        settings: Settings = Settings(),  # noqa: B008 (frozen)
-        observer: Observer | None = None,
-        recover: bool = True,
+        **given: Unpack[PatternOptions],
     ) -> None:
         """Put a team together; nothing runs before the `async with` block.
 
@@ -66,20 +53,9 @@ class Team(Pattern):
         Raises:
             CastError: two have the same name, a manager has a worker who is not there, or a tool cannot be had.
         """
-        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
+        super().__init__(ledger, **given)
         led, workers = tuple(managers), tuple(workers)
-        cast = Cast(
-            self.ledger,
-            (orchestrator, *led, *workers),
-            model=model,
-            make_model=make_model,
-            toolkit=toolkit,
-            tools=tools,
-            patience=patience,
-            budget=budget,
-            thread_budget=thread_budget,
-            capabilities=[Guards(limits)],
-        )
+        cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
         self.crew = Crew(
             cast, orchestrator, {each.name: each for each in led}, {each.name: each for each in workers}, limits, roles
         )

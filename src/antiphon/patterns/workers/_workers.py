@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from pydantic_ai.models import Model
-from pydantic_ai.tools import Tool
 from typing_extensions import override
 
-from antiphon.agents import AgentBudget, Toolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, UndeliverableError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, current_port
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Patience, Pattern, known_by
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Pattern, PatternOptions, known_by
 from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
 from antiphon.patterns.workers._agent import ToolCapableAgent
 from antiphon.patterns.workers._controller import CONTROLLER, assign_task, model_policy, with_workers
@@ -26,10 +23,10 @@ from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
 from antiphon.patterns.workers._reports import Reporting
 from antiphon.patterns.workers._talk import check, conversation, is_said, structured
 from antiphon.patterns.workers._vault import Vault
-from antiphon.runtime import Settings, System
+from antiphon.runtime import System
 
 if TYPE_CHECKING:
-    from antiphon.runtime import Observer
+    pass
 
 __all__ = ["Workers"]
 
@@ -46,17 +43,9 @@ class Workers(Pattern):
         workers: Sequence[AgentSpec | ToolCapableAgent] = (),
         *,
         name: str = CONTROLLER.name,
-        model: Model | str | None = None,
-        toolkit: Toolkit | None = None,
-        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
-        patience: Patience = Patience(),  # noqa: B008 (frozen)
-        budget: AgentBudget | None = None,
-        thread_budget: AgentBudget | None = None,
         rounds: int = ROUNDS,
         reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
-        settings: Settings = Settings(),  # noqa: B008 (frozen)
-        observer: Observer | None = None,
-        recover: bool = True,
+        **given: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
@@ -68,16 +57,8 @@ class Workers(Pattern):
             CastError: two have the same name, or there is no such tool.
         """
         own = MemoryLedger(redaction=STANDARD_REDACTION) if ledger is None else ledger
-        super().__init__(own, settings=settings, observer=observer, recover=recover)
-        self.cast = Cast(
-            self.ledger,
-            model=model,
-            toolkit=toolkit,
-            tools=tools,
-            patience=patience,
-            budget=budget,
-            thread_budget=thread_budget,
-        )
+        super().__init__(own, **given)
+        self.cast = Cast(self.ledger, **self.cast_options)
         self._rounds, self._reporting = rounds, reporting
         self._vault = Vault()
         self._minds: dict[str, Mind] = {}
