@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
+from uuid import uuid4
 
 from dbos import DBOS
 from pydantic_ai import Agent
@@ -30,7 +31,8 @@ __all__ = ["tables"]
 
 CALLS = (3, 3, 2, 2, 2, 2, 2, 2, 2)
 """Tool calls in each answer but the last, which has none: 20 in 10 answers."""
-BARE, ANTIPHON, APPENDS, PEER = "bare agent", "antiphon", "antiphon's ledger, the same rows", "Pydantic AI with DBOS on SQLite"
+BARE, ANTIPHON, PEER = "bare agent", "antiphon", "Pydantic AI with DBOS on SQLite"
+APPENDS, TOGETHER = "antiphon's ledger, the same rows", "antiphon's ledger, the same appends"
 SETTLING = 20
 ROUNDS = 15
 PROMPT = "Do what has to be done, one thing after the other."
@@ -56,13 +58,19 @@ def _durability() -> Iterator[Table]:
             candidates={
                 BARE: waited(durable.bare, 1),
                 ANTIPHON: waited(durable.run, 1),
-                APPENDS: waited(durable.append, 1, before=durable.prepare),
+                APPENDS: waited(durable.append, 1, before=durable.prepare(durable.steps)),
+                TOGETHER: waited(durable.append, 1, before=durable.prepare(durable.appends)),
                 PEER: waited(peer.run, 1),
             },
             against=(PEER,),
             floor=BARE,
             goals=(Goal(ANTIPHON, 1.5, APPENDS), Goal(ANTIPHON, 0.25, PEER)),
-            notes=(f"what the {BARE} takes is taken off", "tools of the peer are steps of DBOS, as its documentation asks"),
+            notes=(
+                f"what the {BARE} takes is taken off",
+                "the same rows: what begins a step and what ends it, each waited for; tools of one answer at once",
+                "the same appends: what ends a step together with what begins the next, as a run writes them",
+                "tools of the peer are steps of DBOS, as its documentation asks",
+            ),
             rounds=ROUNDS,
         )
 
@@ -85,14 +93,20 @@ def _agent(tool: Callable[..., Awaitable[str]], *capabilities: Any) -> Agent[Non
     return agent
 
 
+_Batches: TypeAlias = list[list[Sequence[Message]]]
+"""What was appended at the same time, one after the other."""
+
+
 class _Recorder:
     """A ledger that remembers what was appended, and what of it at the same time."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, redacts: bool) -> None:
         self._ledger = ledger
+        self.redacts = redacts
+        """Where something may be redacted, each append is waited for by itself."""
         self._is_over = True
         """Whether one of the last batch has returned: what begins now may depend on it."""
-        self.batches: list[list[Sequence[Message]]] = []
+        self.batches: _Batches = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
@@ -126,10 +140,14 @@ class _Durable:
         self._ledger = await self._stack.enter_async_context(open_ledger(url))
         self._bare = _agent(_act)
         self._agent = _agent(_act, LedgerDurability(self._ledger))
-        recorder = _Recorder(self._ledger)
-        async with ledger_run("recorded"):
+        self.steps = await self._recorded("steps", redacts=True)
+        self.appends = await self._recorded("appends", redacts=False)
+
+    async def _recorded(self, thread_id: str, *, redacts: bool) -> _Batches:
+        recorder = _Recorder(self._ledger, redacts=redacts)
+        async with ledger_run(thread_id):
             await _agent(_act, LedgerDurability(cast("Ledger", recorder))).run(PROMPT)
-        self._batches = recorder.batches
+        return recorder.batches
 
     def bare(self, number: int) -> None:
         self._runner.run(self._bare.run(PROMPT))
@@ -141,18 +159,24 @@ class _Durable:
         async with ledger_run(thread_id):
             await self._agent.run(PROMPT)
 
-    def prepare(self, number: int) -> None:
-        own = {"thread_id": f"rows-{number}"}
-        self._rows = [
-            [[message.model_copy(update=own) for message in messages] for messages in batch] for batch in self._batches
-        ]
+    def prepare(self, batches: _Batches) -> Callable[[int], None]:
+        """Return what makes the rows of a run ready to be appended to another thread."""
+
+        def ready(number: int) -> None:
+            own = {"thread_id": str(uuid4())}
+            self._rows = [
+                [[message.model_copy(update=own) for message in messages] for messages in batch] for batch in batches
+            ]
+
+        return ready
 
     def append(self, number: int) -> None:
         """Run the bare agent, and append the rows that the durable one has appended, as many at once."""
         self.bare(number)
-        self._runner.run(self._append(f"rows-{number}"))
+        self._runner.run(self._append())
 
-    async def _append(self, thread_id: str) -> None:
+    async def _append(self) -> None:
+        thread_id = self._rows[0][0][0].thread_id or ""
         for batch in self._rows:
             await asyncio.gather(*(self._ledger.append(thread_id, messages) for messages in batch))
 

@@ -45,6 +45,7 @@ def test_all_of_many_threads_on_one_file_end_with_every_guarantee(tmp_path: Path
         async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
             async with chain_on(ledger, witness := Witness(), ChainConfig(found=0), grace=5) as chain:
                 results = await _run(chain, THREADS)
+                await _idle(chain)
             assert {result.status for result in results} == {"completed"}
             assert len({result.thread_id for result in results}) == THREADS
             assert len(witness.asked) == THREADS * (len(PHASES) + 1)  # action looks something up first

@@ -64,9 +64,9 @@ class _Owned(Journal):
         return False  # it claims once, and a run that was begun before is a second attempt
 
     @override
-    async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:
+    async def _append(self, thread_id: str, messages: Any, more: dict[str, Any]) -> tuple[Record, ...]:
         try:
-            return await super().write(thread_id, messages, **more)
+            return await super()._append(thread_id, messages, more)
         except FencedError as exc:
             self._fenced[:] = [exc]
             raise

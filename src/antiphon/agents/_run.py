@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from antiphon.agents._course import Keys, Part, as_key
 from antiphon.agents._ledgers import shared_ledger
 from antiphon.agents._opening import Opened, open_run
-from antiphon.errors import AppendRefusedError, HistoryMismatchError
+from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Lane, Message, current_port
 from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Park, Run
@@ -296,9 +296,14 @@ class LedgerRun:
 
     async def leave(self) -> None:
         """Let go of it; if it was not closed, for the next time."""
-        if self._opened is not None:
-            self._opened.leave()
-        await self._stack.aclose()
+        try:
+            if self._opened is not None:
+                with suppress(LedgerError):  # whoever did something was told so, or the run has failed already
+                    await self._opened.journal.settle(self.thread_id)
+        finally:
+            if self._opened is not None:
+                self._opened.leave()
+            await self._stack.aclose()
 
 
 @contextmanager

@@ -52,6 +52,11 @@ class Ledger(Protocol):
 
     # ------------------------------------------------------------ writing
 
+    @property
+    def redacts(self) -> bool:
+        """Whether something may be taken out of messages before they are stored."""
+        ...
+
     async def append(
         self,
         thread_id: str,

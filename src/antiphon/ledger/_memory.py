@@ -103,6 +103,7 @@ class MemoryLedger(Verbs):
 
     def __init__(self, *, redaction: Redaction | None = None) -> None:
         self._redaction = redaction
+        self.redacts = redaction is not None
         self._threads: dict[str, _Thread] = {}
         self._log: list[tuple[int, _Thread, int]] = []
         self._outbox: dict[int, Undelivered] = {}

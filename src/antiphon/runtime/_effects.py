@@ -26,7 +26,6 @@ from antiphon.runtime._rows import begun, child_id, ended
 from antiphon.runtime._same import says_the_same
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Record
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._operations import Operation
 
@@ -156,10 +155,10 @@ class Effect:
         await self.journal.write(self.thread_id, [intent])
         return intent
 
-    async def end(self, outcome: Message) -> Record:
-        """Write down what came of it."""
+    async def end(self, outcome: Message) -> Message:
+        """Write down what came of it, and return the row as it is stored."""
         (record,) = await self.journal.write(self.thread_id, [outcome])
-        return record
+        return record.message
 
     def is_same(self, intent: Message) -> bool:
         """Whether an intent that is recorded is that of this effect."""
@@ -211,6 +210,7 @@ class Effect:
         return intent, outcome
 
     async def _recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
+        await self.journal.settle(self.thread_id)
         records = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
         rows = [record.message for record in records if record.message.lane == "effect"]
         if not rows:
@@ -247,9 +247,8 @@ class Effect:
 
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
         """Write down what came of it and return that; if it was not done after all, do it."""
-        record = await self.end(outcome)
+        payload = (await self.end(outcome)).payload
         self._is_no_longer_open(intent)
-        payload = record.message.payload
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == WithdrawnError.code:
             self._rename()

@@ -1,19 +1,24 @@
-"""Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets."""
+"""Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets.
+
+What came of something may be written a moment later, together with what is begun next (`write_soon`): nothing begins
+before everything that was written so stands in the thread, and half of the commits are saved.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from antiphon.errors import BudgetExceededError, FencedError, LedgerUnavailableError
+from antiphon.errors import AppendRefusedError, BudgetExceededError, FencedError, LedgerError, LedgerUnavailableError
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
+from antiphon.runtime._soon import Soon
 
 if TYPE_CHECKING:
     from antiphon.ledger import ThreadSummary
@@ -63,18 +68,100 @@ class Journal:
         """By thread that this journal owns, the latest last."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
+        self._soon = Soon(self._flush)
+        self._flushes: set[asyncio.Task[None]] = set()
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
         self.hooks: Hooks | None = None
         """Who is told of effects."""
 
+    # ------------------------------------------------------------ writing
+
     async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
-        """Append messages as the owner of their thread.
+        """Append messages as the owner of their thread, after what is to be written soon, and return their records.
+
+        `expected_version` is how long the thread is by then.
 
         Raises:
             FencedError: another system has the thread now.
             LedgerError: the ledger refuses, or cannot be used.
         """
+        before = self._soon.landing(thread_id)
+        if self.waiting(thread_id):
+            return await self._write_after_rows(thread_id, messages, more, before)
+        records = await self._write(thread_id, messages, more)
+        await self._landed(thread_id, before)
+        return records
+
+    async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+        """Append messages with the next that are written to their thread, or in a moment, and return them as stored.
+
+        What goes wrong with them, whoever writes there next gets to know.
+
+        Raises:
+            LedgerError: the ledger cannot be used.
+        """
+        if self.ledger.redacts:  # what is stored is known when it is
+            return [record.message for record in await self.write(thread_id, messages)]
+        self._soon.put(thread_id, messages)
+        return messages
+
+    def waiting(self, thread_id: str) -> int:
+        """Return how many messages will be written before the next."""
+        return self._soon.count(thread_id)
+
+    async def settle(self, thread_id: str) -> None:
+        """Wait until everything is written that was to be soon.
+
+        Raises:
+            LedgerError: it cannot be.
+        """
+        if self.waiting(thread_id):
+            await self.write(thread_id, ())
+        else:
+            await self._landed(thread_id, self._soon.landing(thread_id))
+
+    async def _write_after_rows(
+        self, thread_id: str, messages: Sequence[Message], more: dict[str, Any], before: asyncio.Future[bool] | None
+    ) -> tuple[Record, ...]:
+        """Append messages after the rows that wait: together, unless the one or the other is refused."""
+        with self._soon.taken(thread_id) as rows:
+            if not more.get("allow_foreign"):
+                with suppress(AppendRefusedError):
+                    records = await self._write(thread_id, [*rows, *messages], _shifted(more, len(rows)))
+                    await self._landed(thread_id, before)
+                    return records[len(rows) :]
+            await self._write_rows(thread_id, rows)
+            await self._landed(thread_id, before)
+        return await self._write(thread_id, messages, more)
+
+    async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
+        try:
+            await self._write(thread_id, rows, {})
+        except AppendRefusedError:
+            rows.clear()  # no later write shall fail for them
+            raise
+
+    async def _landed(self, thread_id: str, before: asyncio.Future[bool] | None) -> None:
+        """Wait until rows are written that somebody else has taken along; if that failed, take them along."""
+        if before is not None:
+            await asyncio.wait([before])
+            if not before.result():
+                await self.settle(thread_id)
+
+    def _flush(self, thread_id: str) -> None:
+        flush = asyncio.create_task(self._flushed(thread_id))
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flushes.discard)
+
+    async def _flushed(self, thread_id: str) -> None:
+        if self.waiting(thread_id):
+            with suppress(LedgerError), self._soon.taken(thread_id) as rows:
+                await self._write(thread_id, rows, {})
+
+    async def _write(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
+        if not messages and not more:
+            return ()
         if thread_id.startswith(f"{SYSTEM}/"):
             more["pattern"] = SYSTEM_PATTERN
         for delay in _DELAYS:
@@ -102,6 +189,8 @@ class Journal:
             self._writing[thread_id] -= 1
             if not self._writing[thread_id]:
                 del self._writing[thread_id]
+
+    # ------------------------------------------------------------ owning
 
     async def own(self, thread_id: str) -> int:
         """Return the epoch under which this journal owns a thread; claim it the first time."""
@@ -133,7 +222,10 @@ class Journal:
                 del self._epochs[oldest]
 
     async def close(self) -> None:
-        """Wait for what is being claimed."""
+        """Write what was to be written soon, and wait for what is being claimed."""
+        for thread_id in self._soon.threads:
+            with suppress(LedgerError):
+                await self.settle(thread_id)
         await asyncio.gather(*self._claims.values(), return_exceptions=True)
 
     async def before(self, thread_id: str, row: Record) -> Record:
@@ -151,6 +243,12 @@ class Journal:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
             raise BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)
+
+
+def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return what is asked of an append for one that begins with so many rows more."""
+    version: int | None = more.get("expected_version")
+    return more if version is None else {**more, "expected_version": version - count}
 
 
 def _at_once(thread_id: str) -> AbstractAsyncContextManager[None]:

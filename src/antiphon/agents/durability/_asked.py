@@ -69,9 +69,10 @@ class Asked(Effect):
         units = [self._withheld.clean_unit(unit) for unit in self._prompt.units]
         said = self._talk.unsaid(units, self._known.marks(), self._place)
         while True:
-            intent = self._upto(self._talk.seq + len(said))
+            version = self._talk.seq + self.journal.waiting(self.thread_id)
+            intent = self._upto(version + len(said))
             try:
-                records = await self._append([*said, intent], expected_version=self._talk.seq)
+                records = await self._append([*said, intent], expected_version=version)
             except AppendConflictError as exc:
                 self._talk.reach(exc.version)  # another part of the run, or somebody who posts, was faster
             else:
@@ -129,16 +130,22 @@ class Asked(Effect):
         )
 
     @override
-    async def end(self, outcome: Message) -> Record:
+    async def end(self, outcome: Message) -> Message:
         if self._answer is None or not isinstance(outcome.payload, OptionResultPayload) or outcome.payload.is_error:
             return await super().end(outcome)
         rows = self._answer.rows
         self._talk.answered(self._answer)
-        *said, record = await self._append([*rows, outcome])
-        self._talk.reach(record.seq)
-        if any(stored.message is not row for stored, row in zip(said, rows, strict=True)):
+        *said, stored = await self._write_answer([*rows, outcome])
+        if any(one is not other for one, other in zip(said, rows, strict=True)):
             self._answer = None  # something was redacted: what counts is what is stored
-        return record
+        return stored
+
+    async def _write_answer(self, rows: list[Message]) -> Sequence[Message]:
+        if not any(isinstance(row.payload, OptionResultPayload) for row in rows[:-1]):
+            return await self.journal.write_soon(self.thread_id, rows)
+        records = await self._append(rows)  # the results of a provider's own tools may have no calls
+        self._talk.reach(records[-1].seq)
+        return [record.message for record in records]
 
     @property
     def _place(self) -> Place:

@@ -25,8 +25,8 @@ from antiphon.agents.durability._live import live_handler
 from antiphon.agents.durability._talk import Place, Talk
 from antiphon.agents.durability._tool import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
-from antiphon.messages import Json, current_port
-from antiphon.runtime import Effects
+from antiphon.messages import Json, Message, current_port
+from antiphon.runtime import Effect, Effects
 
 __all__ = ["LedgerDurability"]
 
@@ -116,8 +116,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         async def now(key: str) -> Json:
             return current_port().now().isoformat()
 
-        began = await run.of_agent(run_id, self.name).effect("start", {}, now, effects="none")
-        return datetime.fromisoformat(began)
+        return datetime.fromisoformat(await _Began(run.of_agent(run_id, self.name)).perform(now))
 
     @override
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
@@ -138,6 +137,22 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         return result
 
 
+class _Began(Effect):
+    """A look at the clock when an agent begins: it does nothing, so that it was begun is written with what came of it."""
+
+    def __init__(self, run: LedgerRun) -> None:
+        super().__init__(run.journal, run.course, "start", {}, effects="none", park=run.park, forgiven=run.forgiven)
+
+    @override
+    async def begin(self) -> Message:
+        return self.intent()
+
+    @override
+    async def end(self, outcome: Message) -> Message:
+        *_, stored = await self.journal.write_soon(self.thread_id, [self.intent(), outcome])
+        return stored
+
+
 async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Say what no model was told any more, such as that the last tool call was the answer."""
     talk = Talk.of(run)
@@ -150,3 +165,4 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     rest = talk.unsaid(units[told:], new.marks()[told:], place)
     if rest:
         await run.journal.write(run.thread_id, rest, allow_foreign=True)
+    await run.journal.settle(run.thread_id)  # what the agent says is known to nobody before it is written

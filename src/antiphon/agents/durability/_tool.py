@@ -19,7 +19,6 @@ from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import Talk
 from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
-from antiphon.ledger import Record
 from antiphon.messages import Json, Message, OptionCallPayload, thaw
 from antiphon.runtime import Effect, Effects, ToolOperation
 
@@ -141,10 +140,9 @@ class Called(Effect):
         return record.message
 
     @override
-    async def end(self, outcome: Message) -> Record:
-        record = await super().end(outcome)
-        self._talk.reach(record.seq)
-        return record
+    async def end(self, outcome: Message) -> Message:
+        (stored,) = await self.journal.write_soon(self.thread_id, [outcome])
+        return stored
 
     @override
     def is_same(self, intent: Message) -> bool:

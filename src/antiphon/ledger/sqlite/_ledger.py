@@ -70,6 +70,7 @@ class SqliteLedger(Verbs):
     def __init__(self, place: Place, connection: Connection, redaction: Redaction | None = None) -> None:
         self._place = place
         self._redaction = redaction
+        self.redacts = redaction is not None
         self._news = News()
         self._readers = Readers(place)
         self._writer = Writer(place, connection, self._news.ring)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from typing_extensions import override
 
@@ -24,9 +24,6 @@ from antiphon.patterns.options._options import Policy
 from antiphon.patterns.options._past import DECIDE, Past
 from antiphon.patterns.options._rules import rule_in
 from antiphon.runtime import Effect
-
-if TYPE_CHECKING:
-    from antiphon.ledger import Record
 
 __all__ = ["INVALID_DECISION", "Decision"]
 
@@ -134,7 +131,7 @@ class Decision(Effect):
         return call.model_copy(update={"arguments": tool.shown(thaw(call.arguments)), "arguments_text": None})
 
     @override
-    async def end(self, outcome: Message) -> Record:
+    async def end(self, outcome: Message) -> Message:
         said = self._said
         if said is None or (isinstance(outcome.payload, OptionResultPayload) and outcome.payload.is_error):
             self._said = None
@@ -146,4 +143,4 @@ class Decision(Effect):
             reason = f"policy {self._policy.name!r} says what no thread takes in: {exc.reason}"
             return await super().end(self._error(reason, INVALID_DECISION, retryable=False))
         self._said = tuple(each.message for each in records)  # as stored: something may have been redacted
-        return record
+        return record.message

@@ -1,0 +1,222 @@
+"""What came of something is written with what is begun next, or in a moment; nothing begins before it stands there (G6)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import wraps
+from typing import Any, ParamSpec
+
+import pytest
+from tests.runtime.actors import virtually
+
+from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerUnavailableError
+from antiphon.ledger import STANDARD_REDACTION, Record
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message, OptionResultPayload
+from antiphon.runtime import Budget, Journal, begun, ended
+
+THREAD = "t"
+P = ParamSpec("P")
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    @wraps(test)
+    def run(*args: P.args, **more: P.kwargs) -> None:
+        virtually(test(*args, **more))
+
+    return run
+
+
+def intent(name: str) -> Message:
+    return begun("act", name, thread_id=THREAD)
+
+
+def outcome(name: str) -> Message:
+    return ended("act", name, thread_id=THREAD, result="done")
+
+
+class Watched(MemoryLedger):
+    """A ledger that says how many rows each append had; the first ones may fail, or wait until they are let go."""
+
+    def __init__(self, *, fails: int = 0, **more: Any) -> None:
+        super().__init__(**more)
+        self.appended: list[int] = []
+        self.fails = fails
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        rows = list(messages)
+        self.appended.append(len(rows))
+        if self.fails:
+            self.fails -= 1
+            await self.gate.wait()
+            raise LedgerUnavailableError("it cannot be written", thread_id)
+        return await super().append(thread_id, rows, **more)
+
+    async def ids(self) -> list[str]:
+        return [record.message.id async for record in self.read(THREAD)]
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait before an append is tried again."""
+    monkeypatch.setattr("antiphon.runtime._journal._DELAYS", ())
+
+
+async def _begun(ledger: MemoryLedger, *names: str) -> Journal:
+    journal = Journal(ledger, Budget())
+    await journal.write(THREAD, [intent(name) for name in names])
+    return journal
+
+
+@in_virtual_time
+async def test_an_outcome_goes_with_what_is_begun_next() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    (stored,) = await journal.write_soon(THREAD, [outcome("a")])
+    assert isinstance(stored.payload, OptionResultPayload)
+    assert journal.waiting(THREAD) == 1
+    (record,) = await journal.write(THREAD, [intent("b")], expected_version=2)
+    assert (record.message.id, record.seq) == ("b@begun", 3)
+    assert ledger.appended == [1, 2]
+    assert await ledger.ids() == ["a@begun", "a@ended", "b@begun"]
+
+
+@in_virtual_time
+async def test_an_outcome_that_nothing_follows_is_written_in_a_moment() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    await asyncio.sleep(0.004)
+    assert await ledger.ids() == ["a@begun"]
+    await asyncio.sleep(0.002)
+    assert await ledger.ids() == ["a@begun", "a@ended"]
+    assert journal.waiting(THREAD) == 0
+
+
+@in_virtual_time
+async def test_settle_waits_until_it_is_written_whoever_writes_it() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a", "b")
+    await journal.write_soon(THREAD, [outcome("a")])
+    await journal.settle(THREAD)
+    await journal.settle(THREAD)  # nothing to do
+    assert ledger.appended == [2, 1]
+    await journal.write_soon(THREAD, [outcome("b")])
+    await journal.close()
+    assert await ledger.ids() == ["a@begun", "b@begun", "a@ended", "b@ended"]
+
+
+@in_virtual_time
+async def test_what_a_ledger_may_redact_is_waited_for() -> None:
+    """Whoever did something acts on what is stored of it (S6)."""
+    ledger = Watched(redaction=STANDARD_REDACTION)
+    journal = await _begun(ledger, "a")
+    (stored,) = await journal.write_soon(
+        THREAD, [ended("act", "a", thread_id=THREAD, result={"password": "hunter2-and-more"})]
+    )
+    assert isinstance(stored.payload, OptionResultPayload)
+    assert stored.payload.result == {"password": "[redacted:key]"}
+    assert ledger.appended == [1, 1]
+
+
+@in_virtual_time
+async def test_nothing_is_lost_when_the_next_append_fails(no_patience: None) -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    ledger.fails = 1
+    with pytest.raises(LedgerUnavailableError):
+        await journal.write(THREAD, [intent("b")])
+    with pytest.raises(AppendConflictError):
+        await journal.write(THREAD, [intent("b")], expected_version=7)
+    assert journal.waiting(THREAD) == 1
+    await journal.write(THREAD, [intent("b")])
+    assert await ledger.ids() == ["a@begun", "a@ended", "b@begun"]
+
+
+@in_virtual_time
+async def test_whoever_begins_beside_an_append_that_takes_an_outcome_along_waits_for_it(no_patience: None) -> None:
+    """The append with the outcome fails, the one beside it does not: it takes the outcome along before it begins (G6)."""
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    ledger.fails = 1
+    ledger.gate.clear()
+    first = asyncio.create_task(journal.write(THREAD, [intent("b")]))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(journal.write(THREAD, [intent("c")]))
+    await asyncio.sleep(0)
+    assert await ledger.ids() == ["a@begun", "c@begun"]
+    assert not second.done()
+    ledger.gate.set()
+    (record,) = await second
+    assert record.message.id == "c@begun"
+    assert await ledger.ids() == ["a@begun", "c@begun", "a@ended"]
+    with pytest.raises(LedgerUnavailableError):
+        await first
+
+
+@in_virtual_time
+async def test_a_caller_who_is_cancelled_takes_nothing_with_him() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    ledger.fails = 1
+    ledger.gate.clear()
+    writing = asyncio.create_task(journal.write(THREAD, [intent("b")]))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing])
+    await journal.settle(THREAD)
+    assert await ledger.ids() == ["a@begun", "a@ended"]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+@in_virtual_time
+async def test_an_outcome_that_is_refused_is_told_once_to_whoever_writes_next(
+    is_flushed: bool,
+) -> None:
+    """A person has settled the thing meanwhile: the run gets to know, and the thread can be written to again."""
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write(THREAD, [outcome("a")])
+    await journal.write_soon(THREAD, [ended("act", "a", thread_id=THREAD, result="something else")])
+    if is_flushed:
+        await asyncio.sleep(1)
+        assert ledger.appended == [1, 1, 1]
+    with pytest.raises(AppendRefusedError, match="a@ended"):
+        await journal.write(THREAD, [intent("b")])
+    await journal.write(THREAD, [intent("b")])
+    assert await ledger.ids() == ["a@begun", "a@ended", "b@begun"]
+
+
+@in_virtual_time
+async def test_messages_that_are_refused_keep_no_outcome_from_being_written() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    with pytest.raises(AppendRefusedError, match="no call"):
+        await journal.write(THREAD, [outcome("never begun")], expected_version=2)
+    assert await ledger.ids() == ["a@begun", "a@ended"]
+
+
+@in_virtual_time
+async def test_a_history_from_elsewhere_does_not_loosen_the_rules_for_an_outcome() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    await journal.write(THREAD, [outcome("from elsewhere")], allow_foreign=True)
+    assert ledger.appended == [1, 1, 1]
+
+
+@in_virtual_time
+async def test_what_another_owner_has_taken_over_is_not_written() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    await ledger.claim(THREAD)
+    with pytest.raises(FencedError):
+        await journal.settle(THREAD)
+    assert journal.waiting(THREAD) == 0
+    assert await ledger.ids() == ["a@begun"]
