@@ -16,7 +16,7 @@ from antiphon.agents._budget import kind_of
 from antiphon.agents._course import RunCourse, as_key
 from antiphon.errors import AppendRefusedError, FencedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.runtime import (
     AGAIN,
     PARK,
@@ -116,11 +116,23 @@ class Opened:
 
     def within(self, course: Course) -> Opened:
         """Return the same for a part of the run."""
-        return replace(self, course=course, tenure=None)
+        return Opened(
+            self.journal,
+            course,
+            self.park,
+            self.forgiven,
+            self.agents,
+            again=self.again,
+            root=self.root,
+            began=self.began,
+            shared=self.shared,
+        )
 
     def share(self, cls: type[SharedT]) -> SharedT:
         """Return the one thing of a class that all parts of the run have in common."""
-        return cast("SharedT", self.shared.setdefault(cls, cls()))
+        if cls not in self.shared:
+            self.shared[cls] = cls()
+        return cast("SharedT", self.shared[cls])
 
     async def close(self) -> None:
         """Write down that the run has ended, if that is for us to say."""
@@ -222,8 +234,8 @@ class _Opening:
         records = await self._journal.ledger.by_invocation(self._id, thread_id=self._thread_id)
         rows = [record for record in records if record.message.lane == "effect"]
         if not rows:
-            (run,) = await self._journal.write(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
-            return self._opened(1, began=run.recorded_at)
+            await self._journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
+            return self._opened(1, began=current_port().now())
         if len(rows) == 1:
             return await self._again(rows[0])
         finished = _Finished(self._journal.ledger, Budget())

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from typing_extensions import override
 
 from antiphon.agents._course import Keys, Part, as_key
 from antiphon.agents._ledgers import shared_ledger
@@ -26,6 +28,8 @@ from antiphon.messages import Json, Lane, Message, current_port
 from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Park, Run
 
 __all__ = ["CurrentEffect", "LedgerRun", "current_effect", "current_run", "effect_scope", "ledger_run", "run_scope"]
+
+CurrentT = TypeVar("CurrentT")
 
 _run: ContextVar[LedgerRun | None] = ContextVar("antiphon.agents.run", default=None)
 _effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.agents.effect", default=None)
@@ -306,24 +310,33 @@ class LedgerRun:
             await self._stack.aclose()
 
 
-@contextmanager
-def run_scope(run: LedgerRun) -> Generator[LedgerRun, None, None]:
+class _Scope(AbstractContextManager[CurrentT, None]):
+    """A block in which something is the current one of its kind."""
+
+    __slots__ = ("_current", "_token", "_variable")
+
+    def __init__(self, variable: ContextVar[CurrentT | None], current: CurrentT) -> None:
+        self._variable = variable
+        self._current = current
+
+    @override
+    def __enter__(self) -> CurrentT:
+        self._token = self._variable.set(self._current)
+        return self._current
+
+    @override
+    def __exit__(self, *raised: object) -> None:
+        self._variable.reset(self._token)
+
+
+def run_scope(run: LedgerRun) -> AbstractContextManager[LedgerRun, None]:
     """Make a run the current one."""
-    token = _run.set(run)
-    try:
-        yield run
-    finally:
-        _run.reset(token)
+    return _Scope(_run, run)
 
 
-@contextmanager
-def effect_scope(effect: CurrentEffect) -> Generator[CurrentEffect, None, None]:
+def effect_scope(effect: CurrentEffect) -> AbstractContextManager[CurrentEffect, None]:
     """Make an effect the current one."""
-    token = _effect.set(effect)
-    try:
-        yield effect
-    finally:
-        _effect.reset(token)
+    return _Scope(_effect, effect)
 
 
 @asynccontextmanager
