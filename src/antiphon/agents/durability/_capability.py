@@ -134,6 +134,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             await _say_rest(part, result)
         finally:
             Talk.of(part).forget_prompt(part)
+            await part.journal.settle(part.thread_id)  # when the agent has ended, in whatever way, all of it is written
         return result
 
 
@@ -165,4 +166,3 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     rest = talk.unsaid(units[told:], new.marks()[told:], place)
     if rest:
         await run.journal.write(run.thread_id, rest, allow_foreign=True)
-    await run.journal.settle(run.thread_id)  # what the agent says is known to nobody before it is written

@@ -1,0 +1,99 @@
+"""What came of a step is written with the beginning of the next, so that half as many appends are waited for (G6, G7)."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pydantic_ai import Agent
+from tests.agents.durability.agents import Desk, call, script
+from typing_extensions import override
+
+from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.errors import EffectFailedError
+from antiphon.ledger import Ledger, Record
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message
+
+THREAD = "order-42"
+
+
+class Noting(MemoryLedger):
+    """A ledger that notes the kinds of what was appended together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appends: list[str] = []
+
+    @override
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        rows = list(messages)
+        self.appends.append(" ".join(_words(row) for row in rows))
+        return await super().append(thread_id, rows, **more)
+
+
+def _words(row: Message) -> str:
+    kind = {"option_call": "begins", "option_result": "ended"}.get(row.kind, "says")
+    return kind if row.lane == "effect" else "talk"
+
+
+def _agent(ledger: Ledger, desk: Desk, tool: Any) -> Agent[None, str]:
+    model = script(desk, [call("book", "1"), call("book", "2")], ["It is booked."])
+    agent = Agent(model, name="clerk", capabilities=[LedgerDurability(ledger)])
+    agent.tool_plain(name="book")(tool)
+    return agent
+
+
+def test_what_ends_a_step_and_what_begins_the_next_are_one_append() -> None:
+    """When the tool runs, the answer that called it is there; when the agent has returned, all of it is."""
+    ledger = Noting()
+    open_while: list[list[str]] = []
+
+    both = asyncio.Barrier(2)
+
+    async def book() -> str:
+        records = await ledger.open_calls(THREAD)
+        open_while.append(sorted(str(record.message.payload.option_name) for record in records))  # type: ignore[union-attr]
+        await both.wait()
+        return "done"
+
+    async def main() -> None:
+        async with ledger_run(THREAD):
+            result = await _agent(ledger, Desk(), book).run("Book it.")
+            assert result.output == "It is booked."
+            (only,) = await ledger.open_calls(THREAD)  # the run itself
+            assert only.message.invocation_id == f"{THREAD}/run"
+
+    asyncio.run(main())
+    assert open_while[0] == ["RUN", "book", "book", "clerk__function_toolset__<agent>.call_tool:book"]  # and no request
+    assert ledger.appends == [
+        "begins talk begins",  # the run, the question, the request
+        "talk talk ended begins",  # two calls, the answer is there, the first tool begins
+        "begins",  # the second tool, beside it
+        "ended ended talk talk begins",  # both tools, their results, the next request
+        "talk ended",
+        "ended",
+    ]
+
+
+@pytest.mark.parametrize("error", [ValueError("no room"), asyncio.CancelledError()])
+def test_when_an_agent_has_ended_in_whatever_way_all_that_it_did_is_written(error: BaseException) -> None:
+    ledger = Noting()
+    first = asyncio.Event()
+
+    async def book() -> str:
+        if not first.is_set():
+            first.set()
+            return "done"
+        await asyncio.sleep(0)
+        raise error
+
+    async def main() -> None:
+        async with ledger_run(THREAD):
+            with suppress(EffectFailedError, asyncio.CancelledError):
+                await _agent(ledger, Desk(), book).run("Book it.")
+            rows = [record.message async for record in ledger.read(THREAD)]
+            assert [row.id for row in rows if row.id.endswith("book:1@ended")]
+
+    asyncio.run(main())
