@@ -66,6 +66,8 @@ class Journal:
         self._budget = budget
         self._epochs: OrderedDict[str, int] = OrderedDict()
         """By thread that this journal owns, the latest last."""
+        self._lengths: dict[str, int] = {}
+        """Of the threads that it owns."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._soon = Soon(self._flush)
@@ -105,6 +107,10 @@ class Journal:
             return [record.message for record in await self.write(thread_id, messages)]
         self._soon.put(thread_id, messages)
         return messages
+
+    def length(self, thread_id: str) -> int:
+        """Return how long a thread is at least: there it ended when this journal wrote to it last."""
+        return self._lengths.get(thread_id, 0)
 
     def waiting(self, thread_id: str) -> int:
         """Return how many messages will be written before the next."""
@@ -172,6 +178,8 @@ class Journal:
                 await asyncio.sleep(delay)  # the same messages again settle it, whether they were written or not
         else:
             records = await self._append(thread_id, messages, more)
+        if records:
+            self._lengths[thread_id] = max(self.length(thread_id), records[-1].seq)
         for watcher in self.watchers:
             for record in records:
                 watcher(record)
@@ -183,7 +191,7 @@ class Journal:
         try:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
         except FencedError:
-            self._epochs.pop(thread_id, None)
+            self._disown(thread_id)
             raise
         finally:
             self._writing[thread_id] -= 1
@@ -219,7 +227,11 @@ class Journal:
         if len(self._epochs) > _MOST:
             oldest = next(iter(self._epochs))
             if not self._writing[oldest]:
-                del self._epochs[oldest]
+                self._disown(oldest)
+
+    def _disown(self, thread_id: str) -> None:
+        self._epochs.pop(thread_id, None)
+        self._lengths.pop(thread_id, None)
 
     async def close(self) -> None:
         """Write what was to be written soon, and wait for what is being claimed."""

@@ -97,3 +97,24 @@ def test_when_an_agent_has_ended_in_whatever_way_all_that_it_did_is_written(erro
             assert [row.id for row in rows if row.id.endswith("book:1@ended")]
 
     asyncio.run(main())
+
+
+def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_shorter() -> None:
+    """The second agent begins where the first has ended, and a slow tool beside a quick one delays no request."""
+    ledger = Noting()
+    slow = asyncio.Event()
+
+    async def book() -> str:
+        if not slow.is_set():
+            slow.set()
+            await asyncio.sleep(0.02)  # meanwhile the other one is written by itself
+        return "done"
+
+    async def main() -> None:
+        async with ledger_run(THREAD):
+            for _ in range(2):
+                await _agent(ledger, Desk(), book).run("Book it.")
+
+    asyncio.run(main())
+    assert "ended" in ledger.appends[:-1]
+    assert sum(each.endswith("begins") and "talk begins" in each for each in ledger.appends) == 4

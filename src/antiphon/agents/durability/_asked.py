@@ -68,6 +68,7 @@ class Asked(Effect):
         await self._talk.spend(self._run_of, [self._limits], "request", self.id)
         units = [self._withheld.clean_unit(unit) for unit in self._prompt.units]
         said = self._talk.unsaid(units, self._known.marks(), self._place)
+        self._talk.reach(self.journal.length(self.thread_id))
         while True:
             version = self._talk.seq + self.journal.waiting(self.thread_id)
             intent = self._upto(version + len(said))

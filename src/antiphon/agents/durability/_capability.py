@@ -133,8 +133,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
                 result = await handler()
             await _say_rest(part, result)
         finally:
-            Talk.of(part).forget_prompt(part)
-            await part.journal.settle(part.thread_id)  # when the agent has ended, in whatever way, all of it is written
+            await Talk.of(part).leave(part)
         return result
 
 

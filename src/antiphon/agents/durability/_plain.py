@@ -67,6 +67,8 @@ _DIGESTS: Final = "content_file_digests"
 _TEXT = {"content", "id", "provider_name", "provider_details", "citations", "part_kind"}
 _THOUGHT = {"content", "id", "signature", "provider_name", "provider_details", "part_kind"}
 _NO_NOTES: bytes = own({NAME: {}})
+_NOTHING: Final = residue(None, "something")[0]["was"]
+"""The fingerprint of what is written of most fields."""
 _CALL = {"tool_name", "args", "tool_call_id", "tool_kind", "id", "provider_name", "provider_details", "part_kind"}
 
 
@@ -241,11 +243,14 @@ def _call(part: Mapping[str, Any], time: datetime | None) -> Said:
 
 
 def _beyond(written: Mapping[str, Any], unit: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what the fields of the whole say beyond what would be written."""
-    other = [name for name, value in written.items() if not _is_same(value, unit[name])]
-    if not other:
-        return []
-    return residue([{name: written[name] for name in other}], [{name: unit[name] for name in other}])
+    """Return what the fields of the whole say beyond what would be written: their residue, in its order."""
+    patch: list[dict[str, Any]] = []
+    for name in sorted([name for name, value in written.items() if not _is_same(value, unit[name])]):
+        if written[name] is None:
+            patch.append({"at": [0, name], "is": unit[name], "was": _NOTHING})
+        else:
+            patch += residue([{name: written[name]}], [{name: unit[name]}])
+    return patch
 
 
 def _is_same(written: Any, given: Any) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any, cast
 
 import orjson
@@ -21,8 +21,9 @@ __all__ = ["Prompt", "dump", "mark_of", "plain_settings", "tools_hash"]
 
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only that they are there is written down."""
-_FIXED = (str, int, float, bool, type(None), datetime)
+_FIXED = frozenset({str, int, float, bool, type(None), datetime})
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
+_fields_of = attrgetter("__dict__")
 
 
 def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
@@ -51,7 +52,7 @@ class Prompt:
     @property
     def hash(self) -> str:
         """What identifies it: the same whenever the same is said."""
-        return _digest([[each.digest, each.unit.get("instructions") or None] for each in self._read])
+        return _digest([each.identity for each in self._read])
 
     def marks(self) -> list[str]:
         """Return what each message is known by in its thread; the same thing said twice has two.
@@ -59,11 +60,11 @@ class Prompt:
         A request is known by what it says and by the run that it was first said in; an answer by who gave it and when,
         because what it says may be redacted on its way into the thread.
         """
-        counts: Counter[str] = Counter()
+        counts: dict[str, int] = {}
         marks: list[str] = []
         for each in self._read:
-            counts[each.known_by] += 1
-            marks.append(each.mark(counts[each.known_by]))
+            count = counts[each.known_by] = counts.get(each.known_by, 0) + 1
+            marks.append(each.mark(count))
         return marks
 
     def mark_after(self, answer: dict[str, Any]) -> str:
@@ -75,28 +76,24 @@ class Prompt:
 class _Read:
     """A message that was read, and how it was then: it belongs to the program, which may change it."""
 
-    __slots__ = ("_fields", "_mark", "_parts", "digest", "known_by", "message", "unit")
+    __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "known_by", "message", "unit")
 
     def __init__(self, message: ModelMessage, unit: dict[str, Any]) -> None:
+        digest = _digest(_said(unit))
         self.message = message
         self.unit = unit
-        self.digest = _digest(_said(unit))
-        self.known_by = _known_by(unit, self.digest)
+        self.identity = [digest, unit.get("instructions") or None]
+        self.known_by = _known_by(unit, digest)
         self._mark = (0, "")
-        self._fields = dict(vars(message))
-        self._parts = [(part, dict(vars(part)), _changeable(part)) for part in message.parts]
+        self._seen = _seen(message)
+        self._inner, self._inner_read = _changeable(message, unit)
 
     def is_as_read(self) -> bool:
         """Whether nothing was changed that a prompt is known by: quicker to see than to read it again."""
-        parts, units = self.message.parts, self.unit["parts"]
-        if len(parts) != len(self._parts) or not _are_the_same(vars(self.message), self._fields):
+        seen = _seen(self.message)
+        if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
             return False
-        for part, (known, fields, names), unit in zip(parts, self._parts, units, strict=True):
-            if part is not known or not _are_the_same(vars(part), fields):
-                return False
-            if names and not all(_is_still(fields[name], unit.get(name)) for name in names):
-                return False
-        return True
+        return not self._inner or (self._inner_read is not None and _text(self._inner) == self._inner_read)
 
     def mark(self, count: int) -> str:
         """Return what it is known by as the first, the second … that says the same."""
@@ -105,22 +102,29 @@ class _Read:
         return self._mark[1]
 
 
-def _are_the_same(fields: dict[str, Any], known: dict[str, Any]) -> bool:
-    """Whether no field was replaced; by the objects themselves, because not all can be compared."""
-    return len(fields) == len(known) and all(map(is_, fields.values(), known.values()))
+def _seen(message: ModelMessage) -> list[Any]:
+    """Return what a message is made of, its fields, its parts and theirs: the objects, because not all can be compared."""
+    parts = message.parts
+    return [*vars(message).values(), *parts, *chain.from_iterable(map(dict.values, map(_fields_of, parts)))]
 
 
-def _changeable(part: object) -> list[str]:
-    """Return the fields of a part that may be changed without being replaced, such as a list."""
-    return [name for name, value in vars(part).items() if type(value) not in _FIXED]
+def _changeable(message: ModelMessage, unit: dict[str, Any]) -> tuple[list[Any], bytes | None]:
+    """Return what in the parts of a message may be changed without being replaced, such as a list; and what was read of it."""
+    found = [
+        (value, read.get(name))
+        for part, read in zip(message.parts, unit["parts"], strict=True)
+        for name, value in vars(part).items()
+        if type(value) not in _FIXED
+    ]
+    return [value for value, _ in found], _text([read for _, read in found])
 
 
-def _is_still(value: Any, read: Any) -> bool:
-    """Whether a value is surely what was read of it."""
+def _text(values: list[Any]) -> bytes | None:
+    """Return values as text, by which they are compared; None where that cannot be."""
     try:
-        return orjson.dumps(value) == orjson.dumps(read)
+        return orjson.dumps(values)
     except TypeError:
-        return False
+        return None
 
 
 def mark_of(unit: dict[str, Any]) -> str:

@@ -32,6 +32,7 @@ _DIALECT = "pydantic-ai"
 _MARK = "unit"
 _ROOM = "@answer999999"
 """The longest that is added to the id of an exchange."""
+_NO_LIMITS = Limits()
 
 
 class Talk:
@@ -62,10 +63,16 @@ class Talk:
         prompt = self._prompts[own] = Prompt(messages, self._prompts.get(own))
         return prompt
 
-    def forget_prompt(self, run: LedgerRun) -> None:
-        """Forget the last prompts of an agent: there will be no other."""
+    async def leave(self, run: LedgerRun) -> None:
+        """Have all that an agent did written when it has ended, in whatever way, and forget its prompts.
+
+        Raises:
+            LedgerError: it cannot be written.
+        """
         own = run.course.invocation_id
         self._prompts = {known: prompt for known, prompt in self._prompts.items() if known[0] != own}
+        await run.journal.settle(run.thread_id)
+        self.reach(run.journal.length(run.thread_id))
 
     async def read(self, run: LedgerRun) -> None:
         """Read what the thread has; only the first time."""
@@ -94,7 +101,7 @@ class Talk:
         Raises:
             BudgetExceededError: one is.
         """
-        bounded = [each for each in limits if each != Limits()]
+        bounded = [each for each in limits if each != _NO_LIMITS]
         if bounded:
             await self._catch_up(run)
         for each in bounded:
