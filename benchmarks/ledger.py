@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from antiphon import Message, MessageBuilder
+from antiphon import Message, MessageBuilder, OptionResultBuilder
 from antiphon.ledger import Ledger, open_ledger
-from benchmarks._harness import Goal, Sample, Table, waited
+from benchmarks._harness import Goal, Sample, Table, waited, worked
 from benchmarks._messages import Said, cases
 from benchmarks.peers import raw_pydantic
 from benchmarks.stores._store import Store, bytes_in, talk
@@ -57,6 +57,7 @@ def tables(part: str = "") -> Iterator[Table]:
         f"append, {WRITERS} conversations at once": _many_writers,
         f"append to a thread of {LONG:,}": _long_thread,
         f"append to a thread of {LONGER:,}": _longer_thread,
+        f"append with {LONG:,} calls open": _open_calls,
         f"size of a thread of {LONG:,}": _size,
         f"size of a thread of {LONGER:,}": _larger_size,
         f"read a thread of {LONG:,}": _read,
@@ -237,6 +238,47 @@ def _going_on(store: Store, first: int) -> Sample:
         store.append("long", place, place + MORE)
 
     return waited(append, MORE)
+
+
+def _open_calls(name: str, stores: Stores) -> Table:
+    """Make a table of processor time: what is open costs none of the disk's."""
+    return Table(
+        name=name,
+        unit="us a message",
+        scale=1e6,
+        baseline=_NONE_OPEN,
+        candidates={
+            _NONE_OPEN: _called_and_answered(stores),
+            _MANY_OPEN: _called_and_answered(stores, LONG),
+        },
+        goals=(Goal(_MANY_OPEN, 1.1, _NONE_OPEN),),
+        notes=("one thread: a call is made and appended, then its result, each on the disk before the next is given",),
+        rounds=ROUNDS,
+    )
+
+
+_NONE_OPEN, _MANY_OPEN = "no other call open", f"{LONG:,} other calls open"
+
+
+def _called_and_answered(stores: Stores, beside: int = 0) -> Sample:
+    """Return a sample of calls and their results, beside calls that stay open."""
+    runner = stores.enter_context(asyncio.Runner())
+    opened = open_ledger(f"sqlite:///{stores.folder()}/ledger.db")
+    ledger = runner.run(opened.__aenter__())
+    stores.callback(lambda: runner.run(opened.__aexit__(None, None, None)))
+
+    async def work() -> None:
+        for _ in range(SHORT):
+            call = _call()
+            await ledger.append("calls", [call])
+            await ledger.append("calls", [OptionResultBuilder.response_to(call).success({"busy": True})])
+
+    runner.run(ledger.append("calls", [_call() for _ in range(beside)]))
+    return worked(lambda: runner.run(work()), 2 * SHORT)
+
+
+def _call() -> Message:
+    return MessageBuilder(policy="assistant").add_option_call("ferry", {"day": 1}).last_option_call
 
 
 # ---------------------------------------------------------------- size

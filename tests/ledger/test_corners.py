@@ -25,12 +25,13 @@ from antiphon.errors import (
     UnknownThreadError,
 )
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.ledger._door import Pairing
 from antiphon.ledger._news import News
+from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger.sqlite import _appends, _changes, _ledger, _rows, _verify, _writer
 from antiphon.ledger.sqlite._connection import Place, connect, translated
 from antiphon.ledger.sqlite._rows import key_of
+from antiphon.ledger.sqlite._sql import Connection
 
 
 @pytest.mark.parametrize(
@@ -415,3 +416,31 @@ def test_numbers_that_meet_are_told_apart(tmp_path: Path, monkeypatch: pytest.Mo
         assert (await ledger.verify()).is_whole
 
     with_ledger(tmp_path / "ledger.db", work)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "nonsense; SELECT 1",
+        "INSERT INTO t VALUES (NULL); SELECT 1; SELECT 2",
+        "SELECT 1; INSERT INTO t VALUES (NULL); SELECT 2",
+        "SELECT 1 UNION ALL SELECT abs(-9223372036854775808); SELECT 2",
+    ],
+)
+def test_a_statement_that_fails_leaves_nothing_behind_for_the_next(wrong: str) -> None:
+    """Statements share a cursor; wherever one ends, the next is run as if it were the first."""
+    connection = Connection(":memory:", apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+    connection.run("CREATE TABLE t (x UNIQUE NOT NULL)")
+    for run in (connection.run, connection.rows):
+        with pytest.raises(apsw.Error):
+            run(wrong)
+        assert connection.rows("SELECT 7") == [(7,)]
+    with pytest.raises(apsw.ConstraintError):
+        connection.run_all("INSERT INTO t VALUES (?)", [(1,), (2,), (1,)])
+    connection.run_all("INSERT INTO t VALUES (?)", [(3,)])
+    assert [(x, connection.value("SELECT ?", (x,))) for (x,) in connection.each("SELECT x FROM t ORDER BY x")] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
+    connection.close()

@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.ledger.histories import answered, called, everything, said
+from tests.ledger.histories import answered, called, everything, said, with_ledger
 from tests.strategies import messages, names
 
 from antiphon import Conversation, Message, OptionCallPayload, OptionResultPayload
 from antiphon.checks import check
 from antiphon.errors import AppendRefusedError
 from antiphon.ledger import Ledger
-from antiphon.ledger._door import Pairing
+from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import dumps
@@ -55,6 +56,50 @@ def test_a_result_answers_the_call_that_a_conversation_says(history: list[Messag
     calls = [seq for seq, message in enumerate(history, start=1) if message.kind == "option_call"]
     assert answers == found
     assert [call.seq for call in pairing.open] == [seq for seq in calls if seq not in found]
+
+
+@given(exchanges, st.data())
+def test_pairing_goes_on_from_what_is_open_and_leaves_that_as_it_is(history: list[Message], data: st.DataObject) -> None:
+    """What an append opened and closed is the difference that it makes; a refused one has changed nothing."""
+    place = data.draw(st.integers(0, len(history)))
+    whole, first = Pairing(), Pairing()
+    for seq, message in enumerate(history, start=1):
+        whole.add(seq, message)
+        if seq <= place:
+            first.add(seq, message)
+
+    before = OpenCalls(first.open)
+    then = Pairing(first.run, before, first.open_from)
+    for seq, message in enumerate(history[place:], start=place + 1):
+        then.add(seq, message)
+
+    assert (then.open, then.run, then.open_from) == (whole.open, whole.run, whole.open_from)
+    assert (list(before), len(before)) == (first.open, first.count)
+    assert list(then.opened.values()) == [call for call in whole.open if call not in first.open]
+    assert sorted(then.closed) == [call.seq for call in first.open if call not in whole.open]
+    before.change(then.changed)
+    assert (list(before), len(before)) == (whole.open, whole.count)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_an_append_does_not_go_through_the_calls_that_are_open(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a thread with a thousand open calls takes the next message as one with none does."""
+
+    async def work(ledger: Ledger) -> None:
+        calls = [called() for _ in range(100)]
+        await ledger.append("t", calls)
+        with monkeypatch.context() as during:
+            during.setattr(OpenCalls, "__iter__", pytest.fail)
+            await ledger.append("t", [answered(calls[50]), said(), called()])
+            with pytest.raises(AppendRefusedError):
+                await ledger.append("t", [answered(calls[51]), answered(calls[50], 2)])
+        expected = [call.id for call in calls if call is not calls[50]]
+        assert [record.message.id for record in await ledger.open_calls("t")][:-1] == expected
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(None if store == "memory" else tmp_path / "ledger.db", work)
 
 
 @given(exchanges.filter(bool), st.data())

@@ -17,7 +17,7 @@ from tests.ledger.talk import conversation, errands
 from antiphon import MediaPart, Message, MessageBuilder, OptionResultBuilder, PartsPayload
 from antiphon.errors import AppendRefusedError, LedgerCorruptError, LedgerError, LedgerFormatError, LedgerUnavailableError
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.ledger.sqlite import SqliteLedger, _connection, _rows, _schema, _writer
+from antiphon.ledger.sqlite import SqliteLedger, _appends, _connection, _rows, _schema, _writer
 
 # ---------------------------------------------------------------- opening
 
@@ -377,6 +377,35 @@ def test_another_process_that_claims_fences_this_one(tmp_path: Path) -> None:
             await other.append("t", [said()], epoch=later)
             (record,) = await one.append("t", [said()], epoch=later, expected_version=2)
             assert record.seq == 3
+
+    asyncio.run(run())
+
+
+def test_a_thread_in_use_is_looked_up_again_only_after_another_has_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor after a reader has looked, or the log was copied, which a commit of another's must be told from."""
+    path, looked = tmp_path / "ledger.db", list[str]()
+
+    def noted(connection: _connection.Connection, thread_id: str) -> _rows.Thread | None:
+        looked.append(thread_id)
+        return _rows.find_thread(connection, thread_id)
+
+    monkeypatch.setattr(_appends, "find_thread", noted)
+
+    async def run() -> None:
+        async with at(path) as one, at(path) as other:
+            await one.append("t", [said()])
+            for _ in range(3):
+                await one.append("t", [said()])
+                await everything(other)
+                with connected(path) as copier:
+                    copier.wal_checkpoint()
+            assert looked == ["t"]
+            await other.append("u", [said()])
+            await one.append("t", [said()])
+            await one.append("t", [said()])
+            assert looked == ["t", "u", "t"]
 
     asyncio.run(run())
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from antiphon.errors import DecodeError
 from antiphon.ledger._chain import link
-from antiphon.ledger._door import NOTHING_SPENT, OpenCall, Pairing, Spent, State, spent
+from antiphon.ledger._door import NOTHING_SPENT, Spent, State, spent
+from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._values import Damage, Head
 from antiphon.messages import Message, loads
 from antiphon.messages._limits import NO_LIMITS
@@ -34,7 +35,7 @@ class Examination:
         self._thread_id = thread_id
         self._seq = shared
         self._hash = previous
-        self._pairing = Pairing(shared, pairing.open, pairing.open_from)
+        self._pairing = Pairing(shared, OpenCalls(pairing.open), pairing.open_from)
         self._links = {shared: previous.hex()}
         self._spent = NOTHING_SPENT
         self.looked_at = 0

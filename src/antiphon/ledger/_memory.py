@@ -15,9 +15,10 @@ from pathlib import Path
 
 from antiphon.errors import UnknownThreadError
 from antiphon.ledger._chain import from_micros, genesis, to_micros
-from antiphon.ledger._door import Admission, OpenCall, Pairing, State, admit, new_state
+from antiphon.ledger._door import Admission, State, admit, new_state
 from antiphon.ledger._examination import Examination, StoredRow, missing_threads
 from antiphon.ledger._news import News
+from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._request import Request, check_limit, check_name, make_request
@@ -56,7 +57,7 @@ class _Thread:
     positions: list[int] = field(default_factory=list[int])
     open_from: list[int | None] = field(default_factory=list["int | None"])
     ids: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
-    open_calls: Sequence[OpenCall] = ()
+    open_calls: OpenCalls = field(default_factory=OpenCalls)
     snapshots: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
 
     def upto(self, seq: int) -> Iterator[tuple[_Thread, int]]:
@@ -165,14 +166,15 @@ class MemoryLedger(Verbs):
         return _Thread(self._keys, state, base, base_seq)
 
     def _write(self, thread: _Thread, admission: Admission, request: Request) -> None:
-        for row, record in zip(admission.rows, _new_records(admission), strict=True):
+        for row in admission.rows:
             self._position += 1
             self._log.append((self._position, thread, len(thread.records)))
-            thread.records.append(record)
-            thread.ids.setdefault(row.entry.message.id, []).append(record)
+            thread.records.append(row.record)
+            thread.ids.setdefault(row.message.id, []).append(row.record)
             thread.positions.append(self._position)
             thread.open_from.append(row.open_from)
-        thread.state, thread.open_calls = admission.state, tuple(admission.open_calls)
+        thread.state = admission.state
+        thread.open_calls.change(admission.pairing.changed)
         if request.snapshot is not None:
             fold, state = request.snapshot
             thread.snapshots[fold] = (admission.state.seq, state)
@@ -198,8 +200,9 @@ class MemoryLedger(Verbs):
         state = state._replace(seq=at, run=at, hash=_link_at(base, at), forked_from=head.thread_id, forked_at=at)
         state = state._replace(open_from=pairing.open_from)
         branch = self._new_thread(state, base, at)
+        branch.open_calls = OpenCalls(pairing.open)
         self._threads[closing.thread_id] = branch
-        self._write(branch, admit(state, pairing.open, closing, branch), closing)
+        self._write(branch, admit(state, branch.open_calls, closing, branch), closing)
         return summary_of(branch.state, len(branch.open_calls))
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
@@ -365,11 +368,6 @@ class MemoryLedger(Verbs):
 
     async def backup(self, path: str | Path) -> None:
         raise ValueError(f"a ledger in memory has no file to copy to {str(path)!r}; open one of sqlite:///")
-
-
-def _new_records(admission: Admission) -> list[Record]:
-    places = {row.seq for row in admission.rows}
-    return list({record.seq: record for record in admission.records if record.seq in places}.values())
 
 
 def _link_at(thread: _Thread, seq: int) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol, TypeVar, overload
 
 from antiphon.errors import UnknownThreadError
-from antiphon.ledger._door import Pairing
+from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._request import Request, check_name, make_request
 from antiphon.ledger._values import Diff, Fold, Head, ThreadSummary

@@ -12,12 +12,13 @@ be where the index does not see them, always are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
-from antiphon.ledger._door import Admission, OpenCall, Row, State, admit, new_state
+from antiphon.ledger._door import Admission, Row, State, admit, new_state
+from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._request import Request
 from antiphon.ledger.sqlite._media import keep_media, split
@@ -59,30 +60,22 @@ _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) V
 
 
 class _Known:
-    """A thread in use: as it will be when everything that was taken is written."""
+    """A thread in use, as it will be when everything that was taken is written, and what the door asks about it."""
 
-    __slots__ = ("key", "open_calls", "state", "thread")
+    __slots__ = ("_appends", "_connection", "is_looked_for", "key", "open_calls", "state", "thread")
 
-    def __init__(self, thread: Thread, open_calls: Sequence[OpenCall]) -> None:
+    def __init__(self, appends: Appends, connection: Connection, thread: Thread, open_calls: Iterable[OpenCall]) -> None:
+        self._appends = appends
+        self._connection = connection
         self.thread = thread
         self.key = thread.key
         self.state = thread.state
-        self.open_calls = open_calls
-
-
-class _Lookup:
-    """What the door asks about a thread."""
-
-    def __init__(self, appends: Appends, connection: Connection, known: _Known, is_careful: bool) -> None:
-        self._appends = appends
-        self._connection = connection
-        self._known = known
-        self._is_careful = is_careful
+        self.open_calls = OpenCalls(open_calls)
+        self.is_looked_for = False
+        """Whether the door gets to know what is there already."""
 
     def with_id(self, id: str) -> Sequence[Record]:
-        if not self._is_careful:
-            return ()
-        return records_with_id(self._connection, id, self._segments())
+        return records_with_id(self._connection, id, self._segments()) if self.is_looked_for else ()
 
     def was_called(self, is_effect: bool, invocation_id: str) -> bool:
         self._appends.flush(self._connection)
@@ -91,7 +84,7 @@ class _Lookup:
         return any(each.kind == "option_call" and (each.lane == "effect") == is_effect for each in messages)
 
     def _segments(self) -> list[Segment]:
-        return lineage(self._connection, self._known.thread._replace(key=self._known.key, state=self._known.state))
+        return lineage(self._connection, self.thread._replace(key=self.key, state=self.state))
 
 
 class Appends:
@@ -107,12 +100,14 @@ class Appends:
         self._changed: dict[int, _Known] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
-        """Begin a transaction's appends: forget what another connection may have changed."""
-        version = connection.setting("data_version")
-        if version != self._version or is_careful or len(self._known) > _MOST_THREADS:
+        """Begin a transaction's appends: forget what another connection may have changed since the last one's end."""
+        if connection.data_version() != self._version or is_careful or len(self._known) > _MOST_THREADS:
             self.forget()
-        self._version = version
         self._is_careful = is_careful
+
+    def end(self, connection: Connection) -> None:
+        """Remember the file's version after a commit, because it counts our own commits too."""
+        self._version = connection.data_version()
 
     def forget(self) -> None:
         """Forget all threads, and what was taken and not written."""
@@ -139,20 +134,23 @@ class Appends:
             # Whoever is told that it is there already must be able to rely on it. It may have been written by a process
             # that died before the disk had it: so this, too, is a commit that waits for the disk, and for all before.
             connection.run("UPDATE counters SET value = value + 1 WHERE name = 'repeated'")
-        elif not request.is_empty:
+        elif admission.rows or not request.is_empty:
             self._write(connection, known, admission, request, is_careful)
         return admission.records
 
     def _ask(self, connection: Connection, known: _Known, request: Request, is_careful: bool) -> Admission:
         if is_careful:
             self.flush(connection)
-        return admit(known.state, known.open_calls, request, _Lookup(self, connection, known, is_careful))
+        known.is_looked_for = is_careful
+        return admit(known.state, known.open_calls, request, known)
 
     def _look_up(self, connection: Connection, request: Request) -> _Known:
         thread = find_thread(connection, request.thread_id)
         if thread is None:
-            return _Known(Thread(0, new_state(request.thread_id, request.micros), 0, None, 0), ())
-        known = self._known[request.thread_id] = _Known(thread, find_open_calls(connection, thread))
+            thread = Thread(0, new_state(request.thread_id, request.micros), 0, None, 0)
+            return _Known(self, connection, thread, ())
+        known = _Known(self, connection, thread, find_open_calls(connection, thread))
+        self._known[request.thread_id] = known
         return known
 
     def _write(self, connection: Connection, known: _Known, admission: Admission, request: Request, is_careful: bool) -> None:
@@ -161,9 +159,9 @@ class Appends:
             self._known[request.thread_id] = known
         for row in admission.rows:
             self._write_row(connection, known.key, row, request.micros, is_careful)
-        self._note_calls(known.key, known.open_calls, admission.open_calls)
+        if admission.pairing.changed:
+            self._note_calls(known, admission.pairing)
         state = known.state = admission.state
-        known.open_calls = admission.open_calls
         self._changed[known.key] = known
         if request.outbox:
             connection.run_all("INSERT INTO outbox (thread_id, hash, body) VALUES (?, ?, ?)", _addressed(request))
@@ -172,20 +170,19 @@ class Appends:
             connection.run(_SNAPSHOT, (known.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value))
 
     def _write_row(self, connection: Connection, thread: int, row: Row, micros: int, is_careful: bool) -> None:
-        message = row.entry.message
-        rest, holes = split(row.entry.body)
-        id_key = key_of(message.id) if not is_careful else self._free_key(connection, thread, message.id)
-        invocation, correlation = message.invocation_id, message.correlation_id
+        record, message, digest, open_from = row
+        rest, holes = split(record.body)
+        payload, correlation = message.payload, message.correlation_id
         self._messages.append(
             (
                 thread,
-                row.seq,
-                id_key,
-                None if invocation is None else key_of(invocation),
+                record.seq,
+                key_of(message.id) if not is_careful else self._free_key(connection, thread, message.id),
+                None if payload.kind == "parts" else key_of(payload.invocation_id),
                 None if correlation is None else key_of(correlation),
-                row.open_from,
+                open_from,
                 micros,
-                row.hash,
+                digest,
                 len(holes) or None,
                 rest,
             )
@@ -202,12 +199,10 @@ class Appends:
             salt += 1
         return key_of(id, salt)
 
-    def _note_calls(self, key: int, before: Sequence[OpenCall], after: Sequence[OpenCall]) -> None:
-        if before == after:
-            return
-        was, now = set(before), set(after)
-        self._opened += [(key, *call) for call in after if call not in was]
-        self._closed += [(key, call.seq) for call in before if call not in now]
+    def _note_calls(self, known: _Known, pairing: Pairing) -> None:
+        self._opened += [(known.key, *call) for call in pairing.opened.values()]
+        self._closed += [(known.key, seq) for seq in pairing.closed]
+        known.open_calls.change(pairing.changed)
 
     def flush(self, connection: Connection) -> None:
         """Write what was taken.
@@ -215,10 +210,15 @@ class Appends:
         Raises:
             apsw.ConstraintError: a message was there already.
         """
-        for sql, pending in ((_MESSAGE, self._messages), (_OPENED, self._opened), (_CLOSED, self._closed)):
-            if pending:
-                connection.run_all(sql, pending)
-                pending.clear()
+        if self._messages:
+            connection.run_all(_MESSAGE, self._messages)
+            self._messages.clear()
+        if self._opened:
+            connection.run_all(_OPENED, self._opened)
+            self._opened.clear()
+        if self._closed:
+            connection.run_all(_CLOSED, self._closed)
+            self._closed.clear()
         if self._changed:
             connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
             self._changed.clear()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
-from antiphon.ledger._door import Pairing, new_state
+from antiphon.ledger._door import new_state
+from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._request import Request
 from antiphon.ledger._summaries import head_of
 from antiphon.ledger._values import Head
@@ -43,7 +44,7 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from)
-    key = insert_thread(connection, state, origin.key, len(pairing.open))
+    key = insert_thread(connection, state, origin.key, pairing.count)
     for call in pairing.open:
         connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
     appends = Appends()

@@ -65,7 +65,7 @@ def connect(place: Place, *, create: bool = False, only_read: bool = False) -> C
         raise LedgerUnavailableError(f"{place.path!r} is a folder, and a ledger is a file in one; look at the path")
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
-        connection = Connection(place.path, flags=flags, vfs=place.vfs)
+        connection = Connection(place.path, flags, place.vfs)
     except apsw.Error as exc:
         raise translated(exc, place.path) from exc
     try:

@@ -18,9 +18,10 @@ import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._chain import to_micros
-from antiphon.ledger._door import Pairing, new_state
+from antiphon.ledger._door import new_state
 from antiphon.ledger._examination import missing_threads
 from antiphon.ledger._news import News
+from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._request import Request, check_limit, check_name, make_request

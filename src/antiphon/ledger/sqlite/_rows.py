@@ -9,7 +9,8 @@ from zlib import crc32
 
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._chain import from_micros, genesis, link
-from antiphon.ledger._door import OpenCall, State
+from antiphon.ledger._door import State
+from antiphon.ledger._pairing import OpenCall
 from antiphon.ledger._record import Record
 from antiphon.ledger.sqlite._media import join, media_at
 from antiphon.ledger.sqlite._sql import Connection

@@ -15,19 +15,28 @@ Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 class Connection(apsw.Connection):
     """A connection whose statements are finished when they return, but for `each`."""
 
+    def __init__(self, path: str, flags: int, vfs: str | None = None) -> None:
+        super().__init__(path, flags=flags, vfs=vfs)
+        # What is unknown to the type checker here stays here: the package's own types are not all there on each Python.
+        cursor = self.cursor()  # one for all that are finished: to make one takes as long as to run a short statement
+        self._run = cast("Callable[[str, Values], Iterator[tuple[Any, ...]]]", cursor.execute)
+        self._run_all = cast("Callable[[str, Sequence[Values]], object]", cursor.executemany)
+
     def run(self, sql: str, values: Values = ()) -> None:
         """Run a statement whose rows, if any, do not matter."""
-        for _ in self.each(sql, values):
+        for _ in self._run(sql, values):
             pass
 
     def run_all(self, sql: str, values: Sequence[Values]) -> None:
         """Run a statement that gives no rows, for each of many values."""
-        run = cast("Callable[..., object]", self.executemany)
-        run(sql, values)
+        if len(values) == 1:
+            self._run(sql, values[0])
+        else:
+            self._run_all(sql, values)
 
     def rows(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Return all rows."""
-        return list(self.each(sql, values))
+        return list(self._run(sql, values))
 
     def row(self, sql: str, values: Values = ()) -> tuple[Any, ...] | None:
         """Return the first row, if there is one."""
@@ -50,6 +59,5 @@ class Connection(apsw.Connection):
 
     def each(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Return rows as they are wanted."""
-        # What is unknown to the type checker here stays here: the package's own types are not all there on each Python.
         found = self.execute(sql, values)  # pyright: ignore[reportUnknownMemberType]
         return cast("Iterator[tuple[Any, ...]]", found)

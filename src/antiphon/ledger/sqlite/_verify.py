@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from antiphon.errors import DecodeError
-from antiphon.ledger._door import OpenCall, Pairing
 from antiphon.ledger._examination import Examination, StoredRow
+from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._values import Damage, Head
 from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
 from antiphon.ledger.sqlite._media import join, media_at

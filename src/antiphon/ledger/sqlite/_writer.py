@@ -20,7 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar, cast
 
@@ -163,12 +163,10 @@ class Writer:
         while change is not None:
             batch.append(change)
             weight += change.weight
-            if len(batch) == _MOST_CHANGES or weight >= _MOST_BYTES:
+            # Nobody else takes from the queue: what is in it stays there until it is taken.
+            if len(batch) == _MOST_CHANGES or weight >= _MOST_BYTES or self._queue.empty():
                 return batch, True
-            try:
-                change = self._queue.get_nowait()
-            except Empty:
-                return batch, True
+            change = self._queue.get()
         return batch, False
 
     def _commit(self, batch: Sequence[_Change]) -> None:
@@ -193,6 +191,7 @@ class Writer:
             self._try(connection, change, is_careful=is_careful)
         self._appends.flush(connection)
         connection.run("COMMIT")
+        self._appends.end(connection)
 
     def _translated(self, exc: Exception) -> Exception:
         is_refusal = isinstance(exc, ValueError)  # a change may refuse what it was given
