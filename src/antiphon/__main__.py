@@ -11,6 +11,8 @@ def main() -> None:
         from antiphon.cli import app  # noqa: PLC0415 (so that what is missing can be said without a traceback)
     except ModuleNotFoundError as exc:
         sys.exit(f"antiphon: {exc}")
+    except KeyboardInterrupt:
+        sys.exit(130)  # as later: nothing has begun that would have to be told
     app(prog_name="antiphon")
 
 

@@ -14,13 +14,13 @@ from tests.cli.running import PLAIN, in_terminal, run, start
 
 import antiphon
 from antiphon.cli import app
+from antiphon.cli._overview import OVERVIEW
 from antiphon.dialects import get, names
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "cli.md"
 COMMANDS = typer.main.get_command(app).commands
 BLOCK = re.compile(r"(?<=```console\n)(?:.*\n)*?(?=```)")
-EXPORTED = dict(re.findall(r"^export (\w+)=(\S+)$", PAGE.read_text(), re.MULTILINE))
 TIME = re.compile(r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b")
 """Of an append, and so another on every run; the page shows one for all."""
 
@@ -39,6 +39,17 @@ def test_without_a_command_it_says_what_there_is() -> None:
     assert result.exit_code == 2
     assert all(f"\n  {name} " in result.output for name in COMMANDS)
     assert run("--help").exit_code == 0
+
+
+def test_the_overview_has_every_command_once_and_cuts_none_off() -> None:
+    listed = [name for section in OVERVIEW.values() for name in section]
+
+    assert sorted(listed) == sorted(COMMANDS)
+    shown = run("--help").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    for section, commands in OVERVIEW.items():
+        assert f"\n{section}:\n" in shown
+        assert all(f"{about}\n" in shown for about in commands.values())
 
 
 @pytest.mark.slow
@@ -102,6 +113,22 @@ def test_main_without_the_extra_ends_with_a_message(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r"pip install"):
         main()
+
+
+def test_ctrl_c_while_it_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from antiphon.__main__ import main
+
+    class Impatient:
+        def find_spec(self, name: str, *more: object) -> None:
+            if name == "antiphon.cli":
+                raise KeyboardInterrupt
+
+    forget_cli(monkeypatch)
+    monkeypatch.setattr(sys, "meta_path", [Impatient(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 130
 
 
 # ---------------------------------------------------------------- antiphon dialects
@@ -172,7 +199,7 @@ def test_a_command_is_documented_with_every_option(name: str) -> None:
 def test_what_the_page_shows_is_what_is_printed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each console block is run in a shell, with `chat.json` as the page has it; `--update-examples` writes what it prints.
 
-    One after the other, in one folder, with the ledger that the page exports.
+    One after the other, in one folder, with the ledger of that folder.
     """
     page = PAGE.read_text()
     chat = re.search(r"```json\n(.*?)```", page, re.DOTALL)
@@ -191,7 +218,7 @@ def test_what_the_page_shows_is_what_is_printed(tmp_path: Path, request: pytest.
 
 def printed(line: str, folder: Path) -> str:
     """Return a line of the shell and what it prints, on stdout and stderr."""
-    environment = {**PLAIN, **EXPORTED, "PATH": f"{folder}:{PLAIN['PATH']}"}
+    environment = {**PLAIN, "PATH": f"{folder}:{PLAIN['PATH']}"}
     shell = ["/bin/sh", "-c", f"{{ {line.removeprefix('$ ')}; }} 2>&1"]
     done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, check=False)
     return f"{line}\n{TIME.sub('2026-01-31 12:00:00', done.stdout.decode())}"

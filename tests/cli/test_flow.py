@@ -52,6 +52,7 @@ def test_a_thread_of_a_ledger_is_judged(ledger: str, flow: str) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"t: conforms to {flow}, in ")
     assert result.stdout.endswith("messages. It is complete.\n")
+    assert run("check", "t", "--flow", flow, ANTIPHON_LEDGER=ledger).stdout == result.stdout
 
 
 def test_the_first_message_that_is_off_the_flow_is_named(ledger: str, tmp_path: Path) -> None:

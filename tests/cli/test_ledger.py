@@ -163,7 +163,19 @@ def test_with_a_ledger_in_use_files_are_shown_still(tmp_path: Path, url: str, mo
     assert run("show", "-", stdin=json.dumps(CHAT), **use).stdout == run("show", "chat", **use).stdout
 
 
-def test_a_name_that_is_neither_is_said(url: str) -> None:
+def test_a_folder_does_not_hide_the_thread_that_is_called_like_it(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a name that is too long for a file may be that of a thread."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chat").mkdir()
+
+    assert "Is it warm in Oslo?" in run("show", "chat", ANTIPHON_LEDGER=url).stdout
+    assert "no such file, and no such thread" in run("show", "x" * 300, ANTIPHON_LEDGER=url).stderr
+
+
+def test_a_name_that_is_neither_is_said(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     explained = {
         run("show", "nobody").stderr,
         run("show", "nobody", ANTIPHON_LEDGER=url).stderr,
@@ -171,7 +183,8 @@ def test_a_name_that_is_neither_is_said(url: str) -> None:
     }
 
     assert explained == {
-        "nobody: there is no such file; if it is a thread, give --ledger or set ANTIPHON_LEDGER\n",
+        "nobody: there is no such file, and no ledger antiphon.db in which it could be a thread; "
+        "--ledger or ANTIPHON_LEDGER names another\n",
         "nobody: there is no such file, and no such thread; `antiphon threads` lists the threads\n",
         "no thread is called 'nobody'; `antiphon threads` lists them, with --all those of the system too\n",
     }

@@ -248,10 +248,55 @@ def refusal(*arguments: str, **environment: str) -> str:
     return result.stderr
 
 
-@each_command
-def test_without_a_ledger_it_is_asked_for(command: tuple[str, ...]) -> None:
-    if command[0] != "show":  # which shows files too
-        assert refusal(*command) == "which ledger? give --ledger sqlite:///ledger.db, or set ANTIPHON_LEDGER\n"
+MORE = [
+    *(
+        ("parked",),
+        ("settle", "chat", "call-1", "--retry"),
+        ("approvals",),
+        ("approve", "a", "--as", "ada"),
+        ("deny", "a", "--as", "ada"),
+    ),
+    *(
+        ("status", "chat"),
+        ("replay", "chat"),
+        ("replay", "--against"),
+        ("resume", "chat"),
+        ("pause", "chat"),
+        ("terminate", "chat"),
+    ),
+    ("knowledge", "search", "cold"),
+]
+"""Those that know more than messages."""
+
+
+def test_without_a_ledger_every_command_says_which_it_looked_for_and_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rule for all commands: --ledger, else the environment, else the file of this folder; who only reads makes none."""
+    monkeypatch.chdir(tmp_path)
+    advice = "`antiphon run` and `antiphon import` make one, --ledger or ANTIPHON_LEDGER names another"
+    missing = f"there is no ledger antiphon.db in this folder; {advice}\n"
+
+    assert {refusal(*command) for command in [*COMMANDS, *MORE] if command[0] != "show"} == {missing}  # which shows files too
+    assert refusal("threads", ANTIPHON_LEDGER="sqlite:///no.db") == (
+        "no.db, which ANTIPHON_LEDGER names: there is no such ledger; look at the path, or make one with `antiphon import`\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_name_all_commands_use_the_ledger_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that a command made there which had something to write, unless the environment names another."""
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "chat.json", CHAT)
+    assert run("import", "chat.json", "--from", "marsys").exit_code == 0
+
+    assert [path.name for path in tmp_path.glob("*.db")] == ["antiphon.db"]
+    reading = [command for command in COMMANDS if command[0] != "delete"]
+    assert {run(*command).exit_code for command in [*reading, ("parked",), ("approvals",)]} == {0}
+    assert refusal("status", "nobody").startswith("no thread is called 'nobody'")
+    assert run("import", "chat.json", "--from", "marsys", ANTIPHON_LEDGER="sqlite:///other.db").exit_code == 0
+    assert run("delete", "chat", "--with-branches", "--yes").stdout.endswith("chat\n")
+    assert run("search", "cold", ANTIPHON_LEDGER="sqlite:///other.db").stdout
 
 
 @each_command

@@ -1,7 +1,10 @@
 """`antiphon export` and `antiphon import`: threads to files and back, in the house format, in dialects, as decisions."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +17,7 @@ from antiphon import Conversation, MediaPart, TextPart, dumps, loads
 from antiphon.cli._histories import histories
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
 from antiphon.messages import Tool
+from antiphon.patterns.decisions import export_transitions
 
 
 @pytest.fixture
@@ -234,21 +238,23 @@ def test_what_a_ledger_does_not_keep_is_said(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- decisions to learn from
 
 
-def test_trajectories_are_the_transitions(url: str) -> None:
-    """OP-transitions: a line a decision, with all that was known before it."""
+def test_trajectories_are_what_the_program_exports(url: str) -> None:
+    """OP-022: a line a decision, with all that was known before it; the same that `export_transitions` gives, branches too."""
     append(url, "steps", text("go"), *exchange(1, "Oslo"), *exchange(2, "Bergen"))
+    run("fork", "steps", "--into", "branch", "--ledger", url)
 
-    lines = run("export", "steps", "--trajectories", "--ledger", url).stdout_bytes.splitlines()
+    async def exported(ledger: Ledger) -> list[Any]:
+        return [each for name in ("steps", "branch") async for each in export_transitions(ledger, name)]
 
-    transitions = with_ledger(url, lambda ledger: ledger.transitions("steps"))
-    assert len(lines) == len(transitions) == 2
-    for line, each in zip(lines, transitions, strict=True):
-        row = json.loads(line)
-        assert (row["thread_id"], row["step_num"], row["is_complete"]) == ("steps", each.step_num, each.is_complete)
-        for name in ("observation", "actions", "results"):
-            assert [json.dumps(message) for message in row[name]] == [
-                json.dumps(json.loads(dumps(message))) for message in getattr(each, name)
-            ]
+    lines = run("export", "steps", "branch", "--trajectories", "--ledger", url).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows == with_ledger(url, exported)
+    assert [(row["thread_id"], row["step"], row["policy"]) for row in rows] == [
+        (name, step, "assistant") for name in ("steps", "branch") for step in (1, 2)
+    ]
+    assert [len(row["observations"]) for row in rows] == [1, 3, 1, 3]
+    assert {message["thread_id"] for message in rows[2]["observations"]} == {"branch"}
+    assert [row["reward"] for row in rows] == [None] * 4
 
 
 def test_a_decision_that_is_not_over_says_so(url: str) -> None:
@@ -261,14 +267,27 @@ def test_a_decision_that_is_not_over_says_so(url: str) -> None:
 
 
 def test_trajectories_can_be_in_a_provider_s_words(url: str) -> None:
+    """What is said in the same breath as a call is part of the decision."""
     (line,) = run("export", "chat", "--trajectories", "--to", "openai-chat", "--ledger", url).stdout.splitlines()
 
     row = json.loads(line)
-    assert [message["role"] for message in row["observation"]["messages"]] == ["user", "assistant"]
+    assert list(row) == ["thread_id", "policy", "step", "is_complete", "observations", "decision", "reward"]
+    assert [message["role"] for message in row["observations"]["messages"]] == ["user"]
     assert row["decision"]["messages"] == [
-        {"role": "assistant", "content": None, "tool_calls": [tool_call("c-1", "get_weather", city="Oslo")]},
+        {"role": "assistant", "content": "I look.", "tool_calls": [tool_call("c-1", "get_weather", city="Oslo")]},
         {"role": "tool", "content": "cold", "tool_call_id": "c-1"},
     ]
+
+
+@pytest.mark.slow
+def test_trajectories_need_no_agents(url: str) -> None:
+    """Of whoever has installed no more than the ledger's commands."""
+    code = "import sys; sys.modules['pydantic_ai'] = None; from antiphon.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "export", "chat", "--trajectories", "--ledger", url], capture_output=True, check=False
+    )
+
+    assert (done.returncode, json.loads(done.stdout)["policy"]) == (0, "assistant")
 
 
 # ---------------------------------------------------------------- what is refused

@@ -1,14 +1,16 @@
 """What reaches the terminal: everything that can be seen, and nothing that cannot."""
 
+import io
 import json
 import sys
 import unicodedata
 
 import pytest
 from hypothesis import given
+from rich.console import Console
 from tests.strategies import texts
 
-from antiphon.cli._screen import escaped, styled, visible
+from antiphon.cli._screen import escaped, print_table, styled, visible
 
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
@@ -47,3 +49,36 @@ def test_escaped_json_says_the_same(text: str) -> None:
 
     assert json.loads(escaped(written)) == [text]
     assert {unicodedata.category(each) for each in escaped(written) if each != "\n"}.isdisjoint(UNSEEN)
+
+
+# ---------------------------------------------------------------- tables
+
+HEADINGS = ("thread", "status", "updated (UTC)")
+ROWS = [("t-wvko6qsxfklkjmae", "completed", "2026-01-31 12:00:00"), ("knowledge", "", "2026-01-31 12:00:00")]
+
+
+def table_in(columns: int) -> str:
+    file = io.StringIO()
+    print_table(Console(file=file, width=columns, force_terminal=True, no_color=True), HEADINGS, ROWS)
+    return file.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
+
+
+@pytest.mark.parametrize("columns", range(20, 100, 4))
+def test_a_table_breaks_no_word_and_goes_beyond_no_edge(columns: int) -> None:
+    """It has borders where there is room, fewer where there is less, and is a block a row where there is none."""
+    shown = table_in(columns)
+
+    assert max(map(len, shown.splitlines())) <= max(columns, 35)  # a label and the least that text gets
+    assert all(word in shown for row in ROWS for cell in row for word in cell.split())
+
+
+def test_a_narrow_terminal_gets_a_block_a_row_without_what_is_not_known() -> None:
+    assert "┃" in table_in(80)
+    assert table_in(40) == (
+        "thread         t-wvko6qsxfklkjmae\n"
+        "status         completed\n"
+        "updated (UTC)  2026-01-31 12:00:00\n"
+        "\n"
+        "thread         knowledge\n"
+        "updated (UTC)  2026-01-31 12:00:00\n"
+    )

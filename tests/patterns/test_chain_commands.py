@@ -31,20 +31,20 @@ def thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_branch_goes_on_with_another_model_from_a_phase(thread: str) -> None:
     """What was done before the phase is shared, and not done again; the hint that is printed shows where they part."""
-    done = command("fork", thread, "--at", "observation", "--into", "branch", "--model", "scripted:other.toml")
+    done = command("fork", thread, "--at", "observation", "--into", "branch", "--model", "scripted:other.toml", *LEDGER)
 
     assert (done.exit_code, done.stdout.partition("\n")[0]) == (0, "Another script speaks.")
     shown = [line.removeprefix("● ") for line in done.stderr.splitlines() if line.startswith("● ")]
     assert shown == list(PHASES[3:])
     hint = next(line.split() for line in done.stderr.splitlines() if " diff " in line)
-    assert hint[-4:] == [thread, "branch", *LEDGER]
+    assert hint[-4:] == [thread, "branch", *LEDGER]  # as it was named, so it is in the hint
     parted = command(*hint[hint.index("diff") :])
     assert parted.exit_code == 1
     lines = parted.stdout.splitlines()
     assert lines[1:6] == [f"--- {thread}", "+++ branch", *(f"  {phase}: the same" for phase in PHASES[:3])]
     assert [line.split(":")[0] for line in lines[6:]] == [f"{sign} {phase}" for phase in PHASES[3:] for sign in "-+"]
     assert "+ observation: Another script speaks. (scripted:other)" in lines
-    assert "PROCESS_PHASE" in command("diff", thread, "branch", "--messages", *LEDGER).stdout
+    assert "PROCESS_PHASE" in command("diff", thread, "branch", "--messages").stdout
     against = command("replay", "branch", "--against", "--json")
     assert (against.exit_code, json.loads(against.stdout)[0]["parts_at"]) == (0, None)
 
@@ -67,12 +67,12 @@ def test_a_whole_turn_is_asked_of_another_model_if_no_place_is_named(thread: str
     ],
 )
 def test_a_place_from_which_nothing_goes_on_is_refused_and_no_branch_is_made(thread: str, at: str, why: str) -> None:
-    before = command("threads", *LEDGER).stdout
+    before = command("threads").stdout
     refused = command("fork", thread, "--at", at, "--model", "scripted")
 
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert why in refused.stderr
-    assert command("threads", *LEDGER).stdout == before
+    assert command("threads").stdout == before
 
 
 # ---------------------------------------------------------------- a person is needed

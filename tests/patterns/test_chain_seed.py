@@ -11,8 +11,8 @@ from tests.patterns.test_life import Held
 from antiphon.patterns import postchain
 from antiphon.patterns.postchain import ChainConfig, ChainContext, Item
 from antiphon.patterns.postchain._chain import PHASE_ACTORS
+from antiphon.patterns.postchain._recursion import next_phase
 from antiphon.patterns.postchain._work import PhaseWork
-from antiphon.patterns.postchain._yield import next_phase
 from antiphon.protocol import PHASES
 
 
@@ -158,4 +158,4 @@ def test_the_first_rule_that_holds_says_with_which_phase_to_go_on(
     work: PhaseWork, confidence: float, config: ChainConfig, following: str | None
 ) -> None:
     """CH-125: max cycles, confidence, convergence; then experience, understanding or action, by what is missing."""
-    assert next_phase(work, confidence, config)[0] == following
+    assert next_phase(work, confidence, config).following == following

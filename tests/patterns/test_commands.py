@@ -1,16 +1,19 @@
 """The commands that run threads: live on stderr, the answer on stdout; interrupted, killed, and told from another process."""
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.running import COMMAND, PLAIN, start
 from tests.cli.running import run as command
-from tests.cli.running import start
 from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, run, said_in
 from tests.patterns.test_life import Held
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
@@ -53,15 +56,18 @@ def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
 
     assert done.exit_code == 0
     assert [line.removeprefix("● ") for line in done.stderr.splitlines() if line.startswith("● ")] == list(PHASES)
-    assert "→ knowledge_base(query='How hot is green tea steeped?'" in done.stderr
+    assert '→ knowledge_base(query="How hot is green tea steeped?"' in done.stderr
     answer, sources = done.stdout.split("\n\nSources:\n")
     assert "no language model was asked" in answer
     assert "(kb-" in sources
     assert "Green tea is steeped at 80 degrees for two minutes." in sources
     thread_id = done.stderr.split("thread ")[1].split(":")[0]
-    for hint in ("show", "replay", "fork"):
-        assert command(hint, thread_id, "--ledger", "sqlite:///antiphon.db").exit_code == 0
-    assert thread_id in command("threads", "--ledger", "sqlite:///antiphon.db").stdout
+    hints = [shlex.split(line)[-2:] for line in done.stderr.partition("try next:\n")[2].splitlines()]
+    assert [hint[0] for hint in hints[:3]] == ["show", "replay", "fork"]
+    assert {hint[1] for hint in hints[:3]} == {thread_id}
+    assert hints[3][-1:] == ["threads"]
+    assert [command(*hint).exit_code for hint in hints[:3]] == [0, 0, 0]
+    assert thread_id in command("threads").stdout
 
 
 def test_programs_get_json_and_nothing_else(folder: Path) -> None:
@@ -93,22 +99,67 @@ def test_a_talk_is_one_thread(folder: Path) -> None:
 
     assert done.exit_code == 0
     assert done.stdout.count("no language model was asked") == 2
-    (thread,) = json.loads(command("threads", "--json", "--ledger", "sqlite:///antiphon.db").stdout)
+    (thread,) = json.loads(command("threads", "--json").stdout)
     assert thread["status"] == "completed"
 
 
 def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
     assert "none.db: there is no such ledger" in command("status", "nobody", "--ledger", "sqlite:///none.db").stderr
-    done = command("run", QUESTION, "--model", "no-such:model")
-    assert done.exit_code == 1
-    assert "no-such:model" in done.stderr
-    assert command("run", QUESTION, "--add", "none.md", "--model", "scripted").exit_code == 2
-    command("run", QUESTION, "--model", "scripted", "--quiet")
-    for refused in (command("resume", "nobody"), command("run", QUESTION, "--thread", "nobody", "--model", "scripted")):
-        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
-        assert "there is no thread 'nobody': create it first" in refused.stderr
-    refused = command("pause", "nobody")
-    assert (refused.exit_code, refused.stderr) == (1, "there is no thread 'nobody': create it first\n")
+    for wrong in (("--add", "none.md", "--model", "scripted"), ("--model", "no-such:model"), ("--files", ".")):
+        refused = command("run", QUESTION, *wrong)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+        assert wrong[1] in refused.stderr or "--files goes with --team" in refused.stderr
+    assert command("run", " ").stderr == "the question is empty; ask something\n"
+    assert not (folder / "antiphon.db").exists()  # nothing has begun
+
+
+def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Path) -> None:
+    command("knowledge", "add", "tea.md")
+    moves = (("resume",), ("pause",), ("terminate",), ("run", QUESTION, "--model", "scripted", "--thread"))
+    for move in moves:
+        unknown, other = command(*move, "nobody"), command(*move, "knowledge")
+        assert (unknown.exit_code, other.exit_code) == (2, 2)
+        assert unknown.stderr.startswith("no thread is called 'nobody'; `antiphon threads` lists them")
+        assert other.stderr.startswith("thread 'knowledge' does not go through six phases; ")
+    status = [line.split(maxsplit=1) for line in command("status", "knowledge").stdout.splitlines()]
+    assert status[:3] == [["thread", "id   knowledge"], ["pattern", "knowledge"], ["messages", "2"]]
+
+
+def test_what_agents_say_is_shown_and_the_protocol_if_it_is_asked_for(folder: Path) -> None:
+    """`antiphon show` is what a newcomer tries first: the words and the tools, not two letters a phase."""
+    result = json.loads(command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json").stdout)
+    shown, everything = (command("show", result["thread_id"], *more) for more in ((), ("--all",)))
+
+    assert "calls knowledge_base" in shown.stdout
+    assert "PROCESS_PHASE" not in shown.stdout
+    assert shown.stderr.startswith("messages of the protocol and the journal that are not shown: ")
+    assert "PROCESS_PHASE" in everything.stdout
+    assert everything.stderr == ""
+    assert " UTC\n" in command("status", result["thread_id"]).stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_the_prompt_ends_a_talk(folder: Path) -> None:
+    """Nobody has to press Enter first; and no banner of others stands in what is shown."""
+    ours, theirs = pty.openpty()
+    terminal = {**PLAIN, "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        [*COMMAND, "chat", "--model", "scripted"], stdin=theirs, stdout=theirs, stderr=theirs, env=terminal
+    )
+    os.close(theirs)
+    written = b""
+    os.write(ours, b"Hello\n")
+    while written.count(b"> ") < 2:
+        written += os.read(ours, 65536)
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):  # as Linux says that the other end is closed
+        while piece := os.read(ours, 65536):
+            written += piece
+    os.close(ours)
+
+    assert process.wait() == 0
+    assert b"try next:" in written
+    assert b"pydantic-ai v" not in written
 
 
 @pytest.mark.slow
@@ -119,9 +170,7 @@ def test_a_process_that_was_killed_is_gone_on_with(folder: Path, place: str) -> 
     script.write_text(KILLED)
     died = subprocess.run([sys.executable, script, "sqlite:///antiphon.db", place], check=False)
     assert died.returncode == -signal.SIGKILL
-    (thread,) = [
-        t for t in json.loads(command("threads", "--json", "--ledger", "sqlite:///antiphon.db").stdout) if t["status"]
-    ]
+    (thread,) = [t for t in json.loads(command("threads", "--json").stdout) if t["status"]]
     assert thread["status"] == "processing"
 
     done = command("resume", thread["thread_id"], "--model", "scripted", "--json")

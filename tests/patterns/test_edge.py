@@ -110,6 +110,21 @@ def test_words_are_told_while_they_come() -> None:
     run(main())
 
 
+def test_an_agent_that_fails_while_its_words_are_streamed_is_an_error_response_and_no_failure_of_its_manager() -> None:
+    """CH-055, CH-078: as it is without a stream; nothing is parked, and the next question is answered."""
+
+    async def main() -> None:
+        invoke = {"type": "INVOKE_AGENT", "data": {"agent_id": "agent/intention", "input": "Hello", "stream": True}}
+        witness = Witness(failures=[ModelHTTPError(401, "teller")])
+        async with chain_on(witness=witness) as chain:
+            failed = await chain.send(invoke)
+            assert (failed["type"], failed["data"]["error_code"]) == ("ERROR", "AGENT_ERROR")
+            assert await chain.system.parked() == ()
+            assert (await chain.send(invoke))["type"] == "AGENT_INVOKED"
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
@@ -144,6 +159,22 @@ def test_an_actor_that_is_stopped_refuses_later_messages() -> None:
             assert (stopped["type"], stopped["data"]["status"]) == ("STOP_COMPLETE", "stopped")
             later = await chain.send({"type": "HEARTBEAT", "receiver": "agent/yield"})
             assert later["data"]["error_code"] == "ACTOR_STOPPED"
+
+    run(main())
+
+
+@pytest.mark.parametrize("sender", ["thread/t-1", "supervisor/agents", "action/1", "agent/action", "door/1"])
+def test_a_client_cannot_speak_for_an_actor_of_the_chain(sender: str) -> None:
+    """S4, CH-104: who says something is recorded, so it must be true; nothing is written."""
+
+    async def main() -> None:
+        async with chain_on() as chain:
+            thread_id = await chain.create(QUESTION)
+            before = (await chain.ledger.head(thread_id)).seq
+            refused = await chain.send({"type": "START_THREAD", "sender": sender, "data": {"thread_id": thread_id}})
+            assert refused["data"]["error_code"] == "VALIDATION_ERROR"
+            assert f"{sender!r} is an actor of the chain" in refused["data"]["error_message"]
+            assert (await chain.ledger.head(thread_id)).seq == before
 
     run(main())
 

@@ -187,7 +187,8 @@ def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
     ("question", "config", "cycles", "why"),
     [
         ("What is the airspeed of a swallow?", ChainConfig(), 1, "cycle 1 of 1 was the last"),
-        ("What is the airspeed of a swallow?", ChainConfig(max_cycles=3, least_change=0.0), 3, "cycle 3 of 3 was the last"),
+        ("What is the airspeed of a swallow?", ChainConfig(max_cycles=2, least_change=0.0), 2, "cycle 2 of 2 was the last"),
+        ("What is the airspeed of a swallow?", ChainConfig(max_cycles=3, least_change=0.0), 2, "it would loop"),
         ("What is the airspeed of a swallow?", ChainConfig(max_cycles=9), 2, "changed the confidence by less than 0.1"),
         ("Is tea steeped?", ChainConfig(max_cycles=9), 1, "is enough"),
     ],
@@ -195,7 +196,7 @@ def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
 def test_the_last_phase_goes_round_again_until_a_rule_says_stop(
     question: str, config: ChainConfig, cycles: int, why: str
 ) -> None:
-    """CH-125: max cycles, enough confidence, convergence; and each cycle is in the ledger."""
+    """CH-125: max cycles, loops, enough confidence, convergence; and each cycle is in the ledger."""
 
     async def main() -> None:
         async with chain_on(config=config) as chain:

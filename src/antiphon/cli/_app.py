@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from antiphon.cli._fork import fork
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._local import local
+from antiphon.cli._overview import Overview
 from antiphon.cli._parked import parked
 from antiphon.cli._pause import pause
 from antiphon.cli._repair import repair
@@ -43,6 +45,8 @@ __all__ = ["app"]
 
 app = typer.Typer(
     name="antiphon",
+    cls=Overview,
+    epilog='Begin with: antiphon run "What is 17 * 23?"; every command has a --help of its own.',
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help and errors: they are piped and searched as often as they are looked at
@@ -62,7 +66,8 @@ def every_command(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Convert conversations between message formats, read and mend them, and look after the ledger that keeps them."""
+    """Run agents that lose nothing, look after the ledger that keeps what they say, and mend and convert conversations."""
+    os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")  # it would stand in the middle of what is shown live
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 shows a number, not a traceback

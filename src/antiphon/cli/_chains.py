@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 
-from antiphon.cli._ledger import VARIABLE, complaints, ledger_in_use, with_ledger
+from antiphon.cli._ledger import VARIABLE, complaints, known_thread, with_ledger
 from antiphon.cli._output import deliver
 from antiphon.cli._rows import print_json
 from antiphon.cli._screen import fail, note, open_console, styled
+from antiphon.cli._transcript import brief, call_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from antiphon.patterns.postchain import ChainEvent, PostChain
 
 __all__ = [
-    "DEFAULT",
     "INTERRUPTED",
     "ConfigOption",
     "ModelOption",
@@ -37,6 +38,7 @@ __all__ = [
     "Seen",
     "Show",
     "as_json",
+    "check_model",
     "chosen_model",
     "interruptible",
     "moved",
@@ -48,7 +50,6 @@ __all__ = [
     "watched",
 ]
 
-DEFAULT = "sqlite:///antiphon.db"
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 
@@ -86,6 +87,7 @@ def chosen_model(name: str | None) -> str | None:
     from antiphon.agents.models import MissingExtraError, WeightsError, model  # noqa: PLC0415
 
     if name or os.environ.get("ANTIPHON_MODEL") or read_config().model:
+        check_model(name)
         return name
     try:
         model("local")
@@ -95,21 +97,37 @@ def chosen_model(name: str | None) -> str | None:
     return "local"
 
 
+def check_model(name: str | None) -> None:
+    """Refuse a model that cannot be had, before there is a thread that it would fail."""
+    from antiphon.agents.models import ModelError, model  # noqa: PLC0415 (only where threads are run)
+
+    try:
+        model(name)
+    except ModelError as exc:
+        fail(str(exc), code=2)
+
+
 def opened(
     ledger: str | None,
     work: Callable[[PostChain], Awaitable[Any]],
     *,
     model: str | None = None,
     config: Path | None = None,
+    thread: str | None = None,
     create: bool = False,
 ) -> Any:
-    """Open a chain on a ledger, do something with it, and close both. What goes wrong is said in one line."""
+    """Open a chain on a ledger, do something with it, and close both. What goes wrong is said in one line.
+
+    `thread` is one that must be there.
+    """
     try:
         from antiphon.patterns.postchain import PostChain  # noqa: PLC0415 (only where threads are run)
     except ModuleNotFoundError as exc:
         fail(f'{exc}; pip install "antiphon[agents]"', code=2)
 
     async def within(found: Ledger) -> Any:
+        if thread is not None:
+            await _check_chain(found, thread)
         more: dict[str, Any] = {"config": config}
         if model == "local" and config is None:
             from antiphon.cli._small import for_small_model  # noqa: PLC0415 (only where it is used)
@@ -122,7 +140,21 @@ def opened(
         with suppress(ModuleNotFoundError):  # which is said where the model is used
             import_module("openai.resources.chat")  # takes a second, in which an event loop would stand still
     with complaints():
-        return with_ledger(ledger or ledger_in_use() or DEFAULT, within, create=create)
+        return with_ledger(ledger, within, create=create)
+
+
+async def _check_chain(ledger: Ledger, thread_id: str) -> None:
+    """Refuse a thread that does not go through six phases.
+
+    Raises:
+        UnknownThreadError: there is none of that name.
+    """
+    from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (only where threads are run)
+
+    await known_thread(ledger, thread_id)
+    if (await ledger.replay(thread_id, LIFE.fold())).status == "none":
+        hint = "that of a team goes on by `antiphon run --team FILE --thread THREAD TASK`"
+        fail(f"thread {thread_id!r} does not go through six phases; {hint}", code=2)
 
 
 # ------------------------------------------------------------ while it runs
@@ -212,10 +244,9 @@ class Show:
                 self._console.print(styled(event.text, "dim"), end="", soft_wrap=True)
                 self._is_in_line = True
             case "tool_called":
-                arguments = ", ".join(f"{name}={value!r}" for name, value in event.data.items())
-                self.line(f"  → {event.text}({arguments})", "yellow")
+                self.line(f"  → {call_text(event.text, event.data)}", "yellow")
             case "tool_returned":
-                self.line(f"  ← {event.text}: {_short(event.data.get('result'))}", "yellow")
+                self.line(f"  ← {event.text}: {brief(event.data.get('result'))}", "yellow")
             case "phase_ended":
                 self._ended(event)
             case _:
@@ -235,11 +266,6 @@ class Show:
         self._console.print(styled(text, style), soft_wrap=True)
 
 
-def _short(value: Any, most: int = 100) -> str:
-    text = str(value)
-    return text if len(text) <= most else f"{text[:most]}…"
-
-
 # ------------------------------------------------------------ at the end
 
 
@@ -251,12 +277,15 @@ def show_result(result: Outcome, seen: Seen, ledger: str | None, *, for_programs
         if not is_quiet:
             note("")
         deliver(f"{result.response}\n".encode(), None)
+    has_failed = result.status == "failed" and not seen.was_interrupted
+    if has_failed:
+        note(f"the thread has failed: {result.error_message}", style="red")
     if not for_programs and not is_quiet:
         said_at_end(result, seen, ledger)
     if seen.was_interrupted:
         raise typer.Exit(INTERRUPTED)
-    if result.status == "failed":
-        fail(f"the thread has failed: {result.error_message}")
+    if has_failed:
+        raise typer.Exit(1)
 
 
 def as_json(result: Outcome, seen: Seen) -> dict[str, Any]:
@@ -278,7 +307,7 @@ def as_json(result: Outcome, seen: Seen) -> dict[str, Any]:
 
 def said_at_end(result: Outcome, seen: Seen, ledger: str | None) -> None:
     """Say which thread it was, what it took, what to think of it, and what can be done with it."""
-    place = "" if ledger is None and ledger_in_use() else f" --ledger {ledger or DEFAULT}"
+    place = "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
     used = f"{seen.input_tokens + seen.output_tokens} tokens, {seen.cost} US dollars"
     note("")
     note(f"thread {result.thread_id}: {result.status}; {seen.seconds:.1f} s, {used}")
@@ -286,17 +315,15 @@ def said_at_end(result: Outcome, seen: Seen, ledger: str | None) -> None:
         note(label)
     if result.error_code == "PARKED":
         note(f"it waits for a person: {result.error_message}", style="yellow")
-        note(f"  {program_name()} parked{place}")
-        note(f"  {program_name()} settle {result.thread_id} INVOCATION --result JSON | --error TEXT | --retry{place}")
     if seen.was_interrupted:
         note(f"paused; go on with: {program_name()} resume {result.thread_id}{place}")
         return
     note("try next:")
-    for command in seen.next_commands:
+    for command in ("show",) if result.status == "failed" else seen.next_commands:
         note(f"  {program_name()} {command} {result.thread_id}{place}")
     note(f"  {program_name()} threads{place}")
-    if place:
-        note(f"with {VARIABLE}={ledger or DEFAULT} set, --ledger is not needed")
+    if ledger is not None:
+        note(f"with {VARIABLE}={shlex.quote(ledger)} set, --ledger is not needed")
 
 
 def program_name() -> str:
@@ -326,9 +353,10 @@ def moved(ledger: str | None, message: dict[str, Any], *, for_programs: bool) ->
     from antiphon.patterns.postchain import ask_owner  # noqa: PLC0415 (only where threads are run)
 
     async def work(found: Ledger) -> dict[str, Any]:
+        await _check_chain(found, message["data"]["thread_id"])
         return await ask_owner(found, message)
 
-    response = with_ledger(ledger or ledger_in_use() or DEFAULT, work)
+    response = with_ledger(ledger, work)
     if for_programs:
         print_json(response)
     if response["type"] == "ERROR":

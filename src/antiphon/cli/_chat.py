@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, Seen, chosen_model, opened, said_at_end, watched
+from antiphon.cli._chains import (
+    INTERRUPTED,
+    ConfigOption,
+    ModelOption,
+    QuietOption,
+    Seen,
+    chosen_model,
+    opened,
+    said_at_end,
+    watched,
+)
 from antiphon.cli._ledger import LedgerOption
 from antiphon.cli._output import deliver
-from antiphon.cli._screen import note
+from antiphon.cli._typed import Typed
 
 if TYPE_CHECKING:
     from antiphon.patterns.postchain import ChainResult, PostChain
@@ -33,18 +41,23 @@ def chat(
     """Talk: each line is a turn of one thread, until the end of the input. Ctrl-C pauses a turn, and ends the talk."""
 
     async def work(chain: PostChain) -> Any:
-        thread_id, last = thread, None
-        while (line := await _line()) is not None:
+        thread_id, last, typed = thread, None, Typed()
+        while (line := await typed.line()) is not None:
             last = await _turn(chain, thread_id, line, user, is_shown=not is_quiet)
             thread_id = last[0].thread_id
             if last[1].was_interrupted:
                 break
         return last
 
-    last = opened(ledger, work, model=chosen_model(model), config=config, create=True)
-    if last is not None and not is_quiet:
-        result, seen = last
+    chosen = chosen_model(model)
+    last = opened(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
+    if last is None:
+        return
+    result, seen = last
+    if not is_quiet:
         said_at_end(result, seen, ledger)
+    if seen.was_interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 async def _turn(chain: PostChain, thread_id: str | None, line: str, user: str, *, is_shown: bool) -> tuple[ChainResult, Seen]:
@@ -58,13 +71,3 @@ async def _turn(chain: PostChain, thread_id: str | None, line: str, user: str, *
     result = await chain.result(own)
     deliver(f"{result.response or result.error_message or result.status}\n".encode(), None)
     return result, seen
-
-
-async def _line() -> str | None:
-    """Return the next line that is not empty; None at the end."""
-    if sys.stdin.isatty():
-        note("> ")
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        if line.strip():
-            return str(line).strip()
-    return None

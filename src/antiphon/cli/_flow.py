@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import orjson
 import typer
 
-from antiphon.cli._input import read_conversation, read_file
-from antiphon.cli._ledger import known_thread, with_ledger
+from antiphon.cli._input import read_file
+from antiphon.cli._named import find_conversation
 from antiphon.cli._output import deliver
 from antiphon.cli._screen import fail, open_console, visible
 from antiphon.messages._json import write
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger
-    from antiphon.messages import Conversation
     from antiphon.protocol.flows import Flow, Verdict
 
 __all__ = ["FlowOption", "check_flow"]
@@ -27,20 +24,15 @@ FlowOption: TypeAlias = Annotated[
     typer.Option(
         "--flow",
         metavar="NAME-OR-FILE",
-        help="Judge by a flow, not the rules: its name, or a .json file that declares one. With --ledger, FILE is a thread.",
+        help="Judge by a flow, not the rules: its name, or a .json file that declares one. FILE may be a thread.",
     ),
 ]
 
 
 def check_flow(name: str, flow: str, source: str | None, ledger: str | None, *, for_programs: bool) -> None:
-    """Say whether a file, or with a ledger a thread, went as a flow says; exit 1 if not."""
+    """Say whether a file or a thread went as a flow says; exit 1 if not."""
     judge = _find(flow)
-    if ledger is None:
-        conversation = read_conversation(read_file(Path(name)), source)
-    elif source is not None:
-        fail("--from is the dialect of a file, and --ledger is where threads are; give one of them", code=2)
-    else:
-        conversation = with_ledger(ledger, partial(_replayed, name=name))
+    conversation = find_conversation(name, source, ledger)
     watch = judge.watch()
     all(watch.takes(message) for message in conversation)
     if for_programs:
@@ -49,11 +41,6 @@ def check_flow(name: str, flow: str, source: str | None, ledger: str | None, *, 
         _print(name, judge, watch.verdict, watch.concerned)
     if not watch.verdict.conforms:
         raise typer.Exit(1)
-
-
-async def _replayed(ledger: Ledger, *, name: str) -> Conversation:
-    await known_thread(ledger, name)
-    return await ledger.replay(name)
 
 
 def _find(name: str) -> Flow:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.cli._chains import ModelOption, QuietOption, opened, show_result, watched
+from antiphon.cli._chains import ModelOption, QuietOption, check_model, opened, show_result, watched
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, known_thread, with_ledger
 from antiphon.cli._output import deliver
 from antiphon.cli._rows import print_json
@@ -82,7 +82,8 @@ def _go_on(wanted: _Wanted, model: str, ledger: str | None, *, for_programs: boo
         seen.next_commands = (f"diff {wanted.thread}", "show", "replay")
         return await chain.result(branch.thread_id), seen
 
-    result, seen = opened(ledger, work, model=model)
+    check_model(model)
+    result, seen = opened(ledger, work, model=model, thread=wanted.thread)
     show_result(result, seen, ledger, for_programs=for_programs, is_quiet=is_quiet)
 
 

@@ -1,5 +1,8 @@
 """Which ledger a command works on, how it is opened, and what its errors mean to somebody at a terminal.
 
+One rule for all commands: the ledger that `--ledger` names, else the one that the environment names, else the file of the
+folder that the command is used in. Only a command that has something to write makes a ledger.
+
 The ledger is imported when a command needs it: most of the time somebody only converts a file.
 """
 
@@ -26,16 +29,27 @@ from antiphon.errors import (
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, ThreadSummary
 
-__all__ = ["JsonOption", "LedgerOption", "ThreadArgument", "complaints", "known_thread", "ledger_in_use", "with_ledger"]
+__all__ = [
+    "VARIABLE",
+    "JsonOption",
+    "LedgerOption",
+    "ThreadArgument",
+    "complaints",
+    "known_thread",
+    "ledger_in_use",
+    "missing_ledger",
+    "with_ledger",
+]
 
 VARIABLE = "ANTIPHON_LEDGER"
+DEFAULT = "sqlite:///antiphon.db"
 BUSY_SECONDS = 10.0
 """How long to wait for another process that writes."""
 _FILE = "sqlite:///"
 
 LedgerOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--ledger", metavar="URL", help=f"The ledger, such as {_FILE}ledger.db; if not given, that of {VARIABLE}."),
+    typer.Option("--ledger", metavar="URL", help=f"The ledger; if not given, that of {VARIABLE}, else {DEFAULT}."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 ThreadArgument: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="The id of a thread; see antiphon threads.")]
@@ -43,16 +57,22 @@ ThreadArgument: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help
 ResultT = TypeVar("ResultT")
 
 
-def ledger_in_use() -> str | None:
-    """Return the URL that the environment names; None if it names none."""
-    return os.environ.get(VARIABLE) or None
+def ledger_in_use(url: str | None) -> str:
+    """Return the URL that is named, else that of the environment, else that of this folder."""
+    return url or os.environ.get(VARIABLE) or DEFAULT
+
+
+def missing_ledger(url: str) -> Path | None:
+    """Return the file of a ledger that is not there; None if it is, or the ledger is no file."""
+    path = url.removeprefix(_FILE)
+    return None if path in ("", url) or Path(path).exists() else Path(path)
 
 
 def with_ledger(url: str | None, work: Callable[[Ledger], Awaitable[ResultT]], *, create: bool = False) -> ResultT:
     """Open the ledger that was named, do something with it, and close it. What goes wrong is said in one line."""
     import asyncio  # noqa: PLC0415 (as above)
 
-    place = _place(url or ledger_in_use(), create)
+    place = _place(ledger_in_use(url), is_named=url is not None, create=create)
     with complaints():
         return asyncio.run(_within(place, work, create))
 
@@ -77,17 +97,25 @@ def complaints() -> Generator[None]:
         fail(str(exc))
 
 
-def _place(url: str | None, create: bool) -> str:
+def _place(url: str, *, is_named: bool, create: bool) -> str:
     """Return a URL that can be tried."""
-    if url is None:
-        fail(f"which ledger? give --ledger {_FILE}ledger.db, or set {VARIABLE}", code=2)
     if url == "memory:":
         fail(f"a ledger in memory is gone with the process that made it; give the URL of a file, {_FILE}ledger.db", code=2)
-    path = url.removeprefix(_FILE)
-    if path not in ("", url) and not create and not Path(path).exists():
-        hint = f"; an absolute path has four slashes, {_FILE}/{path}" if Path("/", path).exists() else ""
-        fail(f"{path}: there is no such ledger{hint or '; look at the path, or make one with `antiphon import`'}", code=2)
+    path = None if create else missing_ledger(url)
+    if path is not None:
+        fail(_nothing_at(path, is_named=is_named), code=2)
     return url
+
+
+def _nothing_at(path: Path, *, is_named: bool) -> str:
+    """Return what to say, and what to do, about a ledger that is not there."""
+    if not is_named and not os.environ.get(VARIABLE):
+        advice = f"`antiphon run` and `antiphon import` make one, --ledger or {VARIABLE} names another"
+        return f"there is no ledger {path} in this folder; {advice}"
+    named_by = "" if is_named else f", which {VARIABLE} names"
+    if Path("/", path).exists():
+        return f"{path}{named_by}: there is no such ledger; an absolute path has four slashes, {_FILE}/{path}"
+    return f"{path}{named_by}: there is no such ledger; look at the path, or make one with `antiphon import`"
 
 
 async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create: bool) -> ResultT:

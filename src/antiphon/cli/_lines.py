@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from antiphon.cli._output import report_losses
 from antiphon.cli._screen import fail, note
 from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError
-from antiphon.messages import Conversation, Message, Transition, dumps
+from antiphon.messages import Conversation, Message, dumps
 from antiphon.messages._json import write
 
 if TYPE_CHECKING:
@@ -50,14 +48,15 @@ class Lines:
 
     async def of(self, thread: ThreadSummary) -> AsyncIterator[bytes]:
         """Yield the lines of a thread."""
-        if self._form.dialect == "house" and not self._form.trajectories:
+        if self._form.trajectories:
+            async for value in self._decisions(thread):
+                yield write(value) + b"\n"
+        elif self._form.dialect == "house":
             async for line in self._house(thread):
                 yield line
-            return
-        conversation = _within(thread, await self._ledger.replay(thread.thread_id))
-        found = self._decisions(thread, conversation) if self._form.trajectories else [self._encoded(thread, conversation)]
-        for value in found:
-            yield write(value) + b"\n"
+        else:
+            conversation = await self._ledger.replay(thread.thread_id)
+            yield write(self._encoded(thread, [_within(thread, message) for message in conversation])) + b"\n"
 
     async def _house(self, thread: ThreadSummary) -> AsyncIterator[bytes]:
         """Yield the bytes as they are stored; those that a branch shares, with the branch for their thread."""
@@ -65,32 +64,25 @@ class Lines:
         async for record in self._ledger.read(thread.thread_id):
             message = record.message  # what is not one is not handed on
             is_own = message.thread_id == thread.thread_id
-            yield (record.body if is_own else dumps(_message_within(thread, message))) + b"\n"
+            yield (record.body if is_own else dumps(_within(thread, message))) + b"\n"
 
-    def _decisions(self, thread: ThreadSummary, conversation: Conversation) -> Iterator[dict[str, Any]]:
-        house = {id(message): orjson.Fragment(dumps(message)) for message in conversation}
-        for each in conversation.transitions():
-            about = {"thread_id": thread.thread_id, "step_num": each.step_num, "turn_id": each.turn_id}
-            yield {**about, "is_complete": each.is_complete, **self._decision(thread, each, house)}
+    async def _decisions(self, thread: ThreadSummary) -> AsyncIterator[dict[str, Any]]:
+        """Yield what `export_transitions` gives; in a provider's words, if its dialect is asked for."""
+        from antiphon.patterns.decisions import decisions_of, export_transitions  # noqa: PLC0415 (only where it is used)
 
-    def _decision(self, thread: ThreadSummary, each: Transition, house: dict[int, orjson.Fragment]) -> dict[str, Any]:
-        if self._form.dialect != "house":
+        if self._form.dialect == "house":
+            async for plain in export_transitions(self._ledger, thread.thread_id):
+                yield plain
+            return
+        for each in await decisions_of(self._ledger, thread.thread_id):
             # Calls and results are one: no provider's format has a call without its result, or the other way round.
-            decision = Conversation([*each.actions, *each.results])
-            return {"observation": self._encoded(thread, each.observation), "decision": self._encoded(thread, decision)}
+            decision = self._encoded(thread, [*each.actions, *each.results])
+            observations = self._encoded(thread, each.observations)
+            yield {**each.labels(), "observations": observations, "decision": decision, "reward": None}
 
-        def written(messages: Iterable[Message]) -> list[orjson.Fragment]:
-            return [house[id(message)] for message in messages]
-
-        return {
-            "observation": written(each.observation),
-            "actions": written(each.actions),
-            "results": written(each.results),
-        }
-
-    def _encoded(self, thread: ThreadSummary, conversation: Conversation) -> Any:
+    def _encoded(self, thread: ThreadSummary, messages: Iterable[Message]) -> Any:
         try:
-            encoded = encode(conversation, self._form.dialect, as_policy=self._form.as_policy)
+            encoded = encode(Conversation(messages), self._form.dialect, as_policy=self._form.as_policy)
         except DialectError as exc:
             fail(": ".join(filter(None, (thread.thread_id, exc.where, exc.reason))))
         # Hardly any format says which thread it is about; whoever exports one knows.
@@ -110,10 +102,6 @@ class Lines:
             note(f"{name}: {self._form.dialect} cannot say everything; export it alone with --to to see what is lost")
 
 
-def _within(thread: ThreadSummary, conversation: Conversation) -> Conversation:
-    return Conversation([_message_within(thread, message) for message in conversation])
-
-
-def _message_within(thread: ThreadSummary, message: Message) -> Message:
+def _within(thread: ThreadSummary, message: Message) -> Message:
     """Return a message as one of this thread; what a branch shares says that it is of another."""
     return message if message.thread_id == thread.thread_id else message.model_copy(update={"thread_id": thread.thread_id})

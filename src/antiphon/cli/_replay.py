@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from antiphon.cli._chains import DEFAULT, ConfigOption, Show
-from antiphon.cli._ledger import JsonOption, LedgerOption, known_thread, ledger_in_use, with_ledger
+from antiphon.cli._chains import ConfigOption, Show
+from antiphon.cli._ledger import JsonOption, LedgerOption, known_thread, with_ledger
 from antiphon.cli._output import deliver
 from antiphon.cli._rows import print_json
 from antiphon.cli._screen import fail, note
@@ -52,7 +52,7 @@ def replay(
         return
     if thread is None:
         fail("which thread? `antiphon threads` lists them", code=2)
-    events = with_ledger(ledger or ledger_in_use() or DEFAULT, partial(_events, thread=thread))
+    events = with_ledger(ledger, partial(_events, thread=thread))
     show, before = Show(), events[0][0] if events else None
     for at, event in events:
         if speed is not None and before is not None:
@@ -67,7 +67,7 @@ def replay(
 
 def _against(ledger: str | None, thread: str | None, config: Path | None, *, for_programs: bool) -> None:
     """Run threads again as they are stored, on the code that is installed; exit 1 if one goes otherwise now."""
-    found = with_ledger(ledger or ledger_in_use() or DEFAULT, partial(_reruns, thread=thread, config=config))
+    found = with_ledger(ledger, partial(_reruns, thread=thread, config=config))
     parted = [each for each in found if each["parts_at"] is not None]
     if for_programs:
         print_json(found)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, opened, show_result, watched
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument
-from antiphon.cli._screen import fail
+import typer
+
+from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, check_model, opened, show_result, watched
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
+from antiphon.cli._screen import fail, note
 
 if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
     from antiphon.patterns.postchain import PostChain
 
 __all__ = ["resume"]
@@ -29,7 +33,6 @@ def resume(
         life = await chain.life(thread)
         if life.is_over:
             fail(f"thread {thread} is {life.status}; `antiphon run --thread {thread} QUESTION` asks something more")
-        await _check_tools(chain, thread, life.current_phase)
 
         async def begin() -> None:
             await (chain.start(thread) if life.status == "created" else chain.resume(thread))
@@ -37,22 +40,44 @@ def resume(
         seen = await watched(chain, thread, begin, is_shown=not (is_quiet or for_programs))
         return await chain.result(thread), seen
 
-    result, seen = opened(ledger, work, model=model, config=config)
+    if model is not None:
+        check_model(model)
+    with_ledger(ledger, partial(_leave_to_program, thread=thread))
+    result, seen = opened(ledger, work, model=model, config=config, thread=thread)
     show_result(result, seen, ledger, for_programs=for_programs, is_quiet=is_quiet)
 
 
-async def _check_tools(chain: PostChain, thread: str, phase: str | None) -> None:
-    """Refuse to go on in the middle of a phase that has tools which only somebody's own program has."""
+async def _leave_to_program(ledger: Ledger, *, thread: str) -> None:
+    """Have a program go on with a thread that only it can, and end; if it does not run now, it will when it does."""
+    try:
+        from antiphon.patterns.postchain import LIFE, ask_owner  # noqa: PLC0415 (only where it is used)
+    except ModuleNotFoundError:
+        return  # which is said where the thread is opened
+
+    life = await ledger.replay(thread, LIFE.fold())
+    tool = None if life.is_over else await _own_tool(ledger, thread, life.current_phase)
+    if tool is None:
+        return
+    answer = await ask_owner(ledger, {"type": "RESUME_THREAD", "data": {"thread_id": thread}}, or_here=False)
+    if answer["type"] != "ERROR":
+        note(f"thread {thread} goes on in the program that runs it")
+        raise typer.Exit
+    if answer["data"]["error_code"] != "TIMEOUT":
+        fail(answer["data"]["error_message"])
+    reason = f"its {life.current_phase} phase uses {tool!r}, which only the program has that the thread is of"
+    fail(f"{reason}: it goes on there as soon as that is started again", code=2)
+
+
+async def _own_tool(ledger: Ledger, thread: str, phase: str | None) -> str | None:
+    """Return a tool of the phase that a thread is in the middle of, which only somebody's own program has."""
     from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (only where it is used)
     from antiphon.messages import OptionResultPayload, thaw  # noqa: PLC0415
 
-    async for record in chain.ledger.read(thread, reverse=True):
+    async for record in ledger.read(thread, reverse=True):
         payload = record.message.payload
         if not isinstance(payload, OptionResultPayload) or payload.option_name != "PREPARE_CONTEXT" or payload.is_error:
             continue
         prepared: Any = thaw(payload.result)
         own = [name for name in prepared["context"]["tools"] if name not in BUILTIN_TOOLS]
-        if prepared["phase_type"] == phase and own:
-            where = f"have it go on there, by `await chain.resume({thread!r})`"
-            fail(f"its {phase} phase uses {own[0]!r}, which only the program has that the thread is of: {where}", code=2)
-        return
+        return own[0] if prepared["phase_type"] == phase and own else None
+    return None

@@ -42,10 +42,14 @@ def run(
     ledger: LedgerOption = None,
 ) -> None:
     """Answer a question: a thread goes through six phases, live on stderr, and its answer is printed. Ctrl-C pauses it."""
+    if not question.strip():
+        fail("the question is empty; ask something", code=2)
     if team is not None:
+        _check_none_given({"--add": documents, "--config": config}, "without --team: a team's file says what it uses")
         where = Where(files, model, thread, ledger)
         run_team(team, question, where, for_programs=for_programs, is_quiet=is_quiet)
         return
+    _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
     texts = {str(path): _document(path) for path in documents or ()}
     is_shown = not (is_quiet or for_programs)
 
@@ -59,8 +63,16 @@ def run(
         seen = await watched(chain, thread_id, begin, is_shown=is_shown)
         return await chain.result(thread_id), seen
 
-    result, seen = opened(ledger, work, model=chosen_model(model), config=config, create=True)
+    chosen = chosen_model(model)
+    result, seen = opened(ledger, work, model=chosen, config=config, thread=thread, create=thread is None)
     show_result(result, seen, ledger, for_programs=for_programs, is_quiet=is_quiet)
+
+
+def _check_none_given(options: dict[str, Any], goes: str) -> None:
+    """Refuse options that would do nothing here."""
+    for name, value in options.items():
+        if value:
+            fail(f"{name} goes {goes}", code=2)
 
 
 async def _add(chain: PostChain, texts: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
+from rich.box import HEAVY_HEAD, SIMPLE_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -14,8 +15,12 @@ from rich.text import Text
 
 from antiphon.messages._names import HIDDEN
 
-__all__ = ["escaped", "fail", "note", "open_console", "print_table", "styled", "visible"]
+__all__ = ["escaped", "fail", "note", "open_console", "print_pairs", "print_table", "styled", "visible"]
 
+_NARROW = 20
+"""Columns that text always gets."""
+_WORD = 40
+"""Columns beyond which a word may be broken: an id is shorter, a URL is not."""
 _SHOWN = r"⟨U\+[0-9A-F]{4,6}⟩"
 
 
@@ -65,12 +70,46 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 
 def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; where there is no terminal, aligned lines that are never wrapped or cut."""
+    """Print a table; where there is no terminal, aligned lines that are never wrapped or cut.
+
+    In a terminal that is too narrow for it, each row is a block of lines, a column a line.
+    """
     cells = [[visible(cell) for cell in row] for row in rows]
     if not console.is_terminal:
         _print_plain(console, [list(headings), *cells])
-        return
-    table = Table()
+    elif (box := _box(console.width, [list(headings), *cells])) is not None:
+        _print_boxed(console, headings, cells, box)
+    else:
+        for number, row in enumerate(cells):
+            if number:
+                console.print()
+            print_pairs(console, list(zip(headings, row, strict=True)))
+
+
+def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
+    """Print what is known of one thing, a line each; what is not known is left out."""
+    known = [(visible(name), visible(value)) for name, value in pairs if value]
+    margin = max(cell_len(name) for name, _ in known) + 2
+    for name, value in known:
+        text = Text(value)
+        lines = text.wrap(console, max(console.width - margin, _NARROW)) if console.is_terminal else [text]
+        for number, line in enumerate(lines):
+            label = "" if number else name
+            console.print(Text.assemble((label.ljust(margin), "bold"), line), soft_wrap=True)
+
+
+def _box(width: int, rows: Sequence[Sequence[str]]) -> Box | None:
+    """Return the richest box in which no word must be broken; None if there is none. A very long word may be."""
+    words = [[min(cell_len(word), _WORD) for cell in column for word in cell.split()] for column in zip(*rows, strict=True)]
+    least = [max(lengths, default=0) for lengths in words]
+    for box, beside, around in ((HEAVY_HEAD, 3, 1), (SIMPLE_HEAD, 2, 2)):
+        if sum(least) + beside * len(least) + around <= width:
+            return box
+    return None
+
+
+def _print_boxed(console: Console, headings: Sequence[str], cells: Sequence[Sequence[str]], box: Box) -> None:
+    table = Table(box=box)
     for heading in headings:
         table.add_column(heading, overflow="fold")
     names = [cell_len(row[0]) for row in cells]

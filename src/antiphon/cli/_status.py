@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from antiphon.cli._chains import DEFAULT
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, known_thread, ledger_in_use, with_ledger
-from antiphon.cli._rows import print_json
-from antiphon.cli._screen import open_console, print_table
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, known_thread, with_ledger
+from antiphon.cli._rows import print_json, shown_time
+from antiphon.cli._screen import open_console, print_pairs
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
+    from antiphon.patterns.postchain import ThreadLife
 
 __all__ = ["status"]
 
 
 def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """Say where a thread is: which phases are completed, and which remain."""
-    found = with_ledger(ledger or ledger_in_use() or DEFAULT, partial(_status, thread=thread))
+    """Say where a thread is; of one of six phases, which are completed, and which remain."""
+    found = with_ledger(ledger, partial(_status, thread=thread))
     if for_programs:
         print_json(found)
-        return
-    rows = [(name.replace("_", " "), _text(value)) for name, value in found.items()]
-    print_table(open_console(), ("", ""), rows)
+    else:
+        print_pairs(open_console(), [(name.replace("_", " "), _text(name, value)) for name, value in found.items()])
 
 
-def _text(value: str | int | tuple[str, ...] | None) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value or "")
+def _text(name: str, value: Any) -> str:
+    if name.endswith("_at") and value is not None:  # the life of a thread has times as the protocol writes them
+        return f"{shown_time(value if isinstance(value, datetime) else datetime.fromisoformat(value))} UTC"
+    return ", ".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value or "")
 
 
 async def _status(ledger: Ledger, *, thread: str) -> dict[str, Any]:
-    from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (only where it is used)
+    summary = await known_thread(ledger, thread)
+    life = await _life(ledger, thread)
+    if life is None:
+        about = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
+        return {name: getattr(summary, name) for name in about}
+    from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (only where it is used)
 
-    await known_thread(ledger, thread)
-    life = await ledger.replay(thread, LIFE.fold())
+    waiting = await waiting_for(ledger, thread)
     return {
         "thread_id": thread,
         "status": life.status,
@@ -44,4 +50,15 @@ async def _status(ledger: Ledger, *, thread: str) -> dict[str, Any]:
         "updated_at": life.updated_at,
         "phases_completed": life.completed,
         "phases_remaining": life.remaining,
+        **({} if waiting is None else {"waits_for": waiting.text}),
     }
+
+
+async def _life(ledger: Ledger, thread: str) -> ThreadLife | None:
+    """Return the life of a thread of six phases; None of any other."""
+    try:
+        from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (only where it is used)
+    except ModuleNotFoundError:  # whoever has no agents has no such threads
+        return None
+    life = await ledger.replay(thread, LIFE.fold())
+    return None if life.status == "none" else life

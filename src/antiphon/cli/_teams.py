@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from antiphon.cli._chains import DEFAULT, INTERRUPTED, Seen, Show, interruptible, program_name, show_result, sum_up
-from antiphon.cli._ledger import complaints, ledger_in_use, with_ledger
+from antiphon.cli._chains import INTERRUPTED, Seen, Show, check_model, interruptible, program_name, show_result, sum_up
+from antiphon.cli._ledger import complaints, with_ledger
 from antiphon.cli._screen import fail, note
+from antiphon.cli._transcript import brief, call_text
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -40,6 +41,8 @@ def run_team(team: Path, task: str, where: Where, *, for_programs: bool, is_quie
     """Have a team do a task, print its answer, and exit 1 if it failed, 3 if a person must be asked."""
     from antiphon.messages import current_port  # noqa: PLC0415 (only where threads are run)
 
+    if where.model is not None:
+        check_model(where.model)
     thread_id = where.thread or current_port().new_id()
     is_shown = not (for_programs or is_quiet)
 
@@ -47,7 +50,7 @@ def run_team(team: Path, task: str, where: Where, *, for_programs: bool, is_quie
         return await _done(found, team, task, where, thread_id, is_shown=is_shown)
 
     with complaints():
-        outcome, seen = with_ledger(where.ledger or ledger_in_use() or DEFAULT, work, create=True)
+        outcome, seen = with_ledger(where.ledger, work, create=True)
     if outcome is None:
         note(f"stopped; go on with: {_again(team, task, where, thread_id)}")
         raise typer.Exit(INTERRUPTED)
@@ -135,28 +138,22 @@ class TeamShow(Show):
             case "talk", _ if message.policy in self._agents:
                 for part in message.parts:
                     if isinstance(part, TextPart):
-                        yield f"  {message.policy}: {_short(part.text, 300)}", "dim"
+                        yield f"  {message.policy}: {brief(part.text, 300)}", "dim"
             case _:
                 pass
 
 
 def _tool(policy: str, payload: OptionCallPayload | OptionResultPayload) -> tuple[str, str]:
     if payload.kind == "option_call":
-        given = ", ".join(f"{key}={_short(value)}" for key, value in payload.arguments.items())
-        return f"  {policy} → {payload.option_name}({given})", "yellow"
+        return f"  {policy} → {call_text(payload.option_name, payload.arguments)}", "yellow"
     if payload.is_error:
-        return f"  ✗ {payload.option_name}: {_short(payload.error_message)}", "red"
-    return f"  ← {payload.option_name}: {_short(payload.result)}", "yellow"
+        return f"  ✗ {payload.option_name}: {brief(payload.error_message)}", "red"
+    return f"  ← {payload.option_name}: {brief(payload.result)}", "yellow"
 
 
 def _who(address: str) -> str:
     """Return whom an address is of, as people say it."""
     return address.partition("/")[2] or address
-
-
-def _short(value: Any, most: int = 100) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _again(team: Path, task: str, where: Where, thread_id: str) -> str:

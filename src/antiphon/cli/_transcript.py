@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from antiphon.messages import (
     thaw,
 )
 
-__all__ = ["Line", "gist", "transcript"]
+__all__ = ["Line", "brief", "call_text", "gist", "transcript"]
 
 _SPEAKER, _ASIDE, _ODD, _BAD = "bold cyan", "dim", "yellow", "bold red"
 _SHORT = 100
@@ -84,6 +84,18 @@ def gist(message: Message) -> Text:
             name = f"{outcome.option_name} " if message.policy != outcome.option_name else ""
             shown = _one_line(_outcome(own, outcome, 0))
             return Text.assemble(styled(name), shown, style=_BAD if outcome.is_error else "")
+
+
+def brief(value: Any, most: int = _SHORT) -> str:
+    """Return a JSON value on one line: text as it is, anything else as JSON; of a long one, its beginning."""
+    text = " ".join(_written(value).split())
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call on one line, each argument as JSON, and of a long one its beginning."""
+    given = (f"{key}={brief(json.dumps(thaw(value), ensure_ascii=False))}" for key, value in arguments.items())
+    return f"{name}({', '.join(given)})"
 
 
 def _one_line(lines: Iterator[Line]) -> Text:

@@ -89,3 +89,13 @@ def test_the_messages_of_a_run_are_known_without_the_history_before_it() -> None
 def test_what_cannot_be_compared_is_read_again() -> None:
     messages: list[ModelMessage] = [ModelRequest([UserPromptPart([BinaryContent(b"x", media_type="image/png")])])]
     assert _say(Prompt(messages, Prompt(messages))) == _say(Prompt(messages))
+
+
+def test_what_cannot_be_written_as_text_is_read_again() -> None:
+    """G9: an integer of more than 64 bits, by which nothing can be compared, hides no change."""
+    call = ToolCallPart("look", {"at": 2**70}, "call-1")
+    messages: list[ModelMessage] = [ModelResponse([call], timestamp=TIME, model_name="m")]
+    before = Prompt(messages)
+    assert isinstance(call.args, dict)
+    call.args["at"] = 2**71
+    assert Prompt(messages, before).hash == Prompt(messages).hash != before.hash

@@ -285,7 +285,7 @@ def test_the_decisions_of_a_run_are_training_data() -> None:
             await executor.run("Well?", thread_id="t")
         lines = [json.dumps(each) async for each in export_transitions(ledger, "t")]
         first, second = map(json.loads, lines)
-        assert list(first) == ["thread_id", "policy", "step", "observations", "actions", "results", "reward"]
+        assert list(first) == ["thread_id", "policy", "step", "is_complete", "observations", "actions", "results", "reward"]
         assert [(each["policy"], each["step"], each["reward"]) for each in (first, second)] == [
             ("boss", 1, None),
             ("clerk", 2, None),

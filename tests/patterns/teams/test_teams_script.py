@@ -86,6 +86,7 @@ def test_direct_steps_run_tools_in_order_without_a_model() -> None:
         (0, "look", "SUCCESS"),
         (1, "write", "SUCCESS"),
     ]
+    assert outcome.response == 'Look: {"found": "hall"}\nNote: written'
 
 
 def test_a_long_result_stands_whole_in_its_observation_and_short_in_the_record() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
@@ -23,7 +23,8 @@ _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only that they are there is written down."""
 _FIXED = frozenset({str, int, float, bool, type(None), datetime})
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
-_fields_of = attrgetter("__dict__")
+_fields_of = cast("Callable[[object], dict[str, Any]]", attrgetter("__dict__"))
+_values_of = dict[str, Any].values
 
 
 def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
@@ -105,7 +106,7 @@ class _Read:
 def _seen(message: ModelMessage) -> list[Any]:
     """Return what a message is made of, its fields, its parts and theirs: the objects, because not all can be compared."""
     parts = message.parts
-    return [*vars(message).values(), *parts, *chain.from_iterable(map(dict.values, map(_fields_of, parts)))]
+    return [*vars(message).values(), *parts, *chain.from_iterable(map(_values_of, map(_fields_of, parts)))]
 
 
 def _changeable(message: ModelMessage, unit: dict[str, Any]) -> tuple[list[Any], bytes | None]:

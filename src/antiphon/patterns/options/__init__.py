@@ -9,10 +9,10 @@
 | `export_transitions` | the decisions of a thread as training data |
 """
 
+from antiphon.patterns.decisions import export_transitions
 from antiphon.patterns.options._actor import CallsCompleted, CompleteCalls, PolicyRan, RunPolicy
 from antiphon.patterns.options._choices import Choices
 from antiphon.patterns.options._executor import Executor
-from antiphon.patterns.options._export import export_transitions
 from antiphon.patterns.options._limits import ExecutorLimits
 from antiphon.patterns.options._options import Decide, Options, Policy
 from antiphon.patterns.options._rules import All, FirstSuccess, Groups, NOfM, Rule, under

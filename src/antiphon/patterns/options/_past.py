@@ -15,14 +15,13 @@ from antiphon.agents import LedgerRun
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, OptionCallPayload, PartsPayload, current_port
+from antiphon.patterns.decisions._top import RUN, Top
 from antiphon.patterns.options._limits import ExecutorLimits
 
-__all__ = ["DECIDE", "PATTERN", "RUN", "Past", "Top", "top_of"]
+__all__ = ["DECIDE", "PATTERN", "RUN", "Past", "top_of"]
 
 PATTERN: Final = "options"
 """What lists of threads call it."""
-RUN: Final = "RUN_POLICY"
-"""What the ledger calls a run."""
 DECIDE: Final = "DECIDE"
 """What the journal calls a decision."""
 
@@ -106,22 +105,6 @@ class Past:
         self.calls += calls
         most = self.limits.calls
         return f"the run has used up its {most} calls" if most is not None and self.calls > most else None
-
-
-class Top:
-    """What is said at the top of a thread: before any run, or by one, and not in something that is nested in it."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self._runs: set[str] = set()
-
-    def hear(self, message: Message) -> None:
-        """Take the next message of the thread into account."""
-        payload = message.payload
-        if message.lane == "control" and isinstance(payload, OptionCallPayload) and payload.option_name == RUN:
-            self._runs.add(payload.invocation_id)
-        if message.lane == "talk" and (message.parent_id is None or message.parent_id in self._runs):
-            self.messages.append(message)
 
 
 async def top_of(ledger: Ledger, thread_id: str) -> Conversation:

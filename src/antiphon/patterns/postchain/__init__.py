@@ -27,6 +27,7 @@ from antiphon.patterns.postchain._subscription import SubscribeThread, ThreadSub
 from antiphon.patterns.postchain._supervisor import SupervisorActor
 from antiphon.patterns.postchain._thread import RunThread, ThreadActor
 from antiphon.patterns.postchain._understanding import UnderstandingPhaseActor
+from antiphon.patterns.postchain._waiting import Waiting, waiting_for
 from antiphon.patterns.postchain._yield import YieldPhaseActor
 
 __all__ = [
@@ -61,8 +62,10 @@ __all__ = [
     "ThreadSubscribed",
     "Transform",
     "UnderstandingPhaseActor",
+    "Waiting",
     "YieldPhaseActor",
     "ask_owner",
     "event_of",
     "rerun",
+    "waiting_for",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from antiphon.patterns.postchain._bounds import MENTIONED
 from antiphon.patterns.postchain._operations import Add, ContextOperation, Item
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._work import PhaseWork
@@ -11,8 +12,6 @@ from antiphon.protocol import AgentResult, PhaseOutput
 from antiphon.runtime import Context
 
 __all__ = ["ActionPhaseActor"]
-
-_LONGEST = 600
 
 
 class ActionPhaseActor(PhaseActor):
@@ -28,6 +27,6 @@ class ActionPhaseActor(PhaseActor):
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        asked = Add(item=Item(id=f"user-{work.cycle}", source="user", title="user", text=work.question, priority=1.0))
-        answer = Add(item=Item(id="action", source="agent", title="first answer", text=said.response[:_LONGEST]))
+        asked = Add(item=Item(id="user-1", source="user", title="user", text=work.question, priority=1.0))
+        answer = Add(item=Item(id="action", source="agent", title="first answer", text=said.response[:MENTIONED]))
         return self.output(said.response, said.confidence or 0.0), [asked, answer]

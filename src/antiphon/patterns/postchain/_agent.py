@@ -7,16 +7,19 @@ error: the phase tells the supervisor, which has the manager begun anew.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, cast
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
-from antiphon.errors import RefusedError
+from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.errors import ParkedError, RefusedError, WithdrawnError
 from antiphon.messages import Json, thaw
-from antiphon.patterns.cast import ask_in_turn
+from antiphon.patterns.cast import ask_in_turn, left_open
+from antiphon.patterns.postchain._bounds import cut, cut_values
 from antiphon.patterns.postchain._config import agent_of, phase_of_agent
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._given import brief
@@ -42,6 +45,8 @@ __all__ = ["AgentManagerActor"]
 
 _SAID, _SHOWN = 0.5, 0.8
 """How sure an answer is that only a model stands behind; that a tool does, too."""
+_CALLS = 100
+"""How many calls of tools are passed on; all of them are in the ledger."""
 
 Hear: TypeAlias = Callable[[str], None]
 
@@ -59,7 +64,8 @@ class AgentManagerActor(Actor):
         """Have the agent answer."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
-        result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+        async with left_open(context):
+            result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
         context.rest()  # for a thread, it has one answer to give in a turn
         return AgentResponse(result=result, processing_time=_since(began))
 
@@ -68,17 +74,18 @@ class AgentManagerActor(Actor):
         """Have the agent answer under its name; with `stream`, its words are told while they come."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
-        if not request.stream:
-            result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
-        else:
-            result = await self._streamed(phase, request, context)
+        async with left_open(context):
+            if not request.stream:
+                result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+            else:
+                result = await self._streamed(phase, request, context)
         return AgentInvoked(agent_id=request.agent_id, result=result, processing_time=_since(began))
 
     @handles
     async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
         """Change how the agent is set up, from its next run on: that this is written down is all it takes."""
-        _phase(context, request.agent_id)
-        self._workshop.check_tools(request.config.tools or ())
+        phase = _phase(context, request.agent_id)
+        await self._workshop.tools.check(phase, request.config.tools or ())
         return AgentConfigUpdated(agent_id=request.agent_id)
 
     # ------------------------------------------------------------ answering
@@ -94,12 +101,12 @@ class AgentManagerActor(Actor):
                 await context.system.tell(context.message.policy, chunk, sender=context.address)
                 index += 1
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(tell())
-            try:
-                return await self._answer(phase, request.input, request.context, context, words.put_nowait)
-            finally:
-                words.put_nowait(None)
+        telling = asyncio.create_task(tell())
+        try:  # not in a task group: what goes wrong is an answer, and must not come in a group of its own
+            return await self._answer(phase, request.input, request.context, context, words.put_nowait)
+        finally:
+            words.put_nowait(None)
+            await telling
 
     def _hear(self, phase: Phase, context: Context) -> Hear | None:
         thread_id, events = context.thread_id or "", self._workshop.events
@@ -119,14 +126,31 @@ class AgentManagerActor(Actor):
 
         async def ask(model: str | None) -> AgentResult:
             agent = shop.agent(phase, config, model, streams=hear is not None)
-            return _result(await agent.run(prompt, deps=Listener(hear)), model)
+            with reading_scope(Reading()) as reading:  # what other phases have read counts here, and the other way round
+                reading.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
+                return _result(await agent.run(prompt, deps=Listener(hear)), model, reading.untrusted)
 
         async with ledger_run(context) as run:
             shop.talks.give(run, is_first=context.attempt == 1)
-            result = await ask_in_turn(models, ask, shop.config.patience, who=agent_of(phase))
+            async with self._unless_over(run.thread_id):
+                result = await ask_in_turn(models, ask, shop.config.patience, who=agent_of(phase))
             if run.thread_id in shop.at_work:
                 shop.talks.take(run)
         return result
+
+    @asynccontextmanager
+    async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
+        """Wait for nobody in a thread that is terminated.
+
+        Raises:
+            WithdrawnError: it is, and a person would be waited for.
+        """
+        try:
+            yield
+        except ParkedError:
+            if await self._workshop.gates.is_over(thread_id):
+                raise WithdrawnError(f"thread {thread_id!r} is terminated") from None
+            raise
 
     async def _config(self, phase: Phase, about: AgentContext | None, context: Context) -> AgentConfig:
         """Return how the agent is set up for this run: as whoever prepared it has recorded, else as it is now, recorded."""
@@ -163,15 +187,20 @@ def _prompt(input: str, about: AgentContext | None) -> str:
     return f"Earlier in this conversation:\n{said}\n\n{input}"
 
 
-def _result(run: AgentRunResult[str], model: str | None) -> AgentResult:
+def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> AgentResult:
     messages = run.new_messages()
     parts = [part for message in messages if isinstance(message, ModelResponse) for part in message.parts]
     given = _given(messages)
     calls = tuple(
-        ToolCall(id=part.tool_call_id, name=part.tool_name, arguments=part.args_as_dict(), **given.get(part.tool_call_id, {}))
+        ToolCall(
+            id=part.tool_call_id,
+            name=part.tool_name,
+            arguments=cut_values(part.args_as_dict()),
+            **given.get(part.tool_call_id, {}),
+        )
         for part in parts
         if isinstance(part, ToolCallPart)
-    )
+    )[:_CALLS]
     used = run.usage
     extra: dict[str, Any] = {
         "model": next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
@@ -180,7 +209,9 @@ def _result(run: AgentRunResult[str], model: str | None) -> AgentResult:
         "input_tokens": used.input_tokens,
         "output_tokens": used.output_tokens,
     }
-    return AgentResult(response=run.output, confidence=_SHOWN if calls else _SAID, tool_calls=calls, **extra)
+    if untrusted is not None:
+        extra["untrusted"] = untrusted
+    return AgentResult(response=cut(run.output), confidence=_SHOWN if calls else _SAID, tool_calls=calls, **extra)
 
 
 def _given(messages: list[ModelMessage]) -> dict[str, dict[str, Any]]:

@@ -13,12 +13,13 @@ from typing_extensions import override
 
 from antiphon.errors import ParkedError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.messages import DataPart, JsonObject, OptionCallPayload, current_port, thaw
+from antiphon.messages import DataPart, JsonObject, current_port, thaw
 from antiphon.patterns.cast import Outcome, Pattern
 from antiphon.patterns.postchain._action import ActionPhaseActor
 from antiphon.patterns.postchain._agent import AgentManagerActor
+from antiphon.patterns.postchain._bounds import check_about, check_input
 from antiphon.patterns.postchain._client import CLIENT, ClientActor
-from antiphon.patterns.postchain._config import ChainConfig
+from antiphon.patterns.postchain._config import ChainConfig, prepared_agent
 from antiphon.patterns.postchain._door import DOOR, DoorActor, answer_of_owner, listen
 from antiphon.patterns.postchain._edge import Edge, thread_address, thread_of_message
 from antiphon.patterns.postchain._events import ChainEvent
@@ -30,6 +31,7 @@ from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._supervisor import SUPERVISOR, SupervisorActor
 from antiphon.patterns.postchain._thread import ThreadActor
 from antiphon.patterns.postchain._understanding import UnderstandingPhaseActor
+from antiphon.patterns.postchain._waiting import waiting_for
 from antiphon.patterns.postchain._workshop import Workshop
 from antiphon.patterns.postchain._yield import YieldPhaseActor
 from antiphon.protocol import (
@@ -50,12 +52,13 @@ from antiphon.protocol import (
     ThreadStatus,
     ThreadTerminated,
 )
-from antiphon.runtime import PARK, Backoff, Settings, Supervision, System
+from antiphon.runtime import Backoff, Settings, Supervision, System
 
 if TYPE_CHECKING:
     from pydantic_ai import Tool
     from pydantic_ai.models import Model
 
+    from antiphon.agents import Toolkit
     from antiphon.runtime import Observer
 
 __all__ = ["PHASE_ACTORS", "ChainResult", "PostChain", "ask_owner"]
@@ -77,7 +80,8 @@ _SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05)
 class ChainResult(Outcome):
     """What came of a turn of a thread.
 
-    Its status is completed, failed or terminated; or paused, with the code PARKED, where a person must settle something.
+    Its status is completed, failed or terminated; or paused, with the code PARKED, where a person must approve or settle
+    something: then `error_message` says what, and what to type.
     """
 
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -99,6 +103,7 @@ class PostChain(Pattern):
         config: ChainConfig | Path | str | None = None,
         model: Model | str | None = None,
         tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        toolkit: Toolkit | None = None,
         settings: Settings = Settings(),  # noqa: B008 (frozen)
         observer: Observer | None = None,
         recover: bool = True,
@@ -109,20 +114,23 @@ class PostChain(Pattern):
         """Make it; nothing runs before the `async with` block.
 
         Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file; `model` counts before
-        what it says. `tools` are functions that agents may be given by name. With `recover`, threads that another process left
-        open are taken up. With `listen`, what other processes post to threads that run here is answered. At the end, actors
-        have `grace` seconds for what they are doing; the next process goes on with it. `make_model` makes models of names in
-        another way than `antiphon.agents.models.model`.
+        what it says. `tools` are functions that agents may be given by name; those of a `toolkit` too, and with one every call
+        of any tool goes through it. With `recover`, threads that another process left open are taken up. With `listen`, what
+        other processes post to threads that run here is answered. At the end, actors have `grace` seconds for what they are
+        doing; the next process goes on with it. `make_model` makes models of names in another way than
+        `antiphon.agents.models.model`.
 
         Raises:
             ChainConfigError: the file cannot be read, or is wrong.
+            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be had.
+            ValueError: the toolkit has a tool of the name of one of `tools`.
         """
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
         super().__init__(ledger, settings=settings, observer=observer, recover=recover)
         given = None if model is None or isinstance(model, str) else model
-        self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools, make_model=make_model)
+        self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools, toolkit=toolkit, make_model=make_model)
         self._grace, self._listen = grace, listen
         self._heard: list[Callable[[str, ThreadResult | AgentStreamChunk], None]] = []
 
@@ -143,7 +151,7 @@ class PostChain(Pattern):
     def host(self, system: System) -> None:
         """Begin all actors in a system, which is one of this chain's ledger."""
         shop = self._workshop
-        self._edge = Edge(system, self.ledger)
+        self._edge = Edge(system, self.ledger, self.config.input_limit)
         system.admit(shop.gates.passing)
         system.watch(shop.seen)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
@@ -207,7 +215,7 @@ class PostChain(Pattern):
         """Return what came of the last turn of a thread that has ended; before that, where it is."""
         life = await self.life(thread_id)
         if life.status not in ("completed", "failed"):
-            parked = await self._parked(thread_id) if life.status == "paused" else {}
+            parked = await self._parked(thread_id, life) if life.status == "paused" else {}
             return ChainResult(thread_id, life.status, outputs=life.outputs or {}, **parked)
         async for record in self.ledger.read(thread_id, reverse=True):
             match record.message.parts:
@@ -226,7 +234,13 @@ class PostChain(Pattern):
     async def create(
         self, text: str, *, user_id: str = "user", metadata: Mapping[str, Any] | None = None, id: str | None = None
     ) -> str:
-        """Make a thread for a question, and return its id. The same `id` again is the same thread."""
+        """Make a thread for a question, and return its id. The same `id` again is the same thread.
+
+        Raises:
+            RefusedError: the question, or what is said about it, is TOO_LARGE.
+        """
+        check_input(text, self.config.input_limit)
+        check_about(user_id, metadata)
         message_id = id or current_port().new_id()
         thread_id = thread_of_message(message_id)
         request = CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
@@ -235,6 +249,7 @@ class PostChain(Pattern):
 
     async def start(self, thread_id: str, text: str | None = None) -> ThreadStarted:
         """Begin with the phases; `text` is what is asked in a later turn."""
+        check_input(text, self.config.input_limit)
         more = {"input": text} if text else {}
         return await self._ask(thread_id, StartThread(thread_id=thread_id, **more))
 
@@ -243,7 +258,13 @@ class PostChain(Pattern):
         return await self._ask(thread_id, PauseThread(thread_id=thread_id))
 
     async def resume(self, thread_id: str) -> ThreadResumed:
-        """Let a thread go on where it was, also one that another process left behind."""
+        """Let a thread go on where it was, also one that another process left behind.
+
+        Raises:
+            RefusedError: it cannot, or not here: its tools are guarded by a toolkit that this chain does not have.
+        """
+        if (reason := await self._lacks(thread_id, await self.life(thread_id))) is not None:
+            raise RefusedError(reason, ErrorCode.INVALID_STATE, details={"thread_id": thread_id})
         return await self._ask(thread_id, ResumeThread(thread_id=thread_id))
 
     async def terminate(self, thread_id: str, reason: str = "user_request") -> ThreadTerminated:
@@ -273,14 +294,17 @@ class PostChain(Pattern):
     async def _say(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
-    async def _parked(self, thread_id: str) -> dict[str, Any]:
-        """Return why a thread cannot go on before a person has settled something; empty if it can."""
-        for record in await self.ledger.open_calls(thread_id):
-            payload = record.message.payload
-            if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
-                why = f"{payload.arguments['reason']}: look what became of it, settle it, and resume the thread"
-                return {"error_message": why, "error_code": ParkedError.code}
-        return {}
+    async def _parked(self, thread_id: str, life: ThreadLife) -> dict[str, Any]:
+        """Return why a thread cannot go on before a person has approved or settled something; empty if it can."""
+        waiting = await waiting_for(self.ledger, thread_id)
+        why = await self._lacks(thread_id, life) if waiting is None else waiting.text
+        return {} if why is None else {"error_message": why, "error_code": ParkedError.code}
+
+    async def _lacks(self, thread_id: str, life: ThreadLife) -> str | None:
+        """Return why a thread cannot go on here, but in another program; None if it can."""
+        agent = await prepared_agent(self.ledger, thread_id, life.current_phase)
+        reason = None if agent is None else self._workshop.tools.lacks(agent)
+        return None if reason is None else f"{reason}: have it go on there, by `await chain.resume({thread_id!r})`"
 
     async def _check_known(self, thread_id: str) -> None:
         if not await is_known(self.ledger, thread_id):
@@ -291,10 +315,14 @@ class PostChain(Pattern):
             listener(client, said)
 
 
-async def ask_owner(ledger: Ledger, message: Mapping[str, Any], *, patience: float = 2.0) -> dict[str, Any]:
+async def ask_owner(
+    ledger: Ledger, message: Mapping[str, Any], *, patience: float = 2.0, or_here: bool = True
+) -> dict[str, Any]:
     """Have a message about a thread answered by the process that runs it; if none does within `patience`, by this one.
 
-    The process must listen (`PostChain(ledger, listen=True)`); one that does not, and lives, loses the thread.
+    The process must listen (`PostChain(ledger, listen=True)`); one that does not, and lives, loses the thread. Without
+    `or_here`, a message that nobody answers is a TIMEOUT; it stays posted, and whoever takes the thread up next obeys it: so a
+    thread whose tools only its own program has is resumed.
 
     Raises:
         LedgerError: the ledger cannot be used.
@@ -302,6 +330,9 @@ async def ask_owner(ledger: Ledger, message: Mapping[str, Any], *, patience: flo
     wire, response = await answer_of_owner(ledger, dict(message), patience)
     if response is not None:
         return response.model_dump(mode="json", exclude_none=True)
+    if not or_here:
+        reason = f"no process that runs the thread has answered within {patience:g} s; the next one will"
+        return wire.reply_error(reason, ErrorCode.TIMEOUT).model_dump(mode="json", exclude_none=True)
     async with PostChain(ledger, recover=False) as chain:
         return await chain.send(wire.model_dump(mode="json", exclude_none=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,11 +14,12 @@ from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
 from antiphon.patterns.postchain._prompts import prompt_of
-from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, UpdateAgentConfig
+from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, PrepareContext, UpdateAgentConfig
 from antiphon.runtime import system_thread
 
-__all__ = ["ChainConfig", "ChainConfigError", "agent_of", "config_thread", "current_agent", "phase_of_agent"]
+__all__ = ["ChainConfig", "ChainConfigError", "agent_of", "config_thread", "current_agent", "phase_of_agent", "prepared_agent"]
 
+_PREPARE: Final = PrepareContext.message_type
 _CHANGES: Final = (InitializePhase.message_type, UpdateAgentConfig.message_type)
 
 
@@ -47,8 +48,10 @@ class ChainConfig(BaseModel):
     least_change: float = Field(default=0.1, ge=0, le=1)
     """If the confidence has changed by less since the last cycle, the last phase answers: it has converged."""
 
+    input_limit: int = Field(default=50_000, ge=200, le=80_000)
+    """Characters of one input of a user; a longer one is refused."""
     history: int = Field(default=6, ge=0)
-    """How many earlier turns a phase is told."""
+    """How many earlier turns a phase is told, as far as they fit into `context_limit` characters."""
     drafts: bool = True
     """Whether a phase is told what the one before it has said; a very small model repeats it instead of reading on."""
     found: int = Field(default=5, ge=0)
@@ -109,6 +112,17 @@ def phase_of_agent(agent_id: str) -> Phase | None:
 def config_thread(phase: str) -> str:
     """Return the thread of what is said about a phase's agent and concerns no conversation."""
     return system_thread(agent_of(phase))
+
+
+async def prepared_agent(ledger: Ledger, thread_id: str, phase: Phase | None) -> AgentConfig | None:
+    """Return how the agent of a phase was set up when a thread came to that phase last; None if it has not."""
+    async for record in ledger.read(thread_id, reverse=True):
+        payload = record.message.payload
+        if isinstance(payload, OptionResultPayload) and payload.option_name == _PREPARE and not payload.is_error:
+            said: Any = thaw(payload.result)
+            is_it = said["phase_type"] == phase
+            return AgentConfig.model_validate(said["context"]["metadata"]["agent"]) if is_it else None
+    return None
 
 
 async def current_agent(ledger: Ledger, phase: Phase, initial: AgentConfig) -> AgentConfig:

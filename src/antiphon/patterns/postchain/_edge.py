@@ -12,15 +12,17 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
+from pydantic import ValidationError
 
-from antiphon.errors import ActorFailedError, DecodeError, DeliveryError
+from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
+from antiphon.patterns.postchain._bounds import check_input
 from antiphon.patterns.postchain._client import CLIENT
 from antiphon.patterns.postchain._config import agent_of, config_thread
 from antiphon.patterns.postchain._life import is_known
 from antiphon.patterns.postchain._supervisor import SUPERVISOR
-from antiphon.protocol import ErrorCode, Message, Response, deserialize_message, validate_message
+from antiphon.protocol import PHASES, ErrorCode, Message, Response, deserialize_message, validate_message
 from antiphon.runtime import System
 from antiphon.runtime._results import response_type
 from antiphon.runtime._wire import error_response, from_wire
@@ -34,6 +36,9 @@ _OF_PHASE: Final = frozenset({"PROCESS_PHASE", "PREPARE_CONTEXT", "INITIALIZE_PH
 _OF_AGENT: Final = frozenset({"INVOKE_AGENT", "PROCESS_WITH_AGENT", "UPDATE_AGENT_CONFIG"})
 _OF_CELL: Final = frozenset({"RESTART", "STOP"})
 _WITHOUT_THREAD: Final = frozenset({"HEARTBEAT", "SUPERVISE", "RESTART", "STOP", "ERROR", "ERROR_NOTIFICATION"})
+_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", *PHASES})
+_INPUTS: Final = ("initial_input", "input")
+"""The fields that have what a user says."""
 
 
 class _Route(NamedTuple):
@@ -55,9 +60,10 @@ def thread_address(thread_id: str) -> str:
 class Edge:
     """Where messages of the protocol come in."""
 
-    def __init__(self, system: System, ledger: Ledger) -> None:
+    def __init__(self, system: System, ledger: Ledger, input_limit: int) -> None:
         self._system = system
         self._ledger = ledger
+        self._input_limit = input_limit
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
         """Send a message, and return its response. Whatever goes wrong is a response too."""
@@ -70,8 +76,13 @@ class Edge:
     async def _answered(self, wire: Message, within: float | None) -> Response:
         try:
             validate_message(wire)
+            _check_sender(wire.sender)
+            for name in _INPUTS:
+                check_input(wire.data.get(name), self._input_limit)
         except ValueError as exc:
             return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
+        except RefusedError as exc:
+            return error_response(wire, exc)
         route = await self._route(wire)
         if wire.type in _OF_THREAD and not await is_known(self._ledger, route.thread_id or ""):
             reason = f"there is no thread {wire.data['thread_id']!r}: create it first"
@@ -91,6 +102,8 @@ class Edge:
             return wire.reply_error(f"Error processing message: {exc.reason}", exc.code)
         except DeliveryError as exc:
             return error_response(wire, exc)
+        except ValidationError as exc:
+            return wire.reply_error("; ".join(each["msg"] for each in exc.errors()), ErrorCode.VALIDATION_ERROR)
         except ValueError as exc:
             return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
         assert isinstance(result.payload, OptionResultPayload)  # noqa: S101 (the answer to a call)
@@ -146,6 +159,16 @@ def _read(data: Mapping[str, Any] | str | bytes) -> Message:
     if isinstance(wire, Message):
         return wire
     return Message(id=wire.id, type=wire.type, data=thaw(wire.data), sender=wire.sender, receiver=wire.receiver)
+
+
+def _check_sender(sender: str | None) -> None:
+    """Refuse to let somebody outside speak for an actor: who has said what is what a ledger is about.
+
+    Raises:
+        ValueError: somebody does.
+    """
+    if sender is not None and sender.partition("/")[0] in _OWN_KINDS and "/" in sender:
+        raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
 def _plain(response: Response) -> dict[str, Any]:

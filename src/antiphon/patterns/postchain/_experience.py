@@ -7,6 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from antiphon.messages import Json
+from antiphon.patterns.postchain._bounds import MENTIONED
 from antiphon.patterns.postchain._observations import HEARSAY, Observations, find_knowledge
 from antiphon.patterns.postchain._operations import Add, ContextOperation, Item, Tag
 from antiphon.patterns.postchain._phase import PhaseActor
@@ -43,7 +44,7 @@ class ExperiencePhaseActor(PhaseActor):
                 id=each.id,
                 source="observation",
                 title=f"observed in {each.thread_id}",
-                text=each.text,
+                text=each.text[:MENTIONED],
                 priority=relevance(work.question, each.text) * HEARSAY,
             )
             for each in observed

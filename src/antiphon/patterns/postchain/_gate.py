@@ -85,6 +85,10 @@ class Gates:
         gate = self._gates.get(thread_id)
         return gate is None or gate.state == "open"
 
+    async def is_over(self, thread_id: str) -> bool:
+        """Whether nobody passes the gate of a thread any more."""
+        return (await self._gate(thread_id)).state == "over"
+
     async def close(self, thread_id: str) -> None:
         """Close a gate, and wait until nothing is passing any more."""
         gate = await self._gate(thread_id)

@@ -12,14 +12,13 @@ from typing import Any, Final, cast
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon.messages import thaw
+from antiphon.patterns.postchain._bounds import MENTIONED
 from antiphon.patterns.postchain._operations import Item
 from antiphon.patterns.postchain._score import relevance
 from antiphon.protocol import ToolCall
 
 __all__ = ["brief", "items_given"]
 
-_LONGEST: Final = 600
-"""Characters of a result that a thread has in mind; all of it is in the ledger."""
 _LONGEST_TITLE: Final = 120
 
 
@@ -27,9 +26,9 @@ def brief(result: Any) -> Any:
     """Return what a tool gave as plain JSON, no longer than a thread has it in mind."""
     plain = to_jsonable_python(result, fallback=str)
     if _is_found(plain):
-        return [{**each, "text": each["text"][:_LONGEST]} for each in plain]
+        return [{**each, "text": each["text"][:MENTIONED]} for each in plain]
     text = _text(plain)
-    return plain if len(text) <= _LONGEST else text[:_LONGEST]
+    return plain if len(text) <= MENTIONED else text[:MENTIONED]
 
 
 def items_given(calls: Iterable[ToolCall], question: str) -> list[Item]:

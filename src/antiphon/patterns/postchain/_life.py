@@ -94,6 +94,8 @@ class ThreadLife:
     """By phase, its latest output of this turn."""
     done: tuple[str, ...] = ()
     """The phases of this turn in the order in which they were done, over all cycles."""
+    untrusted: str | None = None
+    """Where something came from that strangers wrote and an agent of the thread has read; the first, for good."""
     cycle: int = 1
     """Which time through the phases this is, within the turn."""
     asked: Mapping[str, Any] | None = None
@@ -192,7 +194,8 @@ class ThreadLife:
     def with_phase_done(self, phase: Phase, output: Mapping[str, Any]) -> ThreadLife:
         """Return where it is when a phase is done: the last one may say that it goes on with another."""
         completed = self.completed if phase in self.completed else (*self.completed, phase)
-        life = replace(self, outputs={**(self.outputs or {}), phase: output}, completed=completed, done=(*self.done, phase))
+        outputs, untrusted = {**(self.outputs or {}), phase: output}, self.untrusted or output.get("untrusted")
+        life = replace(self, outputs=outputs, completed=completed, done=(*self.done, phase), untrusted=untrusted)
         following = output.get("next_phase") if phase == PHASES[-1] else None
         if following is None:
             return life

@@ -12,6 +12,7 @@ from typing import Any, Final
 from antiphon.agents.tools import KnowledgeBase
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import JsonObject, Message, PartsPayload, TextPart
+from antiphon.patterns.postchain._bounds import MENTIONED
 from antiphon.patterns.postchain._operations import Item, Link
 from antiphon.patterns.postchain._score import relevance, significant
 
@@ -22,8 +23,8 @@ HEARSAY: Final = 0.5
 
 _NAMESPACE: Final = "postchain"
 _LOOKED_AT: Final = 50
-_LONGEST: Final = 600
-"""Characters of a source that a thread has in mind."""
+_WORDS: Final = 50
+"""How many words of a question are looked for, each by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Observations:
             LedgerError: the ledger cannot be read.
         """
         found: dict[str, Observation] = {}
-        for word in significant(question):
+        for word in significant(question)[:_WORDS]:
             for hit in await self._ledger.search(f'"{_MARK}" {word}*', limit=_LOOKED_AT):
                 observation = _read(hit.record, user_id)
                 if observation is not None and observation.thread_id != without_thread:
@@ -109,7 +110,7 @@ async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item
             id=passage.id,
             source="knowledge",
             title=passage.source,
-            text=passage.text[:_LONGEST],
+            text=passage.text[:MENTIONED],
             priority=relevance(question, passage.text),
         )
         for passage in passages

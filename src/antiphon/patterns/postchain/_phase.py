@@ -10,12 +10,14 @@ from typing import Any, ClassVar, TypeVar
 
 from antiphon.errors import AntiphonError, DeliveryError, ParkedError, RefusedError
 from antiphon.messages import thaw
-from antiphon.patterns.cast import UNHURRIED
+from antiphon.patterns.cast import UNHURRIED, left_open
 from antiphon.patterns.postchain._config import agent_of
 from antiphon.patterns.postchain._given import items_given
 from antiphon.patterns.postchain._operations import Add, ContextOperation, operations_to
 from antiphon.patterns.postchain._prompts import prompt_of
+from antiphon.patterns.postchain._recursion import GO_ON_WITH
 from antiphon.patterns.postchain._supervisor import SUPERVISOR
+from antiphon.patterns.postchain._waiting import waiting_for
 from antiphon.patterns.postchain._work import PhaseWork
 from antiphon.patterns.postchain._workshop import Workshop
 from antiphon.protocol import (
@@ -49,7 +51,7 @@ __all__ = ["PhaseActor"]
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
-_USED = ("model", "input_tokens", "output_tokens")
+_USED = ("model", "input_tokens", "output_tokens", "untrusted")
 """What is passed on of an agent's answer besides the answer."""
 
 
@@ -71,7 +73,7 @@ class PhaseActor(Actor):
 
     def prompt(self, work: PhaseWork) -> str:
         """Return what the agent is asked."""
-        return work.prompt(draft=self.workshop.config.drafts)
+        return work.prompt(room=self.workshop.config.context_limit, draft=self.workshop.config.drafts)
 
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
@@ -95,7 +97,8 @@ class PhaseActor(Actor):
         if context.thread_id is None:
             raise RefusedError("a phase works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
         try:
-            output = await self._process(PhaseWork.of(request), context)
+            async with left_open(context):
+                output = await self._process(PhaseWork.of(request), context)
         except AntiphonError:
             raise
         except Exception as exc:
@@ -118,11 +121,14 @@ class PhaseActor(Actor):
         given: dict[str, Any] = {"agent": thaw(prepared.metadata["agent"])}
         if work.history:
             given["history"] = [turn.model_dump(mode="json") for turn in work.history]
+        if work.untrusted is not None:
+            given["untrusted"] = work.untrusted
         about = AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
         request = ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
         said = await self._ask_agent(request, work, context)
         output, operations = await self.conclude(work, said.result, context)
-        operations += [Add(item=item) for item in items_given(said.result.tool_calls, work.question)]
+        told = [call for call in said.result.tool_calls if call.name != GO_ON_WITH]
+        operations += [Add(item=item) for item in items_given(told, work.question)]
         used: dict[str, Any] = {name: thaw(value) for name, value in said.result.model_extra.items() if name in _USED}
         if said.result.tool_calls:
             called = said.result.tool_calls
@@ -144,7 +150,7 @@ class PhaseActor(Actor):
     @handles
     async def initialize(self, request: InitializePhase, context: Context) -> PhaseInitialized:
         """Set the phase's agent up, from its next run on: that this is written down is all it takes."""
-        self.workshop.check_tools(request.config.tools or ())
+        await self.workshop.tools.check(self.phase, request.config.tools or ())
         return PhaseInitialized(phase_type=self.phase, agent_id=agent_of(self.phase))
 
     @handles
@@ -176,23 +182,43 @@ class PhaseActor(Actor):
         raise self._given_up(work, failure) from failure
 
     async def _asked(self, manager: str, request: Request[ReplyT], context: Context, key: str) -> ReplyT:
-        """Ask; while nobody knows what became of a thing that must not be done twice, the thread rests.
+        """Ask; while a person must approve something, or say what became of a thing that must not be done twice, it rests.
 
-        A person settles that and resumes the thread; then the same is asked again, under the same id: what was done is there.
+        A person does so and resumes the thread; then the same is asked again, under the same id: what was done is there.
         """
         try:
             return await context.ask(manager, request, within=UNHURRIED, key=key)
         except ParkedError as exc:
-            parked = exc.message_id
+            parked = exc
         thread_id = context.thread_id or ""
         while True:
-            await context.ask(f"thread/{thread_id}", PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
-            await self.workshop.gates.passed(thread_id)
+            await self._rest(thread_id, parked, context)
+            waiting = await waiting_for(self.workshop.ledger, thread_id)
+            if waiting is not None and not waiting.is_answered:
+                continue  # it was resumed, but nobody has said anything
             try:
-                more: dict[str, Any] = {"thread_id": thread_id, "sender": context.address, "id": parked, "within": UNHURRIED}
+                more: dict[str, Any] = {
+                    "thread_id": thread_id,
+                    "sender": context.address,
+                    "id": parked.message_id,
+                    "within": UNHURRIED,
+                }
                 return await context.system.ask(manager, request, **more)
             except ParkedError:
-                continue  # it was resumed, but nobody has settled it
+                continue  # there is something else
+
+    async def _rest(self, thread_id: str, parked: ParkedError, context: Context) -> None:
+        """Pause the thread, and wait until it is resumed. One that is not at work cannot be: who asks by hand is told.
+
+        Raises:
+            ParkedError: it is not.
+            WithdrawnError: it is terminated.
+        """
+        try:
+            await context.ask(f"thread/{thread_id}", PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
+        except RefusedError:
+            raise parked from None
+        await self.workshop.gates.passed(thread_id)
 
     async def _notify(self, manager: str, failure: DeliveryError, context: Context) -> None:
         details = failure.details if isinstance(failure, RefusedError) else None

@@ -19,14 +19,16 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import override
 
+from antiphon.agents import Toolkit
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.postchain._chain import PostChain
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._life import LIFE
 from antiphon.patterns.postchain._workshop import make_named_model
 from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
+from antiphon.runtime import AGAIN
 
 __all__ = ["Divergence", "rerun"]
 
@@ -67,12 +69,13 @@ async def rerun(
     *,
     config: ChainConfig | None = None,
     tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+    toolkit: Toolkit | None = None,
     make_model: Callable[[str], Model] = make_named_model,
 ) -> Divergence | None:
     """Run the last turn of a thread again, and return the first place where it goes otherwise; None if it does not.
 
-    Of a branch, that is what was done in the branch itself. `config` and `tools` are as for a `PostChain`. `make_model` makes
-    the models that the thread names. They are not asked, but what a prompt looks like depends on them.
+    Of a branch, that is what was done in the branch itself. `config`, `tools` and `toolkit` are as for a `PostChain`.
+    `make_model` makes the models that the thread names. They are not asked, but what a prompt looks like depends on them.
 
     Raises:
         AntiphonError: a model cannot be had; the text says why.
@@ -90,7 +93,8 @@ async def rerun(
     models = _models(rows)
     silent = {name: _Silent(make_model(name)) for name in models.values()}
     chosen = _with_models(config or ChainConfig(), models)
-    async with PostChain(copy, config=chosen, tools=tools, make_model=silent.__getitem__, recover=False, grace=0.2) as chain:
+    given: dict[str, Any] = {"tools": tools, "toolkit": toolkit, "make_model": silent.__getitem__}
+    async with PostChain(copy, config=chosen, recover=False, grace=0.2, **given) as chain:
         await chain.system.recover()
         async with asyncio.timeout(_PATIENCE):
             await chain.wait(thread_id)
@@ -115,6 +119,8 @@ def _is_said_anew(row: Message, start: Message) -> bool:
     payload = row.payload
     if row.id.startswith(f"{run}/result") or (row.parent_id or "").startswith(f"{run}/result"):
         return True
+    if row.lane == "effect" and not isinstance(payload, PartsPayload) and payload.option_name == AGAIN:
+        return True  # how often it was delivered then has nothing to do with now
     if not isinstance(payload, OptionResultPayload):
         return False
     if row.lane == "effect":

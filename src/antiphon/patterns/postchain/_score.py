@@ -19,6 +19,7 @@ _NAME = re.compile(r"`([^`\s]{2,60})`|\b([A-Z][\w-]+(?:[ ][A-Z][\w-]+){0,3})\b|\
 _SHORTEST_STEM = 4
 _SHORTEST_QUOTE = 20
 _LONGEST_QUOTE = 240
+_MOST_GOALS = 20
 _EMPTY = frozenset(
     _WORD.findall(
         "a about all also an and any are as at be been but by can could did do does for from had has have he her his how i if"
@@ -54,9 +55,9 @@ def quote_of(question: str, text: str) -> str:
 
 
 def goals_in(question: str) -> tuple[str, ...]:
-    """Return what somebody wants, a sentence each; the first is the primary one."""
+    """Return what somebody wants, a sentence each, of many the first ones; the first is the primary one."""
     found = (each.strip() for each in re.split(r"(?<=[.!?])\s+|\n+", question))
-    return tuple(dict.fromkeys(each for each in found if significant(each))) or (question.strip(),)
+    return tuple(dict.fromkeys(each for each in found if significant(each)))[:_MOST_GOALS] or (question.strip(),)
 
 
 def entities_in(text: str, limit: int) -> tuple[str, ...]:

@@ -12,21 +12,31 @@ this process or another, because the gate is as the ledger says.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from antiphon.agents import ledger_run
-from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, WithdrawnError
+from antiphon.errors import (
+    BudgetExceededError,
+    DeliveryError,
+    HopLimitError,
+    RefusedError,
+    UndeliverableError,
+    WithdrawnError,
+)
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
 from antiphon.patterns.cast import UNHURRIED
+from antiphon.patterns.postchain._bounds import check_about, check_input
 from antiphon.patterns.postchain._client import CLIENT
+from antiphon.patterns.postchain._history import history_of
 from antiphon.patterns.postchain._life import LIFE, PATTERN, ThreadLife
 from antiphon.patterns.postchain._operations import ChainContext, operations_from
 from antiphon.patterns.postchain._subscription import SubscribeThread, ThreadSubscribed
+from antiphon.patterns.postchain._waiting import open_approvals, waiting_for, withdrawal
 from antiphon.patterns.postchain._work import items_to
 from antiphon.patterns.postchain._workshop import Workshop
 from antiphon.protocol import (
-    ChatTurn,
     CreateThread,
     ErrorCode,
     GetThreadStatus,
@@ -87,12 +97,15 @@ class ThreadActor(Actor):
     @handles
     async def create(self, request: CreateThread, context: Context) -> ThreadCreated:
         _, thread_id = await self._life(context, CreateThread)
+        check_input(request.initial_input, self._workshop.config.input_limit)
+        check_about(request.user_id, thaw(request.metadata or {}))
         context.mark(status="created", pattern=PATTERN)
         return ThreadCreated(thread_id=thread_id)
 
     @handles
     async def start(self, request: StartThread, context: Context) -> ThreadStarted | None:
         life, thread_id = await self._life(context, StartThread)
+        check_input(request.model_extra.get("input"), self._workshop.config.input_limit)
         if life.status == "completed" and not request.model_extra.get("input"):
             reason = "the thread is completed: give START_THREAD an `input` for its next turn"
             raise RefusedError(reason, ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status})
@@ -143,6 +156,7 @@ class ThreadActor(Actor):
         gates = self._workshop.gates
         try:
             await gates.close(thread_id)
+            was_waiting = await self._withdraw_questions(context)
             terminated = ThreadTerminated(thread_id=thread_id, terminated_at=current_port().now(), reason=request.reason)
             context.mark(status="terminated", pattern=PATTERN)
             await context.reply(terminated)
@@ -151,12 +165,20 @@ class ThreadActor(Actor):
             raise
         gates.end(thread_id)
         self._terminated.set()
-        if self._idle.is_set():  # another process had it, and is gone: what it left open is ended
+        if was_waiting or self._idle.is_set():  # another process had it, and is gone: what it left open is ended
             await context.kernel.recovery.thread(thread_id)
         await self._idle.wait()
         gates.forget(thread_id)
         context.rest()
         return None
+
+    async def _withdraw_questions(self, context: Context) -> bool:
+        """Ask people no longer for approvals; return whether any was asked for."""
+        open_ones = await open_approvals(self._workshop.ledger, _thread(context))
+        async with ledger_run(context) as run:
+            for approval in open_ones:
+                await run.note(withdrawal(approval), key=f"{approval.id}:withdrawn")
+        return bool(open_ones)
 
     @handles
     async def subscribe(self, request: SubscribeThread, context: Context) -> ThreadSubscribed:
@@ -168,6 +190,8 @@ class ThreadActor(Actor):
     async def status(self, request: GetThreadStatus, context: Context) -> ThreadStatus:
         _, thread_id = await self._life(context, GetThreadStatus)
         life = await self._now(context)
+        waiting = await waiting_for(self._workshop.ledger, thread_id) if life.status == "paused" else None
+        more: dict[str, Any] = {} if waiting is None else {"waiting_for": waiting.to_json()}
         return ThreadStatus(
             thread_id=thread_id,
             status=life.status,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] (checked: it is not `none`)
@@ -176,6 +200,7 @@ class ThreadActor(Actor):
             updated_at=_time(life.updated_at),
             phases_completed=life.completed,
             phases_remaining=life.remaining,
+            **more,
         )
 
     # ------------------------------------------------------------ its work
@@ -240,11 +265,14 @@ class ThreadActor(Actor):
             }
         if life.cycle > 1:
             more["confidences"] = [outputs["yield"].get("confidence") or 0.0]
+            more["seen"] = outputs["yield"].get("seen", [])
         if life.metadata:
             more["metadata"] = life.metadata
-        context = PhaseContext(
-            conversation_history=_history(life, self._workshop.config.history), user_id=life.user_id, **more
-        )
+        if life.untrusted is not None:
+            more["untrusted"] = life.untrusted
+        config = self._workshop.config
+        history = history_of(life.turns[:-1], config.history, config.context_limit)
+        context = PhaseContext(conversation_history=history, user_id=life.user_id, **more)
         return ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
 
     def _completed(self, life: ThreadLife, thread_id: str) -> ThreadResult:
@@ -270,7 +298,8 @@ class ThreadActor(Actor):
                 context.mark(status=result.status, pattern=PATTERN)
                 await self._say(context, creator, result)
                 for each in await self._also(context, life, creator):
-                    await self._say(context, each, result)
+                    with suppress(UndeliverableError):  # it is with the dead letters; the others are told
+                        await self._say(context, each, result)
         except WithdrawnError:
             return
         self._workshop.gates.forget(result.thread_id)
@@ -282,10 +311,10 @@ class ThreadActor(Actor):
         return [each for each in dict.fromkeys((*known, *self._subscribers)) if each != creator]
 
     async def _say(self, context: Context, creator: str, result: ThreadResult) -> None:
-        """Tell the result; where the thread has used up its budget, at least write it down: it must end."""
+        """Tell the result; where the thread has used up its budget or its hops, at least write it down: it must end."""
         try:
             await context.tell(creator, result, within=UNHURRIED, key="result")
-        except BudgetExceededError:
+        except (BudgetExceededError, HopLimitError):
             said = DataPart(data={"type": result.message_type, "data": result.to_data()})
             row = Message(policy=context.address, payload=PartsPayload(parts=(said,)), to=(creator,), lane="control")
             async with ledger_run(context) as run:
@@ -344,16 +373,6 @@ def _context_of(life: ThreadLife) -> ChainContext:
 def _latest(done: tuple[str, ...]) -> tuple[str, ...]:
     """Return the phases in the order in which they were last done: of each, only the last output is kept."""
     return tuple(reversed(dict.fromkeys(reversed(done))))
-
-
-def _history(life: ThreadLife, most: int) -> tuple[ChatTurn, ...]:
-    """Return the latest turns before this one, as a conversation."""
-    turns: list[ChatTurn] = []
-    for turn in life.turns[:-1][-most:] if most else ():
-        turns.append(ChatTurn(role="user", content=turn.input))
-        if turn.response:
-            turns.append(ChatTurn(role="assistant", content=turn.response.partition("\n\nSources:")[0]))
-    return tuple(turns)
 
 
 def _outputs(life: ThreadLife) -> dict[str, Any]:

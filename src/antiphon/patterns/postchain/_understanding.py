@@ -27,7 +27,7 @@ class UnderstandingPhaseActor(PhaseActor):
 
     @override
     def prompt(self, work: PhaseWork) -> str:
-        return replace(work, context=work.context.after(self._operations(work))).prompt(draft=self.workshop.config.drafts)
+        return super().prompt(replace(work, context=work.context.after(self._operations(work))))
 
     @override
     async def conclude(

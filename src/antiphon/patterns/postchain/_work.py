@@ -11,6 +11,8 @@ from antiphon.protocol import ChatTurn, PhaseOutput, ProcessPhase
 
 __all__ = ["PhaseWork", "items_to"]
 
+_SHORTEST_DRAFT = 100
+"""Characters below which a draft is not worth telling."""
 _BEHIND = 0.7
 """From which share of the best one's relevance on a source is cited."""
 
@@ -29,6 +31,10 @@ class PhaseWork:
     confidences: tuple[float, ...]
     """Of the cycles before this one, how sure their last phase was."""
     metadata: dict[str, Any]
+    seen: tuple[str, ...] = ()
+    """By digest, where this turn was and which way it went from there: so that it does not go round."""
+    untrusted: str | None = None
+    """Where something came from that strangers wrote and the thread has read; None: there was none."""
 
     @classmethod
     def of(cls, request: ProcessPhase) -> PhaseWork:
@@ -47,6 +53,8 @@ class PhaseWork:
             cycle=int(extra.get("cycle", 1)),
             confidences=tuple(extra.get("confidences", ())),
             metadata=dict(extra.get("metadata") or {}),
+            seen=tuple(extra.get("seen", ())),
+            untrusted=extra.get("untrusted"),
         )
 
     @property
@@ -71,18 +79,29 @@ class PhaseWork:
         """Return it with more to go by."""
         return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
 
-    def prompt(self, *, draft: bool = False) -> str:
+    def prompt(self, *, room: int, draft: bool = False) -> str:
         """Return the question with what is known, for a model; `draft`: with what the phase before has said.
 
-        The question comes first: a small model repeats what it has read last.
+        The question comes first and whole: a small model repeats what it has read last. The rest has `room` characters: the
+        best sources, then as much of the draft as there is room for.
         """
         sections = [self.question]
-        if self.cited:
-            numbered = [f"[{number}] {item.title}: {item.text}" for number, item in enumerate(self.cited, 1)]
-            sections.append("\n".join(("Sources:", *numbered)))
-        if draft and self.previous is not None:
-            sections.append(f"So far: {self.previous.response}")
+        if sources := self._listed(room):
+            sections.append(sources)
+            room -= len(sources) + 2
+        if draft and self.previous is not None and room > _SHORTEST_DRAFT:
+            sections.append(f"So far: {self.previous.response}"[: room - 2])
         return "\n\n".join(sections)
+
+    def _listed(self, room: int) -> str:
+        """Return the sources that are cited, numbered, as far as there is room; empty if there is none."""
+        text = "Sources:"
+        for number, item in enumerate(self.cited, 1):
+            line = f"\n[{number}] {item.title}: {item.text}"
+            if len(text) + len(line) + 2 > room:
+                break
+            text += line
+        return text if "\n" in text else ""
 
 
 def items_to(context: ChainContext) -> list[dict[str, Any]]:

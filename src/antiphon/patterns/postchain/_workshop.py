@@ -14,10 +14,9 @@ from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextP
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
-from antiphon.agents import LedgerDurability
+from antiphon.agents import LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
-from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import RefusedError
+from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import HeldModel
 from antiphon.patterns.postchain._config import ChainConfig, config_thread, current_agent
@@ -25,8 +24,10 @@ from antiphon.patterns.postchain._events import ChainEvents
 from antiphon.patterns.postchain._gate import Gates, GateState
 from antiphon.patterns.postchain._life import LIFE
 from antiphon.patterns.postchain._lives import Lives
+from antiphon.patterns.postchain._log import log_flow
 from antiphon.patterns.postchain._talks import Talks
-from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
+from antiphon.patterns.postchain._tools import ChainTools
+from antiphon.protocol import PHASES, AgentConfig, Phase
 
 __all__ = ["Listener", "Workshop", "make_named_model"]
 
@@ -51,6 +52,7 @@ class Workshop:
         *,
         model: Model | None = None,
         tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        toolkit: Toolkit | None = None,
         make_model: Callable[[str], Model] | None = None,
     ) -> None:
         self.ledger = ledger
@@ -59,11 +61,12 @@ class Workshop:
         self.events = ChainEvents()
         self.lives = Lives()
         self.talks = Talks()
+        self.tools = ChainTools(ledger, tools, toolkit)
+        self.tools.grant({phase: config.agent(phase).tools or () for phase in PHASES})
         self.at_work: dict[str, asyncio.Event] = {}
         """The threads that run here, each with what is set when it does not any more."""
         self._given_model = model
         self._make_model = make_model or make_named_model
-        self._tools = {tool.name: tool for tool in map(_as_tool, tools)}
         self._configs: dict[Phase, AgentConfig] = {}
         self._models: dict[str, HeldModel] = {}
         self._agents: dict[tuple[str, Phase, bool], Agent[Listener, str]] = {}
@@ -79,7 +82,8 @@ class Workshop:
     async def agent_config(self, phase: Phase) -> AgentConfig:
         """Return how the agent of a phase is set up now."""
         if phase not in self._configs:
-            self._configs[phase] = await current_agent(self.ledger, phase, self.config.agent(phase))
+            config = await current_agent(self.ledger, phase, self.config.agent(phase))
+            self._configs[phase] = self.tools.marked(config)
         return self._configs[phase]
 
     def seen(self, record: Record) -> None:
@@ -91,17 +95,7 @@ class Workshop:
         self.lives.seen(record)
         self.talks.seen(record)
         self.events.seen(record)
-
-    def check_tools(self, names: Iterable[str]) -> None:
-        """Refuse names that no tool has.
-
-        Raises:
-            RefusedError: one has none.
-        """
-        unknown = [name for name in names if name not in self._tools and name not in BUILTIN_TOOLS]
-        if unknown:
-            there = ", ".join((*self._tools, *BUILTIN_TOOLS))
-            raise RefusedError(f"there is no tool {unknown[0]!r}; there are {there}", ErrorCode.VALIDATION_ERROR)
+        log_flow(record)
 
     # ------------------------------------------------------------ agents
 
@@ -109,8 +103,11 @@ class Workshop:
         """Return the agent that a configuration describes, on one of its models; the same one for the same configuration.
 
         Raises:
+            ParkedError: its tools are guarded by a toolkit that is not here.
             AntiphonError, ModuleNotFoundError, ValueError: a model or a tool cannot be had; the text says why.
         """
+        if (reason := self.tools.lacks(config)) is not None:
+            raise ParkedError(reason)
         key = (config.model_copy(update={"model": model}).model_dump_json(), phase, streams)
         if key not in self._agents:
             self._agents[key] = self._made(phase, config, self.model(model), _hear if streams else None)
@@ -138,7 +135,8 @@ class Workshop:
     def _made(
         self, phase: Phase, config: AgentConfig, model: HeldModel, handler: EventStreamHandler[Listener] | None
     ) -> Agent[Listener, str]:
-        settings = ModelSettings()
+        settings, names = ModelSettings(), config.tools or ()
+        durability = LedgerDurability[Listener](self.ledger, event_stream_handler=handler)
         if config.temperature is not None:
             settings["temperature"] = config.temperature
         if config.max_tokens is not None:
@@ -150,13 +148,9 @@ class Workshop:
             output_type=str,
             instructions=config.system_prompt,
             model_settings=settings,
-            tools=self._tools_of(config.tools or ()),
-            capabilities=[LedgerDurability(self.ledger, event_stream_handler=handler)],
+            tools=self.tools.plain(names),
+            capabilities=[durability, *self.tools.guarded(phase, names)],
         )
-
-    def _tools_of(self, names: tuple[str, ...]) -> list[Tool[Any]]:
-        own = [self._tools[name] for name in names if name in self._tools]
-        return own + builtin_tools([name for name in names if name not in self._tools], ledger=self.ledger)
 
 
 def make_named_model(name: str) -> Model:
@@ -166,10 +160,6 @@ def make_named_model(name: str) -> Model:
         AntiphonError: it cannot be had; the text says why.
     """
     return named_model(name or None, script=_SCRIPT if name == "scripted" else None)
-
-
-def _as_tool(tool: Callable[..., Any] | Tool[Any]) -> Tool[Any]:
-    return tool if isinstance(tool, Tool) else Tool[Any](tool)  # pyright: ignore[reportUnknownVariableType]
 
 
 async def _hear(context: RunContext[Listener], events: Any) -> None:

@@ -123,7 +123,7 @@ class WorkerActor(Actor):
             if outcome.is_error:
                 reason = f"step {number} ({step.name}) failed: {outcome.error_message}"
                 raise RefusedError(reason, "SCRIPT_FAILED", details={"overall_status": "FAILED", "steps": records})
-        summary = "; ".join(f"{each['name']}: {each['result']}" for each in records)
+        summary = "\n".join(f"{each['name']}: {_text(each['result'])}" for each in records)
         return _Result(summary, {"overall_status": "SUCCESS", "steps": records})
 
     async def _step(self, voice: Voice, number: int, step: ScriptStep) -> OptionResultPayload:
@@ -159,8 +159,13 @@ def _prompt(request: DoTask) -> str:
 
 def _short(result: Json) -> Json:
     """Return what a tool gave, or the beginning of that: the whole is its observation."""
-    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    text = _text(result)
     return result if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _text(result: Json) -> str:
+    """Return what a tool gave as people and models read it: a text as it is, anything else as JSON."""
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
 def _suggestion(step: Any) -> str:

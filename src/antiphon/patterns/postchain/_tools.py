@@ -1,0 +1,183 @@
+"""Tools of the phases: functions of the program, what is built in, and a toolkit, which has the last word on who may use what.
+
+Without a toolkit, an agent has the tools that its phase names. With one, all of them are in it: each call is checked, decided
+on and written down, and where a person must say yes, nothing is started before. What the program's own configuration names is
+granted, unless the toolkit says something about it already; what a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) is
+not: only a program can grant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.toolsets import ToolsetTool
+from typing_extensions import override
+
+from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
+from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.errors import RefusedError
+from antiphon.ledger import Ledger
+from antiphon.patterns.postchain._config import ChainConfigError
+from antiphon.patterns.postchain._recursion import go_on_with
+from antiphon.protocol import AgentConfig, ErrorCode, Phase
+
+__all__ = ["ChainTools"]
+
+_built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
+"""What chains have put into toolkits, by name, with the ledger that it looks into."""
+_MARK = "toolkit"
+_GO_ON = Tool[Any](go_on_with, metadata={"antiphon": {"effects": "none", "allows_untrusted": True}})
+_BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
+
+
+class ChainTools:
+    """What agents of a chain may be given by name."""
+
+    def __init__(
+        self, ledger: Ledger, tools: Iterable[Callable[..., Any] | Tool[Any]] = (), toolkit: Toolkit | None = None
+    ) -> None:
+        """Gather them.
+
+        Raises:
+            ValueError: the toolkit has a tool of the name of one of `tools`.
+        """
+        self._ledger = ledger
+        self._toolkit = toolkit
+        self._own = {tool.name: tool for tool in map(_as_tool, tools)}
+        if toolkit is not None:
+            with suppress(ImportError):  # asked for with the first agent: a second in which an event loop would stand still
+                import_module("pydantic_ai.mcp")
+            for tool in self._own.values():
+                toolkit.add(tool)
+
+    def marked(self, config: AgentConfig) -> AgentConfig:
+        """Return how an agent is set up with a mark that says which toolkit guards its tools, if one does.
+
+        It is recorded with the thread: a process without the toolkit must not go on with that agent's tools unguarded.
+        """
+        said = config.model_dump(mode="json", exclude_unset=True)
+        said.pop(_MARK, None)
+        if self._toolkit is not None and config.tools:
+            said[_MARK] = self._toolkit.name
+        return AgentConfig.model_validate(said)
+
+    def lacks(self, config: AgentConfig) -> str | None:
+        """Return why an agent that was set up elsewhere cannot be had here; None if it can."""
+        name = config.model_extra.get(_MARK)
+        if name is None or self._toolkit is not None:
+            return None
+        return f"its tools are those of the toolkit {name!r}, which only the program has that the thread is of"
+
+    def grant(self, named: Mapping[Phase, tuple[str, ...]]) -> None:
+        """Let phases use what the program's configuration names for them.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError: a tool that is built in cannot be had; the text says why.
+        """
+        if (toolkit := self._toolkit) is None:
+            return
+        for phase, names in named.items():
+            self._have(toolkit, names)
+            for name in names:
+                if not any(change.covers(phase, name) for change in toolkit.permissions.changes):
+                    toolkit.grant(phase, name)
+
+    async def check(self, phase: Phase, names: Iterable[str]) -> None:
+        """Refuse names that no tool has, and tools that a phase may not use.
+
+        Raises:
+            RefusedError: there is one.
+        """
+        there = {*self._own, *_BUILT_IN, *await self._offered()}
+        for name in names:
+            if name not in there:
+                raise RefusedError(
+                    f"there is no tool {name!r}; there are {', '.join(sorted(there))}", ErrorCode.VALIDATION_ERROR
+                )
+            if self._toolkit is not None and not self._toolkit.permissions.knows(phase, name):
+                how = f"the program can, by `toolkit.grant({phase!r}, {name!r})`"
+                raise RefusedError(f"nobody has granted {name!r} to {phase!r}; {how}", ErrorCode.VALIDATION_ERROR)
+
+    async def _offered(self) -> Iterable[str]:
+        if self._toolkit is None:
+            return ()
+        async with await self._toolkit.connect():
+            return tuple(await self._toolkit.tools())
+
+    # ------------------------------------------------------------ for an agent
+
+    def plain(self, names: tuple[str, ...]) -> list[Tool[Any]]:
+        """Return the tools of some names, for an agent of a chain without a toolkit.
+
+        Raises:
+            ValueError: one cannot be had; the text says why.
+        """
+        if self._toolkit is not None:
+            return []
+        own = [self._own[name] for name in names if name in self._own]
+        return own + [self._built_in(name) for name in names if name not in self._own]
+
+    def _built_in(self, name: str) -> Tool[Any]:
+        return _GO_ON if name == _GO_ON.name else builtin_tools([name], ledger=self._ledger)[0]
+
+    def guarded(self, phase: Phase, names: tuple[str, ...]) -> list[ToolkitCapability]:
+        """Return the same of the toolkit, if there is one and the agent has tools at all.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError: a tool that is built in cannot be had; the text says why.
+        """
+        if self._toolkit is None or not names:
+            return []
+        self._have(self._toolkit, names)
+        return [_Named(self._toolkit, phase, frozenset(names))]
+
+    def _have(self, toolkit: Toolkit, names: Iterable[str]) -> None:
+        """Have what is built in in the toolkit too; what the program has put there under such a name is what is meant."""
+        there = _built_in.setdefault(toolkit, {})
+        for name in names:
+            if name in there:
+                self._check_ledger(name, there[name])
+            elif name in _BUILT_IN and name not in self._own:
+                tool = self._built_in(name)
+                try:
+                    toolkit.add(tool)
+                except ValueError:
+                    continue  # the program's own
+                there[name] = self._ledger
+
+    def _check_ledger(self, name: str, ledger: Ledger) -> None:
+        if ledger is not self._ledger and name != _GO_ON.name:
+            reason = f"{name!r} of this toolkit looks into the ledger of another chain"
+            raise ChainConfigError(f"{reason}: give each chain with a ledger of its own a toolkit of its own")
+
+
+@dataclass
+class _Named(ToolkitCapability):
+    """What a phase may use of a toolkit: of what it was granted, what it names."""
+
+    names: frozenset[str] = frozenset()
+
+    @override
+    def get_toolset(self) -> AgentToolset:
+        return _NamedToolset(self.toolkit, self.agent, self.names)
+
+
+class _NamedToolset(AgentToolset):
+    def __init__(self, toolkit: Toolkit, agent: str, names: frozenset[str]) -> None:
+        super().__init__(toolkit, agent)
+        self._names = names
+
+    @override
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        return {name: tool for name, tool in (await super().get_tools(ctx)).items() if name in self._names}
+
+
+def _as_tool(tool: Callable[..., Any] | Tool[Any]) -> Tool[Any]:
+    return tool if isinstance(tool, Tool) else Tool[Any](tool)  # pyright: ignore[reportUnknownVariableType]
