@@ -220,3 +220,47 @@ async def test_what_another_owner_has_taken_over_is_not_written() -> None:
         await journal.settle(THREAD)
     assert journal.waiting(THREAD) == 0
     assert await ledger.ids() == ["a@begun"]
+
+
+class Slow(Watched):
+    """A ledger whose appends wait until they are let go, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: list[asyncio.Event] = []
+        self.is_slow = False
+
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        if self.is_slow:
+            self.gates.append(gate := asyncio.Event())
+            await gate.wait()
+        return await super().append(thread_id, messages, **more)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 1, 0), (2, 0, 1), (0, 2, 1)])
+@pytest.mark.parametrize("wrong", ["nothing", "refused", "fenced"])
+@in_virtual_time
+async def test_appends_beside_each_other_that_take_outcomes_along_all_end(order: tuple[int, ...], wrong: str) -> None:
+    """Whichever is written first, and whatever is wrong with the first outcome: nobody waits for himself."""
+    ledger = Slow()
+    journal = await _begun(ledger, "a", "b")
+    if wrong == "refused":
+        await journal.write(THREAD, [outcome("a")])
+    ledger.is_slow = True
+    writing: list[asyncio.Task[Any]] = []
+    for rows, name in (([ended("act", "a", thread_id=THREAD, result=wrong)], "c"), ([outcome("b")], "d"), ([], "e")):
+        await journal.write_soon(THREAD, rows)
+        writing.append(asyncio.create_task(journal.write(THREAD, [intent(name)])))
+        await asyncio.sleep(0)
+    if wrong == "fenced":
+        await ledger.claim(THREAD)
+    ledger.is_slow = False
+    for number in order:
+        ledger.gates[number].set()
+        await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        ended_with = [type(each) for each in await asyncio.gather(*writing, return_exceptions=True)]
+    assert ended_with == {"nothing": [tuple] * 3, "refused": [AppendRefusedError, tuple, tuple]}.get(wrong, [FencedError] * 3)
+    assert journal.waiting(THREAD) == 0
+    if wrong != "fenced":
+        assert {"b@ended", "d@begun", "e@begun"} <= set(await ledger.ids())

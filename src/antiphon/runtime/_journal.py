@@ -90,8 +90,9 @@ class Journal:
         """
         before = self._soon.landing(thread_id)
         if self.waiting(thread_id):
-            return await self._write_after_rows(thread_id, messages, more, before)
-        records = await self._write(thread_id, messages, more)
+            records = await self._write_after_rows(thread_id, messages, more, before)
+        else:
+            records = await self._write(thread_id, messages, more)
         await self._landed(thread_id, before)
         return records
 
@@ -132,14 +133,15 @@ class Journal:
     ) -> tuple[Record, ...]:
         """Append messages after the rows that wait: together, unless the one or the other is refused."""
         with self._soon.taken(thread_id) as rows:
+            records = None
             if not more.get("allow_foreign"):
                 with suppress(AppendRefusedError):
-                    records = await self._write(thread_id, [*rows, *messages], _shifted(more, len(rows)))
-                    await self._landed(thread_id, before)
-                    return records[len(rows) :]
-            await self._write_rows(thread_id, rows)
-            await self._landed(thread_id, before)
-        return await self._write(thread_id, messages, more)
+                    records = (await self._write(thread_id, [*rows, *messages], _shifted(more, len(rows))))[len(rows) :]
+            if records is None:
+                await self._write_rows(thread_id, rows)
+            if before is not None:
+                await asyncio.wait([before])
+        return await self._write(thread_id, messages, more) if records is None else records
 
     async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
         try:

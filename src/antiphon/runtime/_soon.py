@@ -35,7 +35,7 @@ class Soon:
         return len(self._rows.get(thread_id, ()))
 
     def landing(self, thread_id: str) -> asyncio.Future[bool] | None:
-        """Return what says whether the rows of a thread were written that are on their way; None if there are none."""
+        """Return what says whether all rows of a thread were written that are on their way; None if there are none."""
         return self._landings.get(thread_id)
 
     def put(self, thread_id: str, rows: Sequence[Message]) -> None:
@@ -48,11 +48,12 @@ class Soon:
     def taken(self, thread_id: str) -> Generator[list[Message], None, None]:
         """Take the rows of a thread, to be written in the block; if it raises, those that are left in the list wait again.
 
-        If another owner has the thread now, they are his to find out about.
+        If another owner has the thread now, they are his to find out about. Rows that were on their way before have landed
+        if that is known when the block ends.
         """
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
-        rows = self._rows.pop(thread_id)
+        rows, before = self._rows.pop(thread_id), self.landing(thread_id)
         landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
         has_landed = False
         try:
@@ -64,7 +65,7 @@ class Soon:
             self._put_back(thread_id, rows)
             raise
         finally:
-            landing.set_result(has_landed)
+            landing.set_result(has_landed and (before is None or (before.done() and before.result())))
             if self._landings.get(thread_id) is landing:
                 del self._landings[thread_id]
 
