@@ -83,8 +83,9 @@ class Program:
     async def _move(self, move: str) -> None:
         if not await self._ledger.by_invocation(move, thread_id=THREAD):
             await self._until_there()
+        is_stirred = await self._is_stirred()  # looked at first: while it is taken up, it may be answered at any moment
         await self._send(move, f"{move.upper()}_THREAD")
-        if await self._status() in ("paused", "terminated"):
+        if not is_stirred and await self._status() in ("paused", "terminated"):
             self._witness.say(RESTS)
             self._released.set()
             await asyncio.sleep(0.02)  # that nothing happens is nothing to wait for
