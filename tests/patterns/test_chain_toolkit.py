@@ -305,8 +305,9 @@ def test_a_phase_that_is_asked_by_hand_waits_for_a_person_too() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("other", [None, "another"])
 @pytest.mark.parametrize("recover", [True, False])
-def test_a_process_without_the_toolkit_does_not_go_on_without_the_approval(recover: bool) -> None:
+def test_a_process_without_the_toolkit_does_not_go_on_without_the_approval(recover: bool, other: str | None) -> None:
     """S6: it refuses, nothing is started, and the program that has the toolkit goes on where it was."""
 
     async def main() -> None:
@@ -315,7 +316,8 @@ def test_a_process_without_the_toolkit_does_not_go_on_without_the_approval(recov
             thread_id = (await chain.run("What is 17 * 23?")).thread_id
         (waiting,) = await pending_approvals(ledger)
         await answer(ledger, waiting.id, principal="grace", approved=True)
-        async with PostChain(ledger, model="scripted", recover=recover, grace=0.05) as elsewhere:
+        more: dict[str, Any] = {} if other is None else {"toolkit": Toolkit(name=other)}
+        async with PostChain(ledger, model="scripted", recover=recover, grace=0.05, **more) as elsewhere:
             with pytest.raises(RefusedError, match="toolkit 'toolkit', which only the program has that the thread is of"):
                 await elsewhere.resume(thread_id)
             resume = {"type": "RESUME_THREAD", "data": {"thread_id": thread_id}}
@@ -636,5 +638,23 @@ def test_a_thread_cannot_be_started_while_it_waits_for_a_person() -> None:
             thread_id = (await chain.run(ORDER)).thread_id
             with pytest.raises(RefusedError, match="not possible while the thread is paused"):
                 await chain.start(thread_id, "And now?")
+
+    run(main())
+
+
+def test_the_command_leaves_a_thread_to_the_program_that_has_its_toolkit(tmp_path: Path) -> None:
+    """Also where the tool that a person must approve is built in."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+
+    async def main() -> None:
+        toolkit = Toolkit(rules=[ApprovalRule("calculator")])
+        async with sqlite(tmp_path) as ledger, PostChain(ledger, model="scripted", toolkit=toolkit, listen=True) as chain:
+            thread_id = (await chain.run("What is 17 * 23?")).thread_id
+            (waiting,) = await pending_approvals(ledger)
+            await answer(ledger, waiting.id, principal="grace", approved=True)
+            typed = await asyncio.to_thread(command, "resume", thread_id, "--ledger", url)
+            assert (typed.exit_code, f"thread {thread_id} goes on in the program that runs it" in typed.stderr) == (0, True)
+            result = await chain.wait(thread_id)
+            assert [each["quote"] for each in result.citations] == ["391"]
 
     run(main())

@@ -226,3 +226,26 @@ def test_a_branch_goes_on_from_where_it_parts() -> None:
             assert len(await said_in(ledger, whole.thread_id)) == len(rows)
 
     run(main())
+
+
+def test_a_chain_that_is_left_while_a_model_is_at_work_leaves_its_threads_to_the_next() -> None:
+    """G13: it does not fail, what was finished is not asked again, and the next process goes on."""
+
+    async def main() -> None:
+        ledger, at_work = await known(), asyncio.Event()
+
+        async def never(phase: str) -> None:
+            if phase == "intention":
+                at_work.set()
+                await asyncio.Event().wait()
+
+        async with chain_on(ledger, Witness(on_request=never)) as chain:
+            thread_id = await chain.create(QUESTION)
+            await chain.start(thread_id)
+            await at_work.wait()
+        assert (await chain.life(thread_id)).status == "processing"
+        async with chain_on(ledger, witness := Witness()) as chain:
+            assert (await chain.wait(thread_id)).status == "completed"
+        assert witness.asked == ["intention", "observation", "understanding", "yield"]
+
+    run(main())

@@ -8,7 +8,13 @@ from typing import Any, ParamSpec
 import pytest
 from tests.runtime.actors import virtually
 
-from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerUnavailableError
+from antiphon.errors import (
+    AppendConflictError,
+    AppendRefusedError,
+    FencedError,
+    HistoryMismatchError,
+    LedgerUnavailableError,
+)
 from antiphon.ledger import STANDARD_REDACTION, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload
@@ -185,7 +191,7 @@ async def test_an_outcome_that_is_refused_is_told_once_to_whoever_writes_next(
     if is_flushed:
         await asyncio.sleep(1)
         assert ledger.appended == [1, 1, 1]
-    with pytest.raises(AppendRefusedError, match="a@ended"):
+    with pytest.raises(HistoryMismatchError, match="something else than what came of 'a@ended'"):
         await journal.write(THREAD, [intent("b")])
     await journal.write(THREAD, [intent("b")])
     assert await ledger.ids() == ["a@begun", "a@ended", "b@begun"]
@@ -260,7 +266,32 @@ async def test_appends_beside_each_other_that_take_outcomes_along_all_end(order:
         await asyncio.sleep(0)
     async with asyncio.timeout(1):
         ended_with = [type(each) for each in await asyncio.gather(*writing, return_exceptions=True)]
-    assert ended_with == {"nothing": [tuple] * 3, "refused": [AppendRefusedError, tuple, tuple]}.get(wrong, [FencedError] * 3)
+    assert ended_with == {"nothing": [tuple] * 3, "refused": [HistoryMismatchError, tuple, tuple]}.get(
+        wrong, [FencedError] * 3
+    )
     assert journal.waiting(THREAD) == 0
     if wrong != "fenced":
         assert {"b@ended", "d@begun", "e@begun"} <= set(await ledger.ids())
+
+
+@in_virtual_time
+async def test_that_a_thread_was_taken_over_is_told_to_whoever_writes_next() -> None:
+    """Found out when nobody was there: to claim the thread back unnoticed would be to go on beside the other (G8)."""
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    epoch = await ledger.claim(THREAD)
+    await journal.write_soon(THREAD, [outcome("a")])
+    await asyncio.sleep(1)
+    with pytest.raises(FencedError):
+        await journal.settle(THREAD)
+    await ledger.append(THREAD, [outcome("a")], epoch=epoch)  # the other is still the owner
+
+
+@in_virtual_time
+async def test_what_could_not_be_written_by_itself_is_tried_again_by_itself(no_patience: None) -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    ledger.fails = 2
+    await journal.write_soon(THREAD, [outcome("a")])
+    await asyncio.sleep(10)
+    assert await ledger.ids() == ["a@begun", "a@ended"]

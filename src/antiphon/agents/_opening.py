@@ -93,6 +93,10 @@ class _Finished(Journal):
             raise HistoryMismatchError(reason)
         return tuple(written[row.id] for row in rows)
 
+    @override
+    async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+        return [record.message for record in await self.write(thread_id, messages)]
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -148,6 +152,7 @@ class Opened:
         """Return what was begun and has not ended, here or in a process that died: it may not have been come by again."""
         if not self.again:
             return self.course.open_effects
+        await self.journal.settle(thread_id)
         rows = [record.message for record in await self.journal.ledger.open_calls(thread_id)]
         parked = {row.parent_id for row in rows if _option(row) == PARK}
         own = [row for row in rows if row.lane == "effect" and (row.invocation_id or "").startswith(f"{self.root}/")]

@@ -55,8 +55,8 @@ async def _leave_to_program(ledger: Ledger, *, thread: str) -> None:
         return  # which is said where the thread is opened
 
     life = await ledger.replay(thread, LIFE.fold())
-    tool = None if life.is_over else await _own_tool(ledger, thread, life.current_phase)
-    if tool is None:
+    own = None if life.is_over else await _own_tools(ledger, thread, life.current_phase)
+    if own is None:
         return
     answer = await ask_owner(ledger, {"type": "RESUME_THREAD", "data": {"thread_id": thread}}, or_here=False)
     if answer["type"] != "ERROR":
@@ -64,20 +64,25 @@ async def _leave_to_program(ledger: Ledger, *, thread: str) -> None:
         raise typer.Exit
     if answer["data"]["error_code"] != "TIMEOUT":
         fail(answer["data"]["error_message"])
-    reason = f"its {life.current_phase} phase uses {tool!r}, which only the program has that the thread is of"
+    reason = f"its {life.current_phase} phase uses {own}, which only the program has that the thread is of"
     fail(f"{reason}: it goes on there as soon as that is started again", code=2)
 
 
-async def _own_tool(ledger: Ledger, thread: str, phase: str | None) -> str | None:
-    """Return a tool of the phase that a thread is in the middle of, which only somebody's own program has."""
+async def _own_tools(ledger: Ledger, thread: str, phase: str | None) -> str | None:
+    """Return what the phase that a thread is in the middle of has of tools that only somebody's own program has."""
     from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (only where it is used)
     from antiphon.messages import OptionResultPayload, thaw  # noqa: PLC0415
+    from antiphon.patterns.postchain import GO_ON_WITH  # noqa: PLC0415
 
     async for record in ledger.read(thread, reverse=True):
         payload = record.message.payload
         if not isinstance(payload, OptionResultPayload) or payload.option_name != "PREPARE_CONTEXT" or payload.is_error:
             continue
         prepared: Any = thaw(payload.result)
-        own = [name for name in prepared["context"]["tools"] if name not in BUILTIN_TOOLS]
-        return own[0] if prepared["phase_type"] == phase and own else None
+        if prepared["phase_type"] != phase:
+            return None
+        if toolkit := prepared["context"]["metadata"]["agent"].get("toolkit"):
+            return f"the toolkit {toolkit!r}"
+        own = [name for name in prepared["context"]["tools"] if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]
+        return repr(own[0]) if own else None
     return None

@@ -275,6 +275,7 @@ class Durable:
         return stored
 
     async def _leftovers(self, envelope: Envelope) -> list[Message]:
+        await self._journal.settle(_thread(envelope))
         rows = await self._journal.ledger.open_calls(_thread(envelope))
         return list(leftovers(rows, envelope.invocation_id, _thread(envelope), str(envelope.to)))
 

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from antiphon.errors import AppendRefusedError, BudgetExceededError, FencedError, LedgerError, LedgerUnavailableError
+from antiphon.errors import (
+    AppendRefusedError,
+    BudgetExceededError,
+    FencedError,
+    HistoryMismatchError,
+    LedgerError,
+    LedgerUnavailableError,
+)
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
@@ -72,6 +79,8 @@ class Journal:
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._soon = Soon(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
+        self._lost: dict[str, FencedError] = {}
+        """The threads that somebody else has taken over, as was found out when nobody was there to be told."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
         self.hooks: Hooks | None = None
@@ -86,8 +95,10 @@ class Journal:
 
         Raises:
             FencedError: another system has the thread now.
+            HistoryMismatchError: what was to be written soon is there already, and says something else.
             LedgerError: the ledger refuses, or cannot be used.
         """
+        self._check_lost(thread_id)
         before = self._soon.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
@@ -123,6 +134,7 @@ class Journal:
         Raises:
             LedgerError: it cannot be.
         """
+        self._check_lost(thread_id)
         if self.waiting(thread_id):
             await self.write(thread_id, ())
         else:
@@ -146,9 +158,10 @@ class Journal:
     async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
         try:
             await self._write(thread_id, rows, {})
-        except AppendRefusedError:
+        except AppendRefusedError as exc:
             rows.clear()  # no later write shall fail for them
-            raise
+            reason = f"the thread {thread_id!r} says something else than what came of {exc.message_id!r}: {exc.reason}"
+            raise HistoryMismatchError(reason) from exc
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool] | None) -> None:
         """Wait until rows are written that somebody else has taken along; if that failed, take them along."""
@@ -163,9 +176,23 @@ class Journal:
         flush.add_done_callback(self._flushes.discard)
 
     async def _flushed(self, thread_id: str) -> None:
-        if self.waiting(thread_id):
-            with suppress(LedgerError), self._soon.taken(thread_id) as rows:
+        """Write what has waited long enough. If that fails, whoever writes next gets to know."""
+        if not self.waiting(thread_id):
+            return
+        try:
+            with self._soon.taken(thread_id) as rows:
                 await self._write(thread_id, rows, {})
+        except FencedError as exc:
+            self._lost[thread_id] = exc
+        except LedgerUnavailableError:
+            self._soon.try_again(thread_id)
+        except LedgerError:
+            pass
+
+    def _check_lost(self, thread_id: str) -> None:
+        """Refuse to write to a thread that was taken over while nobody was there to be told: it would be claimed back."""
+        if (lost := self._lost.pop(thread_id, None)) is not None:
+            raise FencedError(*lost.args)
 
     async def _write(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
         if not messages and not more:

@@ -13,6 +13,8 @@ __all__ = ["Soon"]
 
 _DELAY = 0.005
 """Seconds after which rows go by themselves: an agent at work has begun the next thing long before."""
+_PAUSE = 1.0
+"""Seconds after which that is tried again, where it could not be done."""
 
 
 class Soon:
@@ -43,6 +45,11 @@ class Soon:
         self._rows.setdefault(thread_id, []).extend(rows)
         if thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_DELAY, self._flush, thread_id)
+
+    def try_again(self, thread_id: str) -> None:
+        """Have the rows of a thread go by themselves later, which could not be written now."""
+        if thread_id in self._rows and thread_id not in self._timers:
+            self._timers[thread_id] = asyncio.get_running_loop().call_later(_PAUSE, self._flush, thread_id)
 
     @contextmanager
     def taken(self, thread_id: str) -> Generator[list[Message], None, None]:

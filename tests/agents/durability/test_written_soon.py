@@ -11,10 +11,12 @@ from tests.agents.durability.agents import Desk, call, script
 from typing_extensions import override
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.errors import EffectFailedError
+from antiphon.errors import EffectFailedError, FencedError, HistoryMismatchError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message
+from antiphon.protocol import Reply, Request
+from antiphon.runtime import Actor, Context, System, handles
 
 THREAD = "order-42"
 
@@ -45,8 +47,9 @@ def _agent(ledger: Ledger, desk: Desk, tool: Any) -> Agent[None, str]:
     return agent
 
 
-def test_what_ends_a_step_and_what_begins_the_next_are_one_append() -> None:
+def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the tool runs, the answer that called it is there; when the agent has returned, all of it is."""
+    monkeypatch.setattr("antiphon.runtime._soon._DELAY", 60)  # however busy the machine is
     ledger = Noting()
     open_while: list[list[str]] = []
 
@@ -118,3 +121,60 @@ def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_shorte
     asyncio.run(main())
     assert "ended" in ledger.appends[:-1]
     assert sum(each.endswith("begins") and "talk begins" in each for each in ledger.appends) == 4
+
+
+def test_nothing_is_written_to_a_run_that_is_finished() -> None:
+    """A program that does more than it did is stopped, and leaves no trace, not even that an agent looked at the clock."""
+    ledger = Noting()
+
+    async def main() -> None:
+        for is_more in (False, True):
+            async with ledger_run(THREAD):
+                agent = Agent(script(Desk(), ["Done."]), name="clerk", capabilities=[LedgerDurability(ledger)])
+                await agent.run("Book it.")
+                if is_more:
+                    rows = [record.seq async for record in ledger.read(THREAD)]
+                    with pytest.raises(HistoryMismatchError, match="the run is finished"):
+                        await agent.run("Once more.", timeout=60)
+                    await asyncio.sleep(0.02)
+                    assert [record.seq async for record in ledger.read(THREAD)] == rows
+
+    asyncio.run(main())
+
+
+class Booked(Reply, frozen=True, type="WRITTEN_SOON_BOOKED"):
+    text: str
+
+
+class Book(Request[Booked], frozen=True, type="WRITTEN_SOON_BOOK"):
+    text: str
+
+
+def test_an_agent_in_an_actor_whose_thread_was_taken_over_asks_nobody_any_more() -> None:
+    """G8: found out while a tool is at work, by the outcome of another beside it, which nobody waits for."""
+    ledger, desk = Noting(), Desk()
+    numbers = iter((1, 2))
+
+    async def book() -> str:
+        if next(numbers) == 1:
+            return "done"
+        await ledger.claim(THREAD)  # as another process does
+        await asyncio.sleep(0.05)
+        return "done"
+
+    agent = _agent(ledger, desk, book)
+
+    class Clerk(Actor):
+        @handles
+        async def book(self, request: Book, context: Context) -> Booked:
+            async with ledger_run(context):
+                return Booked(text=(await agent.run(request.text)).output)
+
+    async def main() -> None:
+        async with System(ledger) as system:
+            system.spawn("clerk/1", Clerk)
+            with pytest.raises(FencedError):
+                await system.ask("clerk/1", Book(text="Book it."), thread_id=THREAD, sender="client/1")
+
+    asyncio.run(main())
+    assert desk.seen == ["model 0"]

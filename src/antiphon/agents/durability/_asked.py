@@ -74,8 +74,9 @@ class Asked(Effect):
             intent = self._upto(version + len(said))
             try:
                 records = await self._append([*said, intent], expected_version=version)
-            except AppendConflictError as exc:
-                self._talk.reach(exc.version)  # another part of the run, or somebody who posts, was faster
+            except AppendConflictError as exc:  # another part of the run, or somebody who posts, was faster
+                await self.journal.settle(self.thread_id)
+                self._talk.reach(max(exc.version, self.journal.length(self.thread_id)))
             else:
                 self._talk.reach(records[-1].seq)
                 return records[-1].message

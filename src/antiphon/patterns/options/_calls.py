@@ -191,5 +191,6 @@ async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
 async def _open_below(run: LedgerRun) -> list[Message]:
     """Return the calls that something has made which this loop has called, and that have no result; the deepest first."""
     prefix = f"{run.course.invocation_id}/"
+    await run.journal.settle(run.thread_id)
     rows = [record.message for record in await run.ledger.open_calls(run.thread_id)]
     return [row for row in reversed(rows) if row.lane == "talk" and (row.parent_id or "").startswith(prefix)]

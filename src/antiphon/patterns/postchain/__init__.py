@@ -22,6 +22,7 @@ from antiphon.patterns.postchain._operations import (
     Tag,
     Transform,
 )
+from antiphon.patterns.postchain._recursion import GO_ON_WITH
 from antiphon.patterns.postchain._rerun import Divergence, rerun
 from antiphon.patterns.postchain._subscription import SubscribeThread, ThreadSubscribed
 from antiphon.patterns.postchain._supervisor import SupervisorActor
@@ -31,6 +32,7 @@ from antiphon.patterns.postchain._waiting import Waiting, waiting_for
 from antiphon.patterns.postchain._yield import YieldPhaseActor
 
 __all__ = [
+    "GO_ON_WITH",
     "LIFE",
     "ActionPhaseActor",
     "Add",

@@ -54,8 +54,8 @@ def wish_in(calls: Iterable[ToolCall]) -> Wish | None:
     """Return what the agent of the last phase has asked for: its last word, if it was taken."""
     for call in reversed(tuple(calls)):
         arguments: Any = thaw(call.arguments)
-        if call.name == GO_ON_WITH and "result" in call.model_extra and arguments["phase"] in PHASES:
-            return Wish(arguments["phase"], str(arguments["reason"]))
+        if call.name == GO_ON_WITH and "result" in call.model_extra and arguments.get("phase") in PHASES:
+            return Wish(arguments["phase"], str(arguments.get("reason")))
     return None
 
 

@@ -243,6 +243,8 @@ class ThreadActor(Actor):
         except WithdrawnError:
             return  # the thread is terminated
         except DeliveryError as exc:
+            if context.kernel.is_closing:
+                raise  # it does not fail: the next process goes on with it
             await self._tell(context, life, self._failed(life, exc, thread_id))
         else:
             await self._tell(context, life, self._completed(life, thread_id))

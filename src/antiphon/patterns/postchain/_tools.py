@@ -71,7 +71,7 @@ class ChainTools:
     def lacks(self, config: AgentConfig) -> str | None:
         """Return why an agent that was set up elsewhere cannot be had here; None if it can."""
         name = config.model_extra.get(_MARK)
-        if name is None or self._toolkit is not None:
+        if name is None or (self._toolkit is not None and self._toolkit.name == name):
             return None
         return f"its tools are those of the toolkit {name!r}, which only the program has that the thread is of"
 

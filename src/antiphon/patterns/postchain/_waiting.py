@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from antiphon.agents.toolkit import Approval
@@ -77,7 +78,7 @@ def _approval(asked: Sequence[Approval], thread_id: str) -> Waiting | None:
     resume = f"antiphon resume {thread_id}"
     if open_ones:
         calls = " and ".join(f"{each.tool!r} in the {each.agent} phase" for each in open_ones)
-        ways = tuple(f"antiphon approve {each.id} --as {(*each.approvers, 'NAME')[0]}" for each in open_ones)
+        ways = tuple(f"antiphon approve {each.id} --as {quote((*each.approvers, 'NAME')[0])}" for each in open_ones)
         return Waiting(f"a person must approve {calls} (or deny it)", (*ways, resume))
     if asked:
         return Waiting(f"nobody has approved {asked[0].tool!r} in time", (resume,), is_answered=True)
