@@ -14,6 +14,7 @@ from antiphon.cli._screen import fail, note
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.patterns.postchain import PostChain
+    from antiphon.protocol import Phase
 
 __all__ = ["resume"]
 
@@ -68,21 +69,15 @@ async def _leave_to_program(ledger: Ledger, *, thread: str) -> None:
     fail(f"{reason}: it goes on there as soon as that is started again", code=2)
 
 
-async def _own_tools(ledger: Ledger, thread: str, phase: str | None) -> str | None:
+async def _own_tools(ledger: Ledger, thread: str, phase: Phase | None) -> str | None:
     """Return what the phase that a thread is in the middle of has of tools that only somebody's own program has."""
     from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (only where it is used)
-    from antiphon.messages import OptionResultPayload, thaw  # noqa: PLC0415
-    from antiphon.patterns.postchain import GO_ON_WITH  # noqa: PLC0415
+    from antiphon.patterns.postchain import GO_ON_WITH, prepared_agent  # noqa: PLC0415
 
-    async for record in ledger.read(thread, reverse=True):
-        payload = record.message.payload
-        if not isinstance(payload, OptionResultPayload) or payload.option_name != "PREPARE_CONTEXT" or payload.is_error:
-            continue
-        prepared: Any = thaw(payload.result)
-        if prepared["phase_type"] != phase:
-            return None
-        if toolkit := prepared["context"]["metadata"]["agent"].get("toolkit"):
-            return f"the toolkit {toolkit!r}"
-        own = [name for name in prepared["context"]["tools"] if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]
-        return repr(own[0]) if own else None
-    return None
+    agent = await prepared_agent(ledger, thread, phase)
+    if agent is None:
+        return None
+    if toolkit := agent.model_extra.get("toolkit"):
+        return f"the toolkit {toolkit!r}"
+    own = [name for name in agent.tools or () if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]
+    return repr(own[0]) if own else None

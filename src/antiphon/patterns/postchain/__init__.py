@@ -4,7 +4,7 @@ from antiphon.patterns.postchain._action import ActionPhaseActor
 from antiphon.patterns.postchain._agent import AgentManagerActor
 from antiphon.patterns.postchain._chain import ChainResult, PostChain, ask_owner
 from antiphon.patterns.postchain._client import ClientActor
-from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError
+from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError, prepared_agent
 from antiphon.patterns.postchain._events import ChainEvent, event_of
 from antiphon.patterns.postchain._experience import ExperiencePhaseActor
 from antiphon.patterns.postchain._intention import IntentionPhaseActor
@@ -68,6 +68,7 @@ __all__ = [
     "YieldPhaseActor",
     "ask_owner",
     "event_of",
+    "prepared_agent",
     "rerun",
     "waiting_for",
 ]
