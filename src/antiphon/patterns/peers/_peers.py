@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from typing_extensions import override
 
@@ -25,9 +25,6 @@ from antiphon.patterns.peers._spec import EVERYBODY, INVOKE_AGENT, Limits, PeerS
 from antiphon.patterns.peers._topologies import Topology
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import System
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Peers"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 from typing_extensions import override
 
@@ -22,9 +22,6 @@ from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
 from antiphon.patterns.teams._store import TeamStore
 from antiphon.patterns.teams._worker import WorkerActor
 from antiphon.runtime import System
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Team"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
@@ -24,9 +24,6 @@ from antiphon.patterns.workers._reports import Reporting
 from antiphon.patterns.workers._talk import check, conversation, is_said, structured
 from antiphon.patterns.workers._vault import Vault
 from antiphon.runtime import System
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Workers"]
 
