@@ -265,7 +265,7 @@ class Journal:
     async def close(self) -> None:
         """Write what was to be written soon, and wait for what is being claimed."""
         for thread_id in self._soon.threads:
-            with suppress(LedgerError):
+            with suppress(LedgerError, HistoryMismatchError):  # nobody is left to be told
                 await self.settle(thread_id)
         await asyncio.gather(*self._claims.values(), return_exceptions=True)
 
