@@ -49,6 +49,16 @@ class Lenient(MemoryLedger):
         return await super().append(thread_id, messages, **{**options, "allow_foreign": True})
 
 
+class Trusting(MemoryLedger):
+    """Takes what comes from outside as it is."""
+
+    async def append(self, thread_id: str, messages: Any, *, outside: bool = False, **options: Any) -> Any:
+        return await super().append(thread_id, messages, **options)
+
+    async def post(self, thread_id: str, message: Any, *, by: str | None = None) -> Any:
+        return await super().post(thread_id, message)
+
+
 class Piecemeal(MemoryLedger):
     """Appends message by message."""
 
@@ -95,12 +105,32 @@ BROKEN = {
     Forgetful: "the same message again is no news",
     Unfenced: "a claimed thread takes only its owners appends",
     Lenient: "a result without its call is refused",
+    Trusting: "what comes from outside is talk",
     Piecemeal: "an append is there as a whole or not at all",
     Hasty: "a stretch can be read from both ends",
     Stuttering: "a tail has everything once and in order",
     Careless: "a branch shares what was before and closes what was open",
     Blind: "heads from before prove that nothing was cut off",
 }
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "an open call from outside gets an error result",
+        "a call from outside cannot hide behind its result",
+        "what somebody outside posts is talk under their name",
+    ],
+)
+def test_a_store_that_trusts_a_file_is_found(sentence: str) -> None:
+    """G22: each of the promises about what comes from outside is looked at."""
+
+    @asynccontextmanager
+    async def make(name: str) -> AsyncGenerator[Ledger, None]:
+        yield Trusting()
+
+    with pytest.raises(AssertionError, match=f"not so: {sentence}"):
+        asyncio.run(check_ledger(make, is_durable=False, only=sentence.replace(" ", "_")))
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)

@@ -112,7 +112,7 @@ async def _append(ledger: Ledger, history: History, name: str, messages: list[Me
     """Append all messages of a thread as one: they are there as a whole or not at all."""
     before = await ledger.head(name)
     try:
-        await ledger.append(name, messages, allow_foreign=allow_foreign)
+        await ledger.append(name, messages, allow_foreign=allow_foreign, outside=True)
     except AppendRefusedError as exc:
         hint = "`antiphon repair` mends what it can, --allow-foreign takes it as it is"
         fail(f"{history.place}: message {exc.message_id!r}: {exc.reason} ({exc.code}); {hint}")

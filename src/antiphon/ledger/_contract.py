@@ -69,12 +69,17 @@ class Ledger(Protocol):
         status: str | None = None,
         pattern: str | None = None,
         allow_foreign: bool = False,
+        outside: bool = False,
     ) -> tuple[Record, ...]:
         """Write messages to the end of a thread, and return them as stored once that is durable.
 
         A message without a thread gets this one. `expected_version` is how many messages the caller believes are there.
         `outbox` are messages for elsewhere, kept until someone reports them as delivered. `allow_foreign` admits histories
-        from outside that do not keep the rules for calls, results and ids. Cancelling the caller does not withdraw it.
+        that do not keep the rules for calls, results and ids. Cancelling the caller does not withdraw it.
+
+        `outside` says that the messages come from a file or from somebody else: they are stored as talk. Rows of the other
+        lanes become foreign history, which nothing acts on, after the talk; calls that are still open get an error result.
+        What is returned are then all records that this stores.
 
         Raises:
             AppendConflictError: the thread has another length than expected.
@@ -85,13 +90,15 @@ class Ledger(Protocol):
         """
         ...
 
-    async def post(self, thread_id: str, message: Message) -> Record:
+    async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
         """Append one message that is addressed to somebody, as anyone may, the thread claimed or not.
+
+        `by` is the name of somebody outside whose message it is: it is stored under that name, as talk (see `append`).
 
         Raises:
             AppendRefusedError: it breaks a rule.
             LedgerUnavailableError: the store is locked, full or failing.
-            ValueError: it is addressed to nobody, of the journal, or of another thread.
+            ValueError: it is addressed to nobody, of the journal, or of another thread; or `by` is a name of the machine.
         """
         ...
 

@@ -8,6 +8,8 @@ The questions are asked in this order, and the first refusal is the answer; noth
    So whoever does not know whether an append arrived sends it again. If nothing is left, nothing more is asked or done.
 3. Is the thread as long as the caller believes?
 4. Does each message keep the rules: an id of its own, a result after its call, one result a call, of the same option?
+   Nothing from outside calls or answers an invocation that is open in the thread, whatever else it is allowed.
+5. Of what comes from outside, which calls are still open? Each gets an error result: nobody executes them (see `_outside`).
 
 The calls that are open are kept with the thread (see `_pairing`), so no question needs a look at its length; and with every
 row stands the place of the first call since nothing was open, so that whoever forks there knows how far to look back to pair
@@ -23,10 +25,11 @@ from typing import NamedTuple, Protocol
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError
 from antiphon.ledger._chain import genesis, link
-from antiphon.ledger._pairing import OpenCalls, Pairing
+from antiphon.ledger._outside import not_executed
+from antiphon.ledger._pairing import ORPHAN, OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._request import Entry, Request
-from antiphon.messages import Message
+from antiphon.messages import Message, dumps
 
 __all__ = [
     "NOTHING_SPENT",
@@ -41,6 +44,7 @@ __all__ = [
 ]
 
 # The codes under which `antiphon.checks` finds the same in a history that is there already.
+RESULT_BEFORE_CALL = "AP103"
 SECOND_RESULT = "AP104"
 DUPLICATE_ID = "AP108"
 
@@ -134,6 +138,8 @@ def admit(state: State, open_calls: OpenCalls, request: Request, lookup: Lookup)
         raise FencedError(state.thread_id, request.epoch, state.epoch)
     door = _Door(state, open_calls, request, lookup)
     records = tuple([door.let_in(entry) for entry in request.entries])
+    if request.is_outside:
+        records += (*door.close_calls(records), *(door.let_in(entry) for entry in request.foreign))
     if not records:
         door.check_version()
     elif not door.rows:
@@ -144,12 +150,25 @@ def admit(state: State, open_calls: OpenCalls, request: Request, lookup: Lookup)
 class _Door:
     """The state of a thread while an append is let in, message by message."""
 
-    __slots__ = ("_hash", "_lookup", "_request", "_seq", "_state", "_written", "pairing", "rows")
+    __slots__ = (
+        "_hash",
+        "_is_lenient",
+        "_lookup",
+        "_open_before",
+        "_request",
+        "_seq",
+        "_state",
+        "_written",
+        "pairing",
+        "rows",
+    )
 
     def __init__(self, state: State, open_calls: OpenCalls, request: Request, lookup: Lookup) -> None:
         self._state = state
         self._request = request
         self._lookup = lookup
+        self._open_before = open_calls
+        self._is_lenient = request.allow_foreign
         self._seq = state.seq
         self._hash = state.hash
         self.pairing = Pairing(state.run, open_calls, state.open_from)
@@ -157,12 +176,16 @@ class _Door:
         self.rows: list[Row] = []
 
     def let_in(self, entry: Entry) -> Record:
-        message, body, is_stamped = entry
+        message, body, is_stamped, row = entry
+        if row is not None and (known := self._there(row)):
+            return known
         there = self._lookup.with_id(message.id)
         if (there or message.id in self._written) and (known := self._same(message, body, there)):
             return known
         if not self.rows:
             self.check_version()
+        if self._request.is_outside:
+            self._refuse_open(message)
         seq = self._seq = self._seq + 1
         if code := self.pairing.add(seq, message):
             self._refuse_result(message, code)
@@ -182,6 +205,36 @@ class _Door:
             self._refuse(message, DUPLICATE_ID, f"the id is taken by message {record.seq}, which says something else")
         return None
 
+    def _there(self, row: Entry) -> Record | None:
+        """Return the record of a row from outside that the thread has already, as it came."""
+        return next((record for record in self._lookup.with_id(row.message.id) if record.body == row.body), None)
+
+    def close_calls(self, records: Sequence[Record]) -> list[Record]:
+        """Close the calls from outside that are still open, and return the results; those from an earlier time too.
+
+        A call that was there before and is open is the thread's own: it stays open.
+
+        Raises:
+            AppendRefusedError: one cannot be closed, because its result stands before it.
+        """
+        self._is_lenient = True  # which of two calls with the same invocation gets which result does not matter
+        calls = [each for each in zip(self._request.entries, records, strict=True) if each[0].message.kind == "option_call"]
+        open_calls = [(_closing(entry, self._state.thread_id), record.seq in self.pairing.opened) for entry, record in calls]
+        found = [self.let_in(closing) if is_open else self._there(closing) for closing, is_open in open_calls]
+        for call in self.pairing.opened.values():
+            message = self.rows[call.seq - self._state.seq - 1].message
+            reason = f"call {call.invocation_id!r} from outside is open, and its result stands before it"
+            raise AppendRefusedError(reason, self._state.thread_id, RESULT_BEFORE_CALL, message.id)
+        self._is_lenient = self._request.allow_foreign
+        return [record for record in found if record is not None]
+
+    def _refuse_open(self, message: Message) -> None:
+        """Refuse what would call or answer, from outside, an invocation that was open before this append."""
+        payload = message.payload
+        if payload.kind != "parts" and self._open_before.of((message.lane == "effect", payload.invocation_id)):
+            reason = f"invocation {payload.invocation_id!r} is an open call of this thread; nothing from outside may answer it"
+            raise AppendRefusedError(reason, self._state.thread_id, ORPHAN, message.id)
+
     def check_version(self) -> None:
         expected, state = self._request.expected_version, self._state
         if expected is not None and expected != state.seq:
@@ -189,7 +242,7 @@ class _Door:
 
     def _refuse_result(self, message: Message, code: str) -> None:
         call, invocation = self.pairing.answered, message.invocation_id or ""
-        if self._request.allow_foreign:
+        if self._is_lenient:
             return
         if call is not None:
             reason = f"{call.option_name!r} was called, in message {call.seq}, and this is a result of another option"
@@ -204,7 +257,7 @@ class _Door:
         return is_here or self._lookup.was_called(is_effect, invocation_id)
 
     def _refuse(self, message: Message, code: str, reason: str) -> None:
-        if not self._request.allow_foreign:
+        if not self._is_lenient:
             raise AppendRefusedError(reason, self._state.thread_id, code, message.id)
 
     def new_state(self) -> State:
@@ -230,6 +283,12 @@ class _Door:
             origin,
             fork,
         )
+
+
+def _closing(call: Entry, thread_id: str) -> Entry:
+    """Return the result that a call from outside gets if it is still open."""
+    result = not_executed(call.message, call.body, thread_id)
+    return Entry(result, dumps(result), is_stamped=False)
 
 
 def spent(before: Spent, messages: Iterable[Message]) -> Spent:

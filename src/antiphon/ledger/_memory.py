@@ -21,7 +21,7 @@ from antiphon.ledger._news import News
 from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import Redaction
-from antiphon.ledger._request import Request, check_limit, check_name, make_request
+from antiphon.ledger._request import Request, check_limit, check_name, make_post, make_request
 from antiphon.ledger._summaries import SYSTEM_PATTERN, cursor_position, head_of, order_of, page_of, page_start, summary_of
 from antiphon.ledger._values import (
     Damage,
@@ -133,6 +133,7 @@ class MemoryLedger(Verbs):
         status: str | None = None,
         pattern: str | None = None,
         allow_foreign: bool = False,
+        outside: bool = False,
     ) -> tuple[Record, ...]:
         return self._append(
             make_request(
@@ -146,12 +147,12 @@ class MemoryLedger(Verbs):
                 status=status,
                 pattern=pattern,
                 allow_foreign=allow_foreign,
+                outside=outside,
             )
         )
 
-    async def post(self, thread_id: str, message: Message) -> Record:
-        (record,) = self._append(make_request(thread_id, (message,), redaction=self._redaction, is_post=True))
-        return record
+    async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
+        return self._append(make_post(thread_id, message, redaction=self._redaction, by=by))[0]
 
     def _append(self, request: Request) -> tuple[Record, ...]:
         thread = self._threads.get(request.thread_id) or self._new_thread(new_state(request.thread_id, request.micros))

@@ -8,14 +8,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from antiphon.ledger._chain import to_micros
+from antiphon.ledger._outside import from_outside
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._values import Snapshot
-from antiphon.messages import Message, current_port, dumps, is_name, thaw
+from antiphon.messages import RESERVED_POLICIES, Message, current_port, dumps, is_name, thaw
 from antiphon.messages._json import write
 from antiphon.messages._message import stored_form
 from antiphon.messages._model import house_bytes
 
-__all__ = ["Entry", "Request", "check_limit", "check_name", "make_request"]
+__all__ = ["Entry", "Request", "check_limit", "check_name", "make_post", "make_request"]
 
 _BEFORE_THREAD = frozenset({"antiphon", "id", "policy", "payload", "role_hint_for_llm", "step_num", "turn_id"})
 """The fields that stand before `thread_id` in the house form."""
@@ -29,6 +30,8 @@ class Entry(NamedTuple):
     body: bytes
     is_stamped: bool
     """Whether the bytes have a thread that the message has not."""
+    row: Entry | None = None
+    """Of foreign history, the row as it came: where the thread has it already, nothing is stored."""
 
 
 class Request(NamedTuple):
@@ -47,16 +50,19 @@ class Request(NamedTuple):
     pattern: str | None = None
     allow_foreign: bool = False
     is_post: bool = False
+    is_outside: bool = False
+    foreign: tuple[Entry, ...] = ()
+    """Foreign history, which stands after the talk: between calls and results it would part them."""
 
     @property
     def weight(self) -> int:
         """About how many bytes it takes."""
-        return sum([len(entry.body) for entry in self.entries], 1024) + sum(map(len, self.outbox))
+        return sum([len(entry.body) for entry in (*self.entries, *self.foreign)], 1024) + sum(map(len, self.outbox))
 
     @property
     def is_empty(self) -> bool:
         """Whether it would change nothing."""
-        return not (self.entries or self.outbox or self.snapshot or self.status or self.pattern)
+        return not (self.entries or self.foreign or self.outbox or self.snapshot or self.status or self.pattern)
 
 
 def make_request(
@@ -72,6 +78,7 @@ def make_request(
     pattern: str | None = None,
     allow_foreign: bool = False,
     is_post: bool = False,
+    outside: bool = False,
 ) -> Request:
     """Return an append as a store takes it.
 
@@ -85,9 +92,13 @@ def make_request(
     if pattern is not None:
         check_name(pattern, "a pattern")
     now = current_port().now()
+    entries = [_entry(thread_id, message, redaction, is_post) for message in messages]
+    foreign: list[Entry] = []
+    if outside:
+        entries, foreign = _from_outside(thread_id, entries)
     return Request(
         thread_id,
-        tuple([_entry(thread_id, message, redaction, is_post) for message in messages]),
+        tuple(entries),
         now,
         to_micros(now),
         expected_version,
@@ -98,7 +109,24 @@ def make_request(
         pattern,
         allow_foreign,
         is_post,
+        outside,
+        tuple(foreign),
     )
+
+
+def make_post(thread_id: str, message: Message, *, redaction: Redaction | None = None, by: str | None = None) -> Request:
+    """Return the append of a posted message; `by` is somebody outside whose message it is.
+
+    Raises:
+        ValueError: it is addressed to nobody, of the journal, or of another thread; or `by` is a name of the machine.
+        TypeError: something else than a message was given.
+    """
+    if by in RESERVED_POLICIES:
+        raise ValueError(f"{by!r} is a name of the machine; nobody outside has it")
+    if by is not None:
+        check_name(by, "the name of somebody outside")
+        message = _checked(message, None).model_copy(update={"policy": by})
+    return make_request(thread_id, (message,), redaction=redaction, is_post=True, outside=by is not None)
 
 
 def check_limit(limit: int) -> None:
@@ -131,6 +159,21 @@ def _entry(thread_id: str, message: Message, redaction: Redaction | None, is_pos
     if message.thread_id != thread_id:
         raise ValueError(f"message {message.id!r} is of thread {message.thread_id!r}; append it there, or fork")
     return Entry(message, dumps(message), is_stamped=False)
+
+
+def _from_outside(thread_id: str, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """Return what comes from outside as it is stored: the talk, and the foreign history."""
+    talk: list[Entry] = []
+    foreign: list[Entry] = []
+    for entry in entries:
+        message = from_outside(entry.message)
+        if message is entry.message:
+            talk.append(entry)
+        elif entry.message.lane == "talk":
+            talk.append(_entry(thread_id, message, None, is_post=False)._replace(row=entry))
+        else:
+            foreign.append(_entry(thread_id, message, None, is_post=False)._replace(row=entry))
+    return talk, foreign
 
 
 def _checked(message: Message, redaction: Redaction | None) -> Message:

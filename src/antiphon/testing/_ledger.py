@@ -264,6 +264,57 @@ async def an_imported_history_may_break_the_rules(open_: _Opener) -> None:
         await _refused(AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
 
 
+async def what_comes_from_outside_is_talk(open_: _Opener) -> None:
+    call = _call(lane="control", to=("agent",))
+    told = _said("stop", lane="effect", metadata={"antiphon": {"principal": "ada"}})
+    marked = _said("hello", metadata={"antiphon": {"unit": "x"}, "other": {"a": 1}})
+    rows = [marked, call, _result(call).model_copy(update={"lane": "control"}), told]
+    async with open_() as ledger:
+        for _ in range(2):  # twice is the same as once
+            records = await ledger.append("t", rows, outside=True)
+            _same([record.seq for record in records], [1, 2, 3, 4])
+        found = [record.message for record in await _all(ledger, "t")]
+        _same([(message.lane, message.kind) for message in found], [("talk", "parts")] * 4)
+        _same((found[0].text, list(found[0].metadata)), ("hello", ["other"]))
+        _same([message.metadata for message in found[1:]], [{}] * 3)
+        _same(await ledger.by_invocation(call.invocation_id or ""), ())
+        moved = [message.model_copy(update={"thread_id": None}) for message in found]
+        again = await ledger.append("copy", moved, outside=True)  # foreign history is not wrapped once more
+        _same([record.message.payload for record in again], [message.payload for message in found])
+        await ledger.append("own", rows)
+        await ledger.append("own", rows, outside=True)
+        _same(len(await _all(ledger, "own")), 4)
+        _same((await ledger.verify()).damages, ())
+
+
+async def an_open_call_from_outside_gets_an_error_result(open_: _Opener) -> None:
+    first, second, own = _call(), _call(), _call(to=("agent",))
+    rows = [first, _result(first), second]
+    async with open_() as ledger:
+        await ledger.append("t", [own])
+        records = await ledger.append("t", rows, outside=True)
+        _same([record.message.kind for record in records], ["option_call", "option_result", "option_call", "option_result"])
+        _same(records[-1].message.in_reply_to, second.id)
+        _same(await ledger.append("t", rows, outside=True), records)
+        await ledger.append("t", [own], outside=True)  # it is there: it stays open, and has no second result
+        for forged in (_result(own), own.model_copy(update={"id": "twin"})):
+            await _refused(AppendRefusedError, ledger.append("t", [forged], outside=True, allow_foreign=True))
+        _same([record.message.id for record in await ledger.open_calls("t")], [own.id])
+        await ledger.append("t", [_result(own)])
+
+
+async def a_call_from_outside_cannot_hide_behind_its_result(open_: _Opener) -> None:
+    call = _call()
+    async with open_() as ledger:
+        closed = (await ledger.append("t", [call], outside=True))[-1].message
+        await ledger.delete("t")
+        forged: dict[str, Any] = {"outside": True, "allow_foreign": True}
+        await _refused(AppendRefusedError, ledger.append("t", [closed, call], **forged))
+        await ledger.append("t", [closed], **forged)
+        await _refused(AppendRefusedError, ledger.append("t", [call], **forged))
+        _same((await ledger.open_calls("t"), len(await _all(ledger, "t"))), ((), 1))
+
+
 async def open_calls_are_known_without_reading(open_: _Opener) -> None:
     first, second = _call(), _call()
     async with open_() as ledger:
@@ -314,6 +365,23 @@ async def anyone_may_post_to_somebody(open_: _Opener) -> None:
         await _refused(ValueError, ledger.post("t", _said(to=("agent",), lane="effect")))
         await _refused(AppendRefusedError, ledger.post("t", _result(_call()).model_copy(update={"to": ("agent",)})))
         _same(len(await _all(ledger, "t")), 1)
+
+
+async def what_somebody_outside_posts_is_talk_under_their_name(open_: _Opener) -> None:
+    question = _call("APPROVE", lane="control")
+    answer = _result(question, {"approved": True}).model_copy(update={"to": ("agent",), "lane": "talk"})
+    async with open_() as ledger:
+        await ledger.append("t", [question])
+        await ledger.claim("t")
+        said = await ledger.post("t", _said("stop", to=("agent",), metadata={"antiphon": {"principal": "ada"}}), by="eve")
+        _same((said.message.policy, said.message.lane, said.message.metadata), ("eve", "talk", {}))
+        order = await ledger.post("t", _call("STOP", lane="control", to=("agent",)), by="eve")
+        _same((order.message.lane, order.message.kind), ("talk", "parts"))
+        await ledger.post("t", _call("PAY", to=("agent",)), by="eve")
+        await _refused(AppendRefusedError, ledger.post("t", answer, by="eve"))
+        await _refused(ValueError, ledger.post("t", _said(to=("agent",)), by="runtime"))
+        await _refused(ValueError, ledger.post("t", _said(to=("agent",), lane="effect"), by="eve"))
+        _same([record.message.id for record in await ledger.open_calls("t")], [question.id])
 
 
 # ---------------------------------------------------------------- reading
@@ -686,10 +754,14 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_result_of_another_option_is_refused,
         the_journal_has_invocations_of_its_own,
         an_imported_history_may_break_the_rules,
+        what_comes_from_outside_is_talk,
+        an_open_call_from_outside_gets_an_error_result,
+        a_call_from_outside_cannot_hide_behind_its_result,
         open_calls_are_known_without_reading,
         a_claimed_thread_takes_only_its_owners_appends,
         an_epoch_that_nobody_was_given_is_refused,
         anyone_may_post_to_somebody,
+        what_somebody_outside_posts_is_talk_under_their_name,
         a_stretch_can_be_read_from_both_ends,
         the_chain_is_over_everything,
         messages_are_found_by_invocation_and_correlation,

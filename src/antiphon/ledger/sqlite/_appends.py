@@ -122,7 +122,7 @@ class Appends:
             LedgerError: the door refuses it; nothing has changed.
         """
         known = self._known.get(request.thread_id) or self._look_up(connection, request)
-        is_careful = self._is_careful or request.allow_foreign or known.thread.base is not None
+        is_careful = self._is_careful or request.allow_foreign or request.is_outside or known.thread.base is not None
         try:
             admission = self._ask(connection, known, request, is_careful)
         except (AppendConflictError, AppendRefusedError):

@@ -24,7 +24,7 @@ from antiphon.ledger._news import News
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import Redaction
-from antiphon.ledger._request import Request, check_limit, check_name, make_request
+from antiphon.ledger._request import Request, check_limit, check_name, make_post, make_request
 from antiphon.ledger._summaries import cursor_position, head_of, order_of, page_start, summary_of
 from antiphon.ledger._values import (
     Damage,
@@ -124,6 +124,7 @@ class SqliteLedger(Verbs):
         status: str | None = None,
         pattern: str | None = None,
         allow_foreign: bool = False,
+        outside: bool = False,
     ) -> tuple[Record, ...]:
         request = make_request(
             thread_id,
@@ -136,13 +137,13 @@ class SqliteLedger(Verbs):
             status=status,
             pattern=pattern,
             allow_foreign=allow_foreign,
+            outside=outside,
         )
         return await self._writer.append(request)
 
-    async def post(self, thread_id: str, message: Message) -> Record:
-        request = make_request(thread_id, (message,), redaction=self._redaction, is_post=True)
-        (record,) = await self._writer.append(request)
-        return record
+    async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
+        request = make_post(thread_id, message, redaction=self._redaction, by=by)
+        return (await self._writer.append(request))[0]
 
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")

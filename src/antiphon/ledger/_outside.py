@@ -1,0 +1,104 @@
+"""What comes from outside is talk: how a message from a file, a person or another program is stored.
+
+Approvals, gates, budgets, flows and recovery act on rows of the control and the effect lane, and on calls that are open. So
+nothing from outside may become one of these, whatever it says of itself:
+
+- A row of another lane is stored as *foreign history*: a message of the talk lane whose only part holds the row as data. It
+  has an id of its own, made from the row, so that the same row is stored once and takes no id that the runtime needs.
+- A message of the talk lane stays as it is, without the metadata that only the runtime writes.
+- A call that is still open when everything from outside is there gets an error result in the same append (see `_door`).
+
+Foreign history that comes from outside again is talk already, so it stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+
+from pydantic import ValidationError
+
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    ForeignPart,
+    Json,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    PartsPayload,
+    dumps,
+    thaw,
+)
+from antiphon.messages._json import parse
+
+__all__ = ["FOREIGN", "NOT_EXECUTED", "OUTSIDE_POLICY", "from_outside", "not_executed"]
+
+FOREIGN = "antiphon"
+"""The dialect of the part that holds a foreign row."""
+OUTSIDE_POLICY = "outside"
+"""The policy of foreign history."""
+NOT_EXECUTED = "not_executed"
+"""The error type of the result that an open call from outside gets."""
+
+_OWN = "antiphon"
+"""The metadata that only the runtime writes: marks, principals, letters."""
+_REASON = "The call came from outside and was open. Calls from outside are never executed."
+
+
+def from_outside(message: Message) -> Message:
+    """Return a message from outside as it is stored: talk as it is, a row of another lane as foreign history."""
+    if message.lane != "talk":
+        return _foreign(message)
+    if _OWN not in message.metadata:
+        return message
+    metadata = {name: thaw(value) for name, value in message.metadata.items() if name != _OWN}
+    return message.model_copy(update={"metadata": metadata})
+
+
+def not_executed(call: Message, body: bytes, thread_id: str) -> Message:
+    """Return the result of a call from outside that is still open; for the same bytes, the same result."""
+    assert isinstance(call.payload, OptionCallPayload)  # noqa: S101 (only calls are open)
+    result = OptionResultPayload(
+        invocation_id=call.payload.invocation_id,
+        option_name=call.payload.option_name,
+        is_error=True,
+        error_type=NOT_EXECUTED,
+        error_message=_REASON,
+        retryable=False,
+    )
+    return Message(
+        id=f"closed-{_digest(body)}",
+        policy=RUNTIME_POLICY,
+        payload=result,
+        role_hint_for_llm="tool",
+        step_num=call.step_num,
+        thread_id=thread_id,
+        in_reply_to=call.id,
+    )
+
+
+def _foreign(row: Message) -> Message:
+    body = dumps(row.model_copy(update={"thread_id": None}))
+    for value in _forms(row, body):
+        try:
+            return Message(
+                id=f"foreign-{_digest(body)}",
+                policy=OUTSIDE_POLICY,
+                payload=PartsPayload(parts=(ForeignPart(dialect=FOREIGN, value=value),)),
+                thread_id=row.thread_id,
+                created_at=row.created_at,
+            )
+        except ValidationError:
+            continue  # it is larger or nested deeper than a message may be
+    raise AssertionError("unreachable: the last form is small")  # pragma: no cover
+
+
+def _forms(row: Message, body: bytes) -> Iterator[Json]:
+    """Yield the row as data: as JSON; as text, which is not nested; and as its digest, which is small."""
+    yield parse(body)
+    yield body.decode()
+    yield {"id": row.id, "lane": row.lane, "bytes": len(body), "sha256": sha256(body).hexdigest()}
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:32]
