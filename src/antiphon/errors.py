@@ -12,6 +12,7 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   ├── AppendRefusedError        .code .message_id: a message that the thread cannot take; mend it
 │   ├── AppendConflictError       .version: someone appended first; read again, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
+│   ├── RestoreRefusedError       .seq: rows that no head from elsewhere proves; get the heads
 │   ├── UnknownThreadError        nobody has said anything there; look at the name
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
@@ -67,6 +68,7 @@ __all__ = [
     "ParkedError",
     "RefusedError",
     "ReplyTimeoutError",
+    "RestoreRefusedError",
     "StreamCutError",
     "StreamFailedError",
     "UndeliverableError",
@@ -202,6 +204,19 @@ class FencedError(LedgerError):
         self.given = given
         self.epoch = epoch
         """That of the present owner; 0 if nobody has claimed the thread."""
+
+
+class RestoreRefusedError(LedgerError):
+    """Rows were to be restored that no head proves, or that there is no place for. Nothing was restored."""
+
+    def __init__(self, reason: str, thread_id: str | None = None, seq: int | None = None) -> None:
+        super().__init__(reason, thread_id, seq)
+        self.seq = seq
+        """The first row that does not fit; None if it is not about one."""
+
+    def __str__(self) -> str:
+        place = "" if self.seq is None else f" at seq {self.seq}"
+        return f"thread {self.thread_id!r}{place}: {self.reason}" if self.thread_id is not None else self.reason
 
 
 class UnknownThreadError(LedgerError):

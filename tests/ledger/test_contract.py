@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.ledger import Ledger, Record, open_ledger
+from antiphon.ledger import Head, Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import current_port
 from antiphon.testing import LEDGER_CHECKS, check_ledger
@@ -101,6 +101,14 @@ class Blind(MemoryLedger):
         return await super().verify(thread_id, progress=progress)
 
 
+class Believing(MemoryLedger):
+    """Takes the rows' own word for what they are."""
+
+    async def restore(self, journals: Any, heads: Any) -> Any:
+        ends = [(journal.thread_id, journal.records[-1]) for journal in journals if journal.records]
+        return await super().restore(journals, [Head(name, record.seq, record.hash) for name, record in ends])
+
+
 BROKEN = {
     Forgetful: "the same message again is no news",
     Unfenced: "a claimed thread takes only its owners appends",
@@ -110,6 +118,7 @@ BROKEN = {
     Hasty: "a stretch can be read from both ends",
     Stuttering: "a tail has everything once and in order",
     Careless: "a branch shares what was before and closes what was open",
+    Believing: "what no head proves is not restored",
     Blind: "heads from before prove that nothing was cut off",
 }
 

@@ -84,7 +84,9 @@ class _Finished(Journal):
     @override
     async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:
         rows: list[Message] = list(messages)
-        written = {record.message.id: record async for record in self.ledger.read(thread_id)}
+        written: dict[str, Record] = {}
+        async for record in self.ledger.read(thread_id):
+            written.setdefault(record.message.id, record)  # a later one of the same id is of a history from elsewhere
         if missing := [row for row in rows if row.id not in written]:
             where = missing[0].parent_id
             reason = (

@@ -105,7 +105,7 @@ async def _as_it_was_run(ledger: Ledger, thread_id: str) -> dict[str, Any]:
     from antiphon.messages import OptionResultPayload, thaw  # noqa: PLC0415
 
     async for record in ledger.read(thread_id, reverse=True):
-        payload = record.message.payload
+        payload = record.message.payload if record.message.lane == "control" else None
         if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:
             prepared: Any = thaw(payload.result)
             is_small = prepared["context"]["metadata"]["agent"].get("model") == "local"

@@ -2,6 +2,7 @@
 
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._open import open_ledger
+from antiphon.ledger._outside import from_outside
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redaction
 from antiphon.ledger._summaries import SYSTEM_PATTERN
@@ -14,6 +15,7 @@ from antiphon.ledger._values import (
     Snapshot,
     Tailed,
     ThreadFilter,
+    ThreadJournal,
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
@@ -35,10 +37,12 @@ __all__ = [
     "Snapshot",
     "Tailed",
     "ThreadFilter",
+    "ThreadJournal",
     "ThreadOrder",
     "ThreadPage",
     "ThreadSummary",
     "Undelivered",
     "Verification",
+    "from_outside",
     "open_ledger",
 ]

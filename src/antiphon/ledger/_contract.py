@@ -34,6 +34,7 @@ from antiphon.ledger._values import (
     Snapshot,
     Tailed,
     ThreadFilter,
+    ThreadJournal,
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
@@ -121,6 +122,20 @@ class Ledger(Protocol):
         Raises:
             UnknownThreadError: there is no such thread.
             ValueError: the place is not in the thread, or there is a thread called `into`.
+        """
+        ...
+
+    async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
+        """Write rows that were read from a ledger back, with their times and hashes, into threads that do not exist.
+
+        `heads` come from elsewhere than the rows (see `heads`): rows are taken only if their chain ends exactly at the head
+        of their thread. A branch needs its origin, in the ledger or earlier among the journals. All threads are restored,
+        or none. Nobody owns them; status, pattern, snapshots and the outbox are not in the rows, so they are not restored.
+
+        Raises:
+            RestoreRefusedError: a thread has no head, does not match it, or is there already; or its origin is not.
+            LedgerUnavailableError: the store is locked, full or failing.
+            ValueError: a thread's id is none.
         """
         ...
 

@@ -6,7 +6,7 @@ Nothing here awaits between looking and writing, so every change is atomic. What
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,13 +15,14 @@ from pathlib import Path
 
 from antiphon.errors import UnknownThreadError
 from antiphon.ledger._chain import from_micros, genesis, to_micros
-from antiphon.ledger._door import Admission, State, admit, new_state
+from antiphon.ledger._door import Admission, Row, State, admit, new_state
 from antiphon.ledger._examination import Examination, StoredRow, missing_threads
 from antiphon.ledger._news import News
 from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._request import Request, check_limit, check_name, make_post, make_request
+from antiphon.ledger._restoring import Base, existing, missing_origin, proven, restored
 from antiphon.ledger._summaries import SYSTEM_PATTERN, cursor_position, head_of, order_of, page_of, page_start, summary_of
 from antiphon.ledger._values import (
     Damage,
@@ -30,6 +31,7 @@ from antiphon.ledger._values import (
     Snapshot,
     Tailed,
     ThreadFilter,
+    ThreadJournal,
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
@@ -167,13 +169,7 @@ class MemoryLedger(Verbs):
         return _Thread(self._keys, state, base, base_seq)
 
     def _write(self, thread: _Thread, admission: Admission, request: Request) -> None:
-        for row in admission.rows:
-            self._position += 1
-            self._log.append((self._position, thread, len(thread.records)))
-            thread.records.append(row.record)
-            thread.ids.setdefault(row.message.id, []).append(row.record)
-            thread.positions.append(self._position)
-            thread.open_from.append(row.open_from)
+        self._put(thread, admission.rows)
         thread.state = admission.state
         thread.open_calls.change(admission.pairing.changed)
         if request.snapshot is not None:
@@ -184,6 +180,15 @@ class MemoryLedger(Verbs):
             entry = Undelivered(self._outbox_position, request.thread_id, loads(body, Message, limits=NO_LIMITS))
             self._outbox[self._outbox_position] = entry
         self._news.ring()
+
+    def _put(self, thread: _Thread, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._position += 1
+            self._log.append((self._position, thread, len(thread.records)))
+            thread.records.append(row.record)
+            thread.ids.setdefault(row.message.id, []).append(row.record)
+            thread.positions.append(self._position)
+            thread.open_from.append(row.open_from)
 
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")
@@ -205,6 +210,38 @@ class MemoryLedger(Verbs):
         self._threads[closing.thread_id] = branch
         self._write(branch, admit(state, branch.open_calls, closing, branch), closing)
         return summary_of(branch.state, len(branch.open_calls))
+
+    async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
+        before, made = (len(self._log), self._position), dict[str, _Thread]()
+        try:
+            for journal, head in proven(journals, heads):
+                made[journal.thread_id] = self._restored(journal, head, made)
+        except BaseException:
+            del self._log[before[0] :]
+            self._position = before[1]
+            raise
+        self._threads.update(made)
+        self._news.ring()
+        return tuple(summary_of(thread.state, len(thread.open_calls)) for thread in made.values())
+
+    def _restored(self, journal: ThreadJournal, head: Head, made: Mapping[str, _Thread]) -> _Thread:
+        base, at = self._base_of(journal, made), journal.forked_at or 0
+        found = restored(journal, head, _shared(journal.thread_id, base, at))
+        thread = self._new_thread(found.state, base, at if base is not None else 0)
+        self._put(thread, found.rows)
+        thread.open_calls = OpenCalls(found.pairing.open)
+        return thread
+
+    def _base_of(self, journal: ThreadJournal, made: Mapping[str, _Thread]) -> _Thread | None:
+        """Return the thread that a journal is a branch of; None if it is none."""
+        if journal.thread_id in self._threads:
+            raise existing(journal.thread_id)
+        if journal.forked_from is None:
+            return None
+        base = made.get(journal.forked_from) or self._threads.get(journal.forked_from)
+        if base is None or not 0 <= (journal.forked_at or 0) <= base.state.seq:
+            raise missing_origin(journal)
+        return base
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = [thread.state.thread_id for thread in self._family(self._known(thread_id))]
@@ -377,6 +414,14 @@ def _link_at(thread: _Thread, seq: int) -> bytes:
     if index >= 0:
         return bytes.fromhex(holder.records[index].hash)
     return genesis(holder.state.thread_id)
+
+
+def _shared(thread_id: str, base: _Thread | None, seq: int) -> Base:
+    """Return what stands before the own rows of a thread that is to be restored."""
+    pairing = Pairing()
+    for holder, index in () if base is None else base.upto(seq):
+        pairing.add(holder.records[index].seq, holder.records[index].message)
+    return Base(0, genesis(thread_id), pairing) if base is None else Base(seq, _link_at(base, seq), pairing)
 
 
 def _examine(thread: _Thread, heads: dict[str, Head]) -> tuple[Damage | None, int]:

@@ -5,7 +5,8 @@ nothing from outside may become one of these, whatever it says of itself:
 
 - A row of another lane is stored as *foreign history*: a message of the talk lane whose only part holds the row as data. It
   has an id of its own, made from the row, so that the same row is stored once and takes no id that the runtime needs.
-- A message of the talk lane stays as it is, without the metadata that only the runtime writes.
+- A message of the talk lane stays as it is, without the metadata that only the runtime writes; the mark of untrusted
+  content stays.
 - A call that is still open when everything from outside is there gets an error result in the same append (see `_door`).
 
 Foreign history that comes from outside again is talk already, so it stays as it is.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,6 +24,7 @@ from antiphon.messages import (
     RUNTIME_POLICY,
     ForeignPart,
     Json,
+    JsonObject,
     Message,
     OptionCallPayload,
     OptionResultPayload,
@@ -42,6 +45,8 @@ NOT_EXECUTED = "not_executed"
 
 _OWN = "antiphon"
 """The metadata that only the runtime writes: marks, principals, letters."""
+_UNTRUSTED = "untrusted"
+"""The mark of content that strangers wrote. It only ever takes rights away, so it is kept."""
 _REASON = "The call came from outside and was open. Calls from outside are never executed."
 
 
@@ -49,10 +54,12 @@ def from_outside(message: Message) -> Message:
     """Return a message from outside as it is stored: talk as it is, a row of another lane as foreign history."""
     if message.lane != "talk":
         return _foreign(message)
-    if _OWN not in message.metadata:
+    own = message.metadata.get(_OWN)
+    kept = {_UNTRUSTED: own[_UNTRUSTED]} if isinstance(own, JsonObject) and isinstance(own.get(_UNTRUSTED), str) else {}
+    if own is None or own == kept:
         return message
-    metadata = {name: thaw(value) for name, value in message.metadata.items() if name != _OWN}
-    return message.model_copy(update={"metadata": metadata})
+    metadata: dict[str, Any] = {name: thaw(value) for name, value in message.metadata.items() if name != _OWN}
+    return message.model_copy(update={"metadata": {**metadata, _OWN: kept} if kept else metadata})
 
 
 def not_executed(call: Message, body: bytes, thread_id: str) -> Message:

@@ -20,6 +20,7 @@ __all__ = [
     "Snapshot",
     "Tailed",
     "ThreadFilter",
+    "ThreadJournal",
     "ThreadOrder",
     "ThreadPage",
     "ThreadSummary",
@@ -99,6 +100,16 @@ class Tailed:
     record: Record
     cursor: str
     """Everything up to and including this record has been seen: give it to `tail` to go on after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadJournal:
+    """The rows of a thread as they were read, to be restored elsewhere; of a branch, those that are its own."""
+
+    thread_id: str
+    records: tuple[Record, ...]
+    forked_from: str | None = None
+    forked_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,8 @@ class Durable:
     async def _recorded(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
         """Return what the ledger has of a message and of its outcome."""
         records = await self._journal.ledger.by_invocation(envelope.invocation_id, thread_id=_thread(envelope))
-        rows = [record for record in records if (record.message.lane == "effect") != envelope.is_call]
+        lane = "effect" if not envelope.is_call else "control" if envelope.said is not None else envelope.message.lane
+        rows = [record for record in records if record.message.lane == lane]  # talk of the same id is no answer to a request
         call = next((row for row in rows if row.message.kind == "option_call"), None)
         result = next((row.message for row in rows if row.message.kind == "option_result"), None)
         if call is None or envelope.is_call:

@@ -27,7 +27,7 @@ async def find_original(kernel: Kernel, request: Retry, thread_id: str | None) -
     original, tries = None, request.attempt
     if thread_id is not None:
         records = await kernel.journal.ledger.by_invocation(request.original_message_id, thread_id=thread_id)
-        calls = [record for record in records if record.message.kind == "option_call" and record.message.lane != "effect"]
+        calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
         if calls:
             original = calls[0].message
             tries = max(tries, await _tries(kernel, request, thread_id, calls[0].seq))

@@ -39,7 +39,7 @@ class Timers:
             self._kernel.loop.call_later(after, self._tell, address, notice)
             return
         row_id = child_id(envelope.invocation_id, envelope.next_key(key))
-        if envelope.attempt > 1 and await self._kernel.journal.ledger.by_invocation(row_id, thread_id=envelope.thread_id):
+        if envelope.attempt > 1 and await self._is_set(row_id, envelope.thread_id):
             return
         due = current_port().now() + timedelta(seconds=after)
         arguments: dict[str, Json] = {
@@ -51,6 +51,10 @@ class Timers:
         row = begun(TIMER, row_id, thread_id=envelope.thread_id, parent_id=envelope.invocation_id, arguments=arguments)
         await self._kernel.journal.write(envelope.thread_id, [row])
         self.arm(row)
+
+    async def _is_set(self, row_id: str, thread_id: str) -> bool:
+        rows = await self._kernel.journal.ledger.by_invocation(row_id, thread_id=thread_id)
+        return any(row.message.lane == "effect" for row in rows)
 
     def arm(self, row: Message) -> None:
         """Let a timer ring when it is due, which may be at once."""

@@ -10,8 +10,15 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerError, UnknownThreadError
-from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, ThreadFilter
+from antiphon.errors import (
+    AppendConflictError,
+    AppendRefusedError,
+    FencedError,
+    LedgerError,
+    RestoreRefusedError,
+    UnknownThreadError,
+)
+from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, ThreadFilter, ThreadJournal
 from antiphon.messages import (
     Conversation,
     MediaPart,
@@ -712,6 +719,72 @@ async def heads_from_before_prove_that_nothing_was_cut_off(open_: _Opener) -> No
         await _refused(UnknownThreadError, ledger.verify("nobody"))
 
 
+async def _journal(ledger: Ledger, thread_id: str) -> ThreadJournal:
+    """Return the rows of a thread as they are exported."""
+    summary = await ledger.thread(thread_id)
+    origin, at = (None, None) if summary is None else (summary.forked_from, summary.forked_at)
+    return ThreadJournal(thread_id, tuple(await _all(ledger, thread_id, after=at or 0)), origin, at)
+
+
+async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
+    call, picture = _call(lane="control", to=("agent",)), f"data:image/png;base64,{'A' * 20_000}"
+    image = Message(policy="user", payload=PartsPayload(parts=(MediaPart(modality="image", url=picture),)))
+    async with open_() as ledger:
+        await ledger.append("t", [_said(usage=Usage(input_tokens=3, cost=Decimal("0.1"))), call, image], status="running")
+        await ledger.append("t", [_said("one", id="same"), _said("other", id="same")], allow_foreign=True)
+        await ledger.fork("t", at=2, into="b")
+        await ledger.append("b", [_said("another way")])
+        heads, before = await ledger.heads(), [await _all(ledger, name) for name in ("t", "b")]
+        journals = [await _journal(ledger, name) for name in ("t", "b")]
+        await _refused(RestoreRefusedError, ledger.restore(journals, heads))  # they are there
+        await ledger.delete("t", with_branches=True)
+        made = await ledger.restore(journals, heads)
+        _same(
+            [(each.thread_id, each.messages, each.open_calls, each.status) for each in made],
+            [("t", 5, 1, None), ("b", 4, 0, None)],
+        )
+        _same((made[0].created_at, made[0].input_tokens), (before[0][0].recorded_at, 3))
+        _same([await _all(ledger, name) for name in ("t", "b")], before)
+        _same(await ledger.heads(), heads)
+        _same([record.message.id for record in await ledger.open_calls("t")], [call.id])
+        _same((await ledger.verify(heads=heads)).damages, ())
+        await ledger.append("t", [_result(call)])
+        await _refused(AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
+
+
+async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said("one"), _call(), _said("three")])
+        await ledger.append("u", [_said()])
+        await ledger.fork("t", at=1, into="b")
+        heads = {head.thread_id: head for head in await ledger.heads()}
+        whole, other, branch = [await _journal(ledger, name) for name in ("t", "u", "b")]
+        await ledger.delete("u")
+        await ledger.delete("t", with_branches=True)
+        first, second, third = whole.records
+        late = Record(2, second.body, second.hash, second.recorded_at + timedelta(seconds=1))
+        forged = [(first, third), (first, second), (second, third), (first, late, third), (first, second, third, third), ()]
+        for records in forged:
+            await _refused(RestoreRefusedError, ledger.restore([replace(whole, records=records)], heads.values()))
+        cut = replace(heads["t"], seq=2, hash=second.hash)
+        for journals, given in (
+            ([whole], []),
+            ([whole], [replace(heads["t"], hash="0" * 64)]),
+            ([whole], [cut]),
+            ([whole], [heads["u"]]),
+            ([replace(whole, forked_at=0)], list(heads.values())),
+            ([replace(whole, thread_id="u")], list(heads.values())),
+            ([other, other], list(heads.values())),
+            ([other, branch], list(heads.values())),
+            ([whole, replace(branch, forked_at=2)], list(heads.values())),
+            ([other, replace(whole, records=whole.records[:2])], list(heads.values())),
+        ):
+            await _refused(RestoreRefusedError, ledger.restore(journals, given))
+        _same(await ledger.heads(), ())
+        await ledger.restore([other, whole, branch], heads.values())
+        _same((await ledger.verify(heads=heads.values())).damages, ())
+
+
 async def what_was_said_is_there_when_opened_again(open_: _Opener) -> None:
     call = _call()
     async with open_() as ledger:
@@ -781,6 +854,8 @@ LEDGER_CHECKS: dict[str, _Check] = {
         what_is_deleted_is_gone,
         what_is_old_expires_unless_a_branch_needs_it,
         heads_from_before_prove_that_nothing_was_cut_off,
+        what_heads_prove_can_be_restored,
+        what_no_head_proves_is_not_restored,
         what_was_said_is_there_when_opened_again,
         a_closed_ledger_says_so,
     )

@@ -160,7 +160,9 @@ class Asked(Effect):
         if self._answer is not None:
             return self._answer.unit
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
-        stored = [row.message for row in records if row.message.lane == "talk" and "@answer" in row.message.id]
+        rows = {row.message.id: row.message for row in reversed(records) if row.message.lane == "talk"}
+        # Only what this exchange wrote, by its own ids: a row from elsewhere may name the same exchange.
+        stored = [rows[f"{self.id}@answer{number}"] for number in range(1, said["messages"] + 1)]
         return {**restore(stored, is_priced=said.get("priced", False)), "conversation_id": said.get("conversation_id")}
 
     async def _append(self, rows: list[Message], **more: Any) -> tuple[Record, ...]:

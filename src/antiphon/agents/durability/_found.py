@@ -40,6 +40,7 @@ class Found:
         first = said["same_as"]
         if first not in self._known:
             records = await run.ledger.by_invocation(first, thread_id=run.thread_id)
-            (payload,) = [row.message.payload for row in records if isinstance(row.message.payload, OptionResultPayload)]
+            rows = [row.message for row in records if row.message.lane == "effect"]
+            (payload,) = [row.payload for row in rows if isinstance(row.payload, OptionResultPayload)]
             self._known[first] = thaw(payload.result)["found"]
         return self._known[first]

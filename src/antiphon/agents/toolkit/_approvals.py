@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import dropwhile
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
@@ -124,7 +125,7 @@ class Approval:
         asked = next((row.message for row in rows if _is_question(row.message)), None)
         if asked is None or not isinstance(asked.payload, OptionCallPayload):
             return None
-        given = next((row.message for row in rows if row.message.kind == "option_result"), None)
+        given = _first_result(rows, asked)
         try:
             said = _Question.model_validate(thaw(asked.payload.arguments))
         except ValidationError:
@@ -164,6 +165,12 @@ class Approval:
         return None
 
 
+def _first_result(rows: tuple[Record, ...], asked: Message) -> Message | None:
+    """Return what closed a question: the first result after it. What stands before it, or elsewhere, has not."""
+    since = dropwhile(lambda message: message is not asked, (row.message for row in rows))
+    return next((message for message in since if message.kind == "option_result"), None)
+
+
 def _is_question(message: Message) -> bool:
     payload = message.payload
     is_call = isinstance(payload, OptionCallPayload) and payload.option_name == APPROVE
@@ -186,8 +193,10 @@ def _said(answer: Message) -> dict[str, Any]:
 async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
     """Return the question of an id, with its answer; None: there is none."""
     rows = await ledger.by_invocation(id, thread_id=thread_id)
-    where = rows[0].message.thread_id if rows else None
-    return None if where is None else Approval.of(rows, where)
+    if thread_id is None:  # a branch has closed the question for itself, and a history from elsewhere may name it
+        thread_id = next((row.message.thread_id for row in rows if _is_question(row.message)), None)
+        rows = tuple(row for row in rows if row.message.thread_id == thread_id)
+    return None if thread_id is None else Approval.of(rows, thread_id)
 
 
 async def pending_approvals(ledger: Ledger) -> tuple[Approval, ...]:
@@ -250,7 +259,8 @@ def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | N
 async def wait_for_answer(ledger: Ledger, asked: Approval, seconds: float | None) -> bool:
     """Wait for an answer, for so long (None: as long as it is good for), and say whether there is more to learn now."""
     horizon = await ledger.horizon()
-    if len(await ledger.by_invocation(asked.id, thread_id=asked.thread_id)) > 1:
+    there = await find_approval(ledger, asked.id, thread_id=asked.thread_id)
+    if there is not None and there.answer is not None:
         return True
     left = max(0.0, (asked.expires_at - current_port().now()).total_seconds())
     try:

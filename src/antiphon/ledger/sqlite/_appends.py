@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import Any
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
+from antiphon.ledger._chain import to_micros
 from antiphon.ledger._door import Admission, Row, State, admit, new_state
 from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._record import Record
@@ -192,6 +193,11 @@ class Appends:
         if holes:
             keep_media(connection, connection.last_insert_rowid(), holes)
 
+    def put(self, connection: Connection, thread: int, rows: Iterable[Row]) -> None:
+        """Write rows that have their own times, as they are."""
+        for row in rows:
+            self._write_row(connection, thread, row, to_micros(row.record.recorded_at), is_careful=True)
+
     def _free_key(self, connection: Connection, thread: int, id: str) -> int:
         """Return the first number for an id that no other message of the thread has."""
         salt = 0
@@ -256,9 +262,10 @@ def _changed(known: _Known) -> tuple[Any, ...]:
     )
 
 
-def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int) -> int:
-    """Add a thread, and return its key."""
-    connection.run(_NEW_THREAD, (*state, open_calls, base, state.seq if base is not None else 0))
+def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int, base_seq: int | None = None) -> int:
+    """Add a thread, and return its key; a branch shares as much as it has, unless it is said how much."""
+    shared = base_seq if base_seq is not None else state.seq if base is not None else 0
+    connection.run(_NEW_THREAD, (*state, open_calls, base, shared))
     return int(connection.last_insert_rowid())
 
 

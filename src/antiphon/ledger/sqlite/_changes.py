@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
+from antiphon.ledger._chain import genesis
 from antiphon.ledger._door import new_state
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._request import Request
+from antiphon.ledger._restoring import Base, existing, missing_origin, restored
 from antiphon.ledger._summaries import head_of
-from antiphon.ledger._values import Head
+from antiphon.ledger._values import Head, ThreadJournal
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
 from antiphon.ledger.sqlite._media import forget_media
-from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at
+from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at, open_at
 from antiphon.ledger.sqlite._sql import Connection
 
-__all__ = ["branch", "claim", "delete", "delivered", "expire"]
+__all__ = ["branch", "claim", "delete", "delivered", "expire", "restore"]
 
 
 def claim(connection: Connection, thread_id: str, now: int) -> int:
@@ -53,6 +55,39 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
     made = find_thread(connection, closing.thread_id)
     assert made is not None  # noqa: S101 (it was made above)
     return made
+
+
+def restore(connection: Connection, journals: Iterable[tuple[ThreadJournal, Head]]) -> list[Thread]:
+    """Write the rows of threads back, each proven by its head: all of them, or none.
+
+    Raises:
+        RestoreRefusedError: rows do not match, a thread is there already, or an origin is not.
+    """
+    return [_restore(connection, journal, head) for journal, head in journals]
+
+
+def _restore(connection: Connection, journal: ThreadJournal, head: Head) -> Thread:
+    if find_thread(connection, journal.thread_id) is not None:
+        raise existing(journal.thread_id)
+    origin, base = _base_of(connection, journal)
+    found = restored(journal, head, base)
+    calls = found.pairing.open
+    key = insert_thread(connection, found.state, origin, len(calls), base.seq)
+    Appends().put(connection, key, found.rows)
+    for call in calls:
+        connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
+    return Thread(key, found.state, len(calls), origin, base.seq)
+
+
+def _base_of(connection: Connection, journal: ThreadJournal) -> tuple[int | None, Base]:
+    """Return the key of the thread that a journal is a branch of, and what it shares with it."""
+    if journal.forked_from is None:
+        return None, Base(0, genesis(journal.thread_id), Pairing())
+    origin, at = find_thread(connection, journal.forked_from), journal.forked_at or 0
+    link = None if origin is None or not 0 <= at <= origin.state.seq else link_at(connection, origin.key, at)
+    if origin is None or link is None:
+        raise missing_origin(journal)
+    return origin.key, Base(at, link, open_at(connection, origin, at))
 
 
 def _still_there(connection: Connection, head: Head) -> Thread:

@@ -25,6 +25,7 @@ from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._request import Request, check_limit, check_name, make_post, make_request
+from antiphon.ledger._restoring import proven
 from antiphon.ledger._summaries import cursor_position, head_of, order_of, page_start, summary_of
 from antiphon.ledger._values import (
     Damage,
@@ -33,6 +34,7 @@ from antiphon.ledger._values import (
     Snapshot,
     Tailed,
     ThreadFilter,
+    ThreadJournal,
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
@@ -155,6 +157,12 @@ class SqliteLedger(Verbs):
         return await self._writer.do(
             lambda connection: _summary(_changes.branch(connection, head, at, pairing, closing)), closing.weight
         )
+
+    async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
+        chosen = proven(journals, heads)
+        weight = sum(len(record.body) + 100 for journal, _ in chosen for record in journal.records)
+        made = await self._writer.do(lambda connection: _changes.restore(connection, chosen), weight)
+        return tuple(map(_summary, made))
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = await self._writer.do(lambda connection: _changes.delete(connection, thread_id, with_branches))

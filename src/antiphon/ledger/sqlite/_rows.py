@@ -10,7 +10,7 @@ from zlib import crc32
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._chain import from_micros, genesis, link
 from antiphon.ledger._door import State
-from antiphon.ledger._pairing import OpenCall
+from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger.sqlite._media import join, media_at
 from antiphon.ledger.sqlite._sql import Connection
@@ -26,6 +26,7 @@ __all__ = [
     "lineage",
     "link_at",
     "name_of",
+    "open_at",
     "page_of_thread",
     "record_at",
     "records_by_key",
@@ -246,6 +247,23 @@ def _stretch(
         if low <= place <= high:
             yield from _records(connection, connection.each(sql, (key, max(first, low), min(last, high))))
             place = low - 1 if reverse else high + 1
+
+
+def open_at(connection: Connection, thread: Thread, seq: int) -> Pairing:
+    """Return the calls of a thread that were open after a message, looking back to where nothing was.
+
+    Raises:
+        LedgerCorruptError: a message is not as it was written.
+    """
+    segments = lineage(connection, thread)
+    holder = next((segment.key for segment in segments if segment.first <= seq <= segment.last), None)
+    first: int | None = connection.value("SELECT open_from FROM messages WHERE thread = ? AND seq = ?", (holder, seq))
+    if first is None:
+        return Pairing()
+    pairing = Pairing(first - 1)
+    for _, record in _stretch(connection, segments, first, seq, reverse=False):
+        pairing.add(record.seq, record.message)
+    return pairing
 
 
 def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list[tuple[int, Record]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from antiphon.agents import LedgerRun
 from antiphon.errors import DecodeError, RefusedError
+from antiphon.ledger import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, loads
 from antiphon.patterns.cast import handling
 from antiphon.patterns.options._calls import Workshop, complete
@@ -65,7 +66,9 @@ class ExecutorActor(Actor):
         async with handling(context, PATTERN) as here:
             run = here.run
             past = await Past.read(run, self._workshop.limits)
-            given = await _say(run, request.input, request.observations)
+            given = await _hear(run, request.observations, outside=True)
+            if request.input is not None:
+                given += await _write(run, [_asked(run.course.invocation_id, request.input)])
             heed(run, past.before)
             answer = await Loop(self._workshop, run, policy, past).go([*past.before, *given])
         return PolicyRan(response=answer.text)
@@ -76,7 +79,7 @@ class ExecutorActor(Actor):
         async with handling(context, PATTERN) as here:
             run = here.run
             past = await Past.read(run, self._workshop.limits)
-            given = await _say(run, None, request.observations)
+            given = await _hear(run, request.observations, outside=False)  # its open calls are what is to be run
             calls = Conversation([*past.before, *given]).open_calls()
             if not calls:
                 return CallsCompleted()
@@ -86,27 +89,29 @@ class ExecutorActor(Actor):
         return CallsCompleted(results=tuple(result.id for result in results))
 
 
-async def _say(run: LedgerRun, text: str | None, observations: tuple[str, ...]) -> list[Message]:
+async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool) -> list[Message]:
     """Have what is given to be observed said in the thread, once, and return it as it stands there.
+
+    It is talk, whatever it says of itself, and is addressed to nobody. `outside` closes the calls that are open in it.
 
     Raises:
         RefusedError: it is none.
     """
     try:
-        rows = [_heard(loads(each.encode(), Message)) for each in observations]
+        heard = [loads(each.encode(), Message) for each in observations]
     except DecodeError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
-    if text is not None:
-        rows.append(_asked(run.course.invocation_id, text))
-    rows = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
-    records = await run.journal.write(run.thread_id, rows, allow_foreign=True)
+    rows = heard if outside else [from_outside(row) for row in heard]
+    said = [row.model_copy(update={"to": ()}) if row.lane == "talk" else row for row in rows]
+    return await _write(run, said, outside=outside)
+
+
+async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> list[Message]:
+    if not rows:
+        return []
+    own = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
+    records = await run.journal.write(run.thread_id, own, allow_foreign=True, outside=outside)
     return [record.message for record in records]
-
-
-def _heard(message: Message) -> Message:
-    """Return a message from elsewhere as talk: whatever it says of itself, it is no order to an actor."""
-    metadata = {name: value for name, value in message.metadata.items() if name != "antiphon"}
-    return message.model_copy(update={"lane": "talk", "to": (), "metadata": metadata})
 
 
 def _asked(run_id: str, text: str) -> Message:

@@ -23,6 +23,7 @@ SKIPPED: Final = "SKIPPED"
 """The code of a call that was left out because a group before it has failed."""
 _INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
 _PERMISSION_DENIED: Final = "PERMISSION_DENIED"
+_RESULT: Final = ("option_result", "talk")
 _LONG: Final = 480
 """Characters of an id that leave room in a name for more."""
 
@@ -86,7 +87,7 @@ async def _answered(run: LedgerRun, calls: Sequence[Message]) -> dict[str, Messa
     for call in calls:
         if call.id not in left:
             rows = await run.ledger.by_invocation(_payload(call).invocation_id, thread_id=run.thread_id)
-            found[call.id] = [row.message for row in rows if row.message.kind == "option_result"][-1]
+            found[call.id] = [row.message for row in rows if (row.message.kind, row.message.lane) == _RESULT][-1]
     return found
 
 

@@ -123,7 +123,7 @@ class Breaker:
 def _failed(message: Message) -> bool | None:
     """Return whether a message says that a peer has failed, or that it has not; None: neither."""
     match message.parts:
-        case (DataPart(data=JsonObject() as told),) if told.get("type") == _OUTCOME:
+        case (DataPart(data=JsonObject() as told),) if message.lane == "control" and told.get("type") == _OUTCOME:
             data = told.get("data")
             return bool(data.get("failed")) if isinstance(data, JsonObject) else None
         case _:

@@ -97,8 +97,11 @@ def letter_of(message: Message) -> Letter | None:
     if message.lane != "talk" or not isinstance(own, JsonObject):
         return None
     untrusted = own.get("untrusted")
-    parties = (str(own["task_id"]), str(own["caller"]), str(own["callee"]))
-    return Letter(*parties, untrusted if isinstance(untrusted, str) else None)
+    match own.get("task_id"), own.get("caller"), own.get("callee"):
+        case (str(task_id), str(caller), str(callee)):
+            return Letter(task_id, caller, callee, untrusted if isinstance(untrusted, str) else None)
+        case _:
+            return None  # of a history from elsewhere
 
 
 def dated(record: Record) -> Message:

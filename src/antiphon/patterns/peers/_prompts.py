@@ -43,7 +43,9 @@ async def _passed(ids: Sequence[str], context: Context) -> list[Message]:
     if not ids:
         return []
     ledger, thread_id = context.kernel.journal.ledger, context.thread_id or ""
-    rows = {record.message.id: record.message async for record in ledger.read(thread_id)}
+    rows: dict[str, Message] = {}
+    async for record in ledger.read(thread_id):
+        rows.setdefault(record.message.id, record.message)
     return [rows[each] for each in ids if each in rows]
 
 

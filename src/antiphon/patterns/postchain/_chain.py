@@ -218,7 +218,7 @@ class PostChain(Pattern):
             parked = await self._parked(thread_id, life) if life.status == "paused" else {}
             return ChainResult(thread_id, life.status, outputs=life.outputs or {}, **parked)
         async for record in self.ledger.read(thread_id, reverse=True):
-            match record.message.parts:
+            match record.message.parts if record.message.lane == "control" else ():
                 case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
                     return _result_from(thaw(said["data"]))
                 case _:

@@ -118,6 +118,8 @@ async def prepared_agent(ledger: Ledger, thread_id: str, phase: Phase | None) ->
     """Return how the agent of a phase was set up when a thread came to that phase last; None if it has not."""
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload
+        if record.message.lane != "control":
+            continue
         if isinstance(payload, OptionResultPayload) and payload.option_name == _PREPARE and not payload.is_error:
             said: Any = thaw(payload.result)
             is_it = said["phase_type"] == phase
@@ -130,6 +132,8 @@ async def current_agent(ledger: Ledger, phase: Phase, initial: AgentConfig) -> A
     config, asked = initial, dict[str, AgentConfig]()
     async for record in ledger.read(config_thread(phase)):
         payload = record.message.payload
+        if record.message.lane != "control":
+            continue
         if isinstance(payload, OptionCallPayload) and payload.option_name in _CHANGES:
             asked[payload.invocation_id] = AgentConfig.model_validate(thaw(payload.arguments)["config"])
         elif isinstance(payload, OptionResultPayload) and payload.invocation_id in asked:

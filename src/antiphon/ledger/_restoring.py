@@ -1,0 +1,132 @@
+"""Restoring: a thread's own rows, written back with their times and hashes, if a head from elsewhere proves them.
+
+A chain of hashes has no key: whoever can write a file can write one with a chain that is whole. What proves rows is a head
+that was kept somewhere else, because it is the hash of everything before it. So rows are taken only if their chain ends
+exactly at a head that is given beside them, into a thread that does not exist, and everything is checked before anything is
+written. Rows after the head are not proven, and rows missing before it may be effects that would be done again: both are
+refused.
+
+What is not in the chain is not taken from the file: the thread has no owner, status or pattern until somebody appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from antiphon.errors import DecodeError, RestoreRefusedError
+from antiphon.ledger._chain import link, to_micros
+from antiphon.ledger._door import NOTHING_SPENT, Row, State, new_state, spent
+from antiphon.ledger._pairing import OpenCalls, Pairing
+from antiphon.ledger._request import check_name
+from antiphon.ledger._values import Head, ThreadJournal
+from antiphon.messages import Message, loads
+from antiphon.messages._limits import NO_LIMITS
+
+__all__ = ["Base", "Restored", "existing", "missing_origin", "proven", "restored"]
+
+_HOW = "run `antiphon heads -o FILE` on the ledger that has the thread, and keep the file elsewhere"
+
+
+class Base(NamedTuple):
+    """What stands before the first row of a journal: nothing, or what a branch shares with its origin."""
+
+    seq: int
+    hash: bytes
+    pairing: Pairing
+
+
+class Restored(NamedTuple):
+    """What is to be written."""
+
+    state: State
+    rows: list[Row]
+    pairing: Pairing
+    """Which calls are open at the end."""
+
+
+def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tuple[ThreadJournal, Head]]:
+    """Return each journal with its head.
+
+    Raises:
+        RestoreRefusedError: there is no head for one of them, or it is there twice.
+        ValueError: a thread's id is none.
+    """
+    known: Mapping[str, Head] = {head.thread_id: head for head in heads}
+    found: dict[str, tuple[ThreadJournal, Head]] = {}
+    for journal in journals:
+        name = journal.thread_id
+        check_name(name, "a thread's id")
+        if name not in known:
+            raise RestoreRefusedError(f"no head is given that proves its rows; {_HOW}", name)
+        if (journal.forked_from is None) != (journal.forked_at is None):
+            raise RestoreRefusedError("it says only half of where it branched off", name)
+        if name in found:
+            raise RestoreRefusedError("it is in the journal twice", name)
+        found[name] = (journal, known[name])
+    return list(found.values())
+
+
+def existing(thread_id: str) -> RestoreRefusedError:
+    """Return the error for a thread that is there already."""
+    return RestoreRefusedError("there is such a thread already; delete it, or restore into another ledger", thread_id)
+
+
+def missing_origin(journal: ThreadJournal) -> RestoreRefusedError:
+    """Return the error for a branch whose origin is not there."""
+    reason = f"it is a branch of {journal.forked_from!r} after row {journal.forked_at}, which is not there; restore that too"
+    return RestoreRefusedError(reason, journal.thread_id)
+
+
+def restored(journal: ThreadJournal, head: Head, base: Base) -> Restored:
+    """Check the rows of a journal against a head, and return them as they are written.
+
+    Raises:
+        RestoreRefusedError: a row is not the next one of the chain, or the chain does not end at the head.
+    """
+    name = journal.thread_id
+    pairing = Pairing(base.seq, OpenCalls(base.pairing.open), base.pairing.open_from)
+    seq, previous, rows = base.seq, base.hash, list[Row]()
+    for record in journal.records:
+        if record.seq != seq + 1:
+            raise RestoreRefusedError(f"row {seq + 1} is missing; the next is {record.seq}", name, seq + 1)
+        previous = link(previous, to_micros(record.recorded_at), record.body)
+        if previous.hex() != record.hash:
+            reason = "the hash is not that of the row, its time and what stands before it"
+            raise RestoreRefusedError(reason, name, record.seq)
+        message = _message(record.body, name, record.seq)
+        pairing.add(record.seq, message)
+        rows.append(Row(record, message, previous, pairing.open_from))
+        seq = record.seq
+    if (seq, previous.hex()) != (head.seq, head.hash):
+        ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
+        reason = f"{ends}, and the head at {head.seq} with {head.hash[:12]}…; take the heads together with the journal"
+        raise RestoreRefusedError(reason, name, min(seq, head.seq) + 1)
+    return Restored(_state(journal, base, rows, pairing), rows, pairing)
+
+
+def _message(body: bytes, thread_id: str, seq: int) -> Message:
+    try:
+        message = loads(body, Message, limits=NO_LIMITS)
+    except DecodeError as exc:
+        raise RestoreRefusedError(f"it cannot be read: {exc}", thread_id, seq) from exc
+    if message.thread_id != thread_id:
+        raise RestoreRefusedError(f"it is of thread {message.thread_id!r}", thread_id, seq)
+    return message
+
+
+def _state(journal: ThreadJournal, base: Base, rows: Sequence[Row], pairing: Pairing) -> State:
+    times = [to_micros(row.record.recorded_at) for row in rows] or [0]
+    tokens_in, tokens_out, cost = spent(NOTHING_SPENT, [row.message for row in rows])
+    return new_state(journal.thread_id, times[0])._replace(
+        seq=rows[-1].record.seq if rows else base.seq,
+        hash=rows[-1].hash if rows else base.hash,
+        run=pairing.run,
+        open_from=pairing.open_from,
+        updated_at=times[-1],
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        cost=cost,
+        forked_from=journal.forked_from,
+        forked_at=journal.forked_at,
+    )
