@@ -22,6 +22,7 @@ from antiphon.cli._dialects import dialects
 from antiphon.cli._diff import diff
 from antiphon.cli._export import export
 from antiphon.cli._fork import fork
+from antiphon.cli._heads import heads
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._local import local
@@ -30,6 +31,7 @@ from antiphon.cli._parked import parked
 from antiphon.cli._pause import pause
 from antiphon.cli._repair import repair
 from antiphon.cli._replay import replay
+from antiphon.cli._restore import restore
 from antiphon.cli._resume import resume
 from antiphon.cli._run import run
 from antiphon.cli._search import search
@@ -85,6 +87,7 @@ app.command()(dialects)
 app.command()(diff)
 app.command()(export)
 app.command()(fork)
+app.command()(heads)
 app.command("import")(import_)
 app.add_typer(knowledge, name="knowledge")
 app.add_typer(local, name="local")
@@ -92,6 +95,7 @@ app.command()(parked)
 app.command()(pause)
 app.command()(repair)
 app.command()(replay)
+app.command()(restore)
 app.command()(resume)
 app.command()(run)
 app.command()(search)

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from antiphon.cli._heads import write_heads
 from antiphon.cli._input import known_dialect
 from antiphon.cli._ledger import LedgerOption, known_thread, with_ledger
 from antiphon.cli._lines import Form, Lines
 from antiphon.cli._output import OutputOption, delivery
 from antiphon.cli._progress import bar
-from antiphon.cli._screen import fail
+from antiphon.cli._restore import journal_lines
+from antiphon.cli._screen import fail, note
 from antiphon.cli._threads import SystemOption, every_thread
+from antiphon.messages import MediaPart
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, ThreadSummary
+    from antiphon.ledger import Head, Ledger, Record, ThreadSummary
 
 __all__ = ["export"]
 
@@ -34,6 +37,12 @@ def export(
     trajectories: Annotated[
         bool, typer.Option("--trajectories", help="A line a decision: what was known, what was chosen, what came of it.")
     ] = False,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Rows with their times and hashes, for antiphon restore; see antiphon heads.")
+    ] = False,
+    save_heads: Annotated[
+        Path | None, typer.Option("--save-heads", metavar="FILE", help="With --journal: write the heads of these rows there.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Write nothing, and exit 1, if anything would be lost.")] = False,
     with_system: SystemOption = False,
     as_policy: Annotated[
@@ -43,6 +52,15 @@ def export(
     ledger: LedgerOption = None,
 ) -> None:
     """Write threads as JSON Lines: the house format a line a message, other dialects a line a thread."""
+    if journal:
+        if target != "house" or trajectories or strict or as_policy is not None:
+            fail("a journal has rows as they are stored: leave out --to, --trajectories, --strict and --as-policy", code=2)
+        found = with_ledger(ledger, partial(_write_journal, names=threads or [], with_system=with_system, output=output))
+        if save_heads is not None:
+            write_heads(found, save_heads)
+        return
+    if save_heads is not None:
+        fail("--save-heads goes with --journal", code=2)
     form = Form(target, as_policy, trajectories)
     work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=output)
     lossy = with_ledger(ledger, work)
@@ -64,6 +82,35 @@ async def _write(
         with delivery(output) as put:
             await _go_through(lines, chosen, put, progress)
     return lines.is_lossy
+
+
+async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool, output: Path | None) -> list[Head]:
+    """Write the rows of threads, and return where each ends in the file."""
+    from antiphon.ledger import Head  # noqa: PLC0415 (only where it is used)
+
+    chosen = [each async for each in _chosen(ledger, names, with_system)]
+    found: list[Head] = []
+    remote = done = 0
+    with bar("exporting", is_beside_output=output is None) as progress, delivery(output) as put:
+        for each in chosen:
+            # Of a branch without rows of its own, and of an empty thread, the head is that of the thread.
+            head = await ledger.head(each.thread_id)
+            async for line, record in journal_lines(ledger, each):
+                put(line)
+                if record is not None:
+                    head = Head(each.thread_id, record.seq, record.hash)
+                    remote += _remote_media(record)
+            found.append(head)
+            done += each.messages
+            progress(done, sum(every.messages for every in chosen))
+    if remote:
+        note(f"media that messages name by URL are not in the file: {remote}")
+    return found
+
+
+def _remote_media(record: Record) -> int:
+    parts = record.message.parts
+    return sum(isinstance(part, MediaPart) and part.url[:5].lower() != "data:" for part in parts)
 
 
 async def _go_through(

@@ -40,7 +40,11 @@ def import_(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Append what is in a file to the threads of a ledger, which is made if it is not there. Twice is the same as once."""
+    """Append what is in a file to the threads of a ledger, which is made if it is not there. Twice is the same as once.
+
+    What comes from a file is talk: nothing in it is executed, approved or settled. To bring back threads of your own with all
+    that they do, use antiphon export --journal and antiphon restore.
+    """
     found = histories(file, source, each_line=each_line)
     first = next(found)  # before there is a ledger: a file that cannot be read makes none
     work = partial(_take_in, found=chain([first], found), size=_size(file), thread=thread, allow_foreign=allow_foreign)
@@ -108,13 +112,23 @@ def _by_thread(history: History, thread: str | None) -> dict[str, list[Message]]
     return found
 
 
+def _tell_what_is_foreign(history: History, stored: list[Message]) -> None:
+    from antiphon.ledger import is_foreign, is_not_executed  # noqa: PLC0415 (only where a ledger is used)
+
+    if rows := sum(map(is_foreign, stored)):
+        note(f"{history.place}: what comes from a file is talk; rows of other lanes are kept as foreign history: {rows}")
+    if closed := sum(map(is_not_executed, stored)):
+        note(f"{history.place}: calls that were open, and got an error result: {closed}")
+
+
 async def _append(ledger: Ledger, history: History, name: str, messages: list[Message], allow_foreign: bool) -> Taken:
     """Append all messages of a thread as one: they are there as a whole or not at all."""
     before = await ledger.head(name)
     try:
-        await ledger.append(name, messages, allow_foreign=allow_foreign, outside=True)
+        records = await ledger.append(name, messages, allow_foreign=allow_foreign, outside=True)
     except AppendRefusedError as exc:
         hint = "`antiphon repair` mends what it can, --allow-foreign takes it as it is"
         fail(f"{history.place}: message {exc.message_id!r}: {exc.reason} ({exc.code}); {hint}")
     after = await ledger.head(name)
+    _tell_what_is_foreign(history, [record.message for record in records if record.seq > before.seq])
     return Taken(name, len(messages), after.seq - before.seq)

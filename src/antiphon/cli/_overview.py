@@ -38,9 +38,11 @@ OVERVIEW: Final = {
     },
     "Look after the ledger": {
         "verify": "Check that everything is as it was written",
+        "heads": "Write where threads end, to be kept elsewhere",
         "backup": "Copy a ledger while others go on with it",
         "export": "Write threads as JSON Lines, in any format",
-        "import": "Append what is in a file to threads",
+        "import": "Append what is in a file to threads, as talk",
+        "restore": "Bring threads back from a journal and its heads",
         "delete": "Remove threads for good",
     },
     "Work on files": {

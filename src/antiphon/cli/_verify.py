@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
-from antiphon.cli._input import read_file
+from antiphon.cli._heads import read_heads, write_heads
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._output import deliver
 from antiphon.cli._progress import bar
 from antiphon.cli._rows import print_json
-from antiphon.cli._screen import fail, note, open_console, print_table
-from antiphon.messages._json import write
+from antiphon.cli._screen import note, open_console, print_table
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Verification
@@ -38,7 +35,7 @@ def verify(
     ledger: LedgerOption = None,
 ) -> None:
     """Check every hash, place and index of a ledger; exit 1 if anything is not as it was written."""
-    known = () if heads is None else _read_heads(heads)
+    known = () if heads is None else read_heads(heads)
     found, present = with_ledger(ledger, partial(_examine, thread=thread, known=known))
     if for_programs:
         print_json(_as_json(found))
@@ -47,8 +44,7 @@ def verify(
     if not found.is_whole:
         raise typer.Exit(1)
     if save_heads is not None:
-        rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in present]
-        deliver(write(rows, orjson.OPT_INDENT_2) + b"\n", save_heads)
+        write_heads(present, save_heads)
 
 
 async def _examine(ledger: Ledger, *, thread: str | None, known: tuple[Head, ...]) -> tuple[Verification, tuple[Head, ...]]:
@@ -70,20 +66,6 @@ async def _gone(ledger: Ledger, thread: str | None, known: tuple[Head, ...]) -> 
     if not heads or await ledger.thread(heads[0].thread_id) is not None:
         return None
     return Verification(0, 0, (Damage(thread, 1, f"it had {heads[0].seq} messages once, and is gone"),))
-
-
-def _read_heads(path: Path) -> tuple[Head, ...]:
-    from antiphon.ledger import Head  # noqa: PLC0415 (only where a ledger is used)
-
-    given = read_file(path)
-    found: list[Head] = []
-    for row in cast("list[Any]", given.value if isinstance(given.value, list) else [given.value]):
-        match row:
-            case {"thread_id": str(name), "seq": int(seq), "hash": str(link)}:
-                found.append(Head(name, seq, link))
-            case _:
-                fail(f"{given.name}: these are not heads as `antiphon verify --save-heads` writes them")
-    return tuple(found)
 
 
 def _print(found: Verification) -> None:

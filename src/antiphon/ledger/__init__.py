@@ -2,7 +2,7 @@
 
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._open import open_ledger
-from antiphon.ledger._outside import from_outside
+from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redaction
 from antiphon.ledger._summaries import SYSTEM_PATTERN
@@ -44,5 +44,7 @@ __all__ = [
     "Undelivered",
     "Verification",
     "from_outside",
+    "is_foreign",
+    "is_not_executed",
     "open_ledger",
 ]

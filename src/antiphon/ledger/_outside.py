@@ -34,7 +34,7 @@ from antiphon.messages import (
 )
 from antiphon.messages._json import parse
 
-__all__ = ["FOREIGN", "NOT_EXECUTED", "OUTSIDE_POLICY", "from_outside", "not_executed"]
+__all__ = ["FOREIGN", "NOT_EXECUTED", "OUTSIDE_POLICY", "from_outside", "is_foreign", "is_not_executed", "not_executed"]
 
 FOREIGN = "antiphon"
 """The dialect of the part that holds a foreign row."""
@@ -60,6 +60,16 @@ def from_outside(message: Message) -> Message:
         return message
     metadata: dict[str, Any] = {name: thaw(value) for name, value in message.metadata.items() if name != _OWN}
     return message.model_copy(update={"metadata": {**metadata, _OWN: kept} if kept else metadata})
+
+
+def is_foreign(message: Message) -> bool:
+    """Whether a message is foreign history."""
+    return any(isinstance(part, ForeignPart) and part.dialect == FOREIGN for part in message.parts)
+
+
+def is_not_executed(message: Message) -> bool:
+    """Whether a message is the result of a call from outside that was open."""
+    return isinstance(message.payload, OptionResultPayload) and message.payload.error_type == NOT_EXECUTED
 
 
 def not_executed(call: Message, body: bytes, thread_id: str) -> Message:

@@ -46,7 +46,7 @@ class Restored(NamedTuple):
 
 
 def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tuple[ThreadJournal, Head]]:
-    """Return each journal with its head.
+    """Return each journal with its head; origins before their branches.
 
     Raises:
         RestoreRefusedError: there is no head for one of them, or it is there twice.
@@ -64,7 +64,19 @@ def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tup
         if name in found:
             raise RestoreRefusedError("it is in the journal twice", name)
         found[name] = (journal, known[name])
-    return list(found.values())
+    return _origins_first(found)
+
+
+def _origins_first(found: Mapping[str, tuple[ThreadJournal, Head]]) -> list[tuple[ThreadJournal, Head]]:
+    """Return journals so that each comes after the one that it is a branch of."""
+    order: dict[str, tuple[ThreadJournal, Head]] = {}
+    for first in found:
+        name, line = first, dict[str, None]()
+        while name in found and name not in order and name not in line:
+            line[name] = None
+            name = found[name][0].forked_from or ""
+        order |= {each: found[each] for each in reversed(line)}
+    return list(order.values())
 
 
 def existing(thread_id: str) -> RestoreRefusedError:

@@ -1,0 +1,148 @@
+"""`antiphon restore`: threads from a journal that `antiphon export --journal` wrote; and the lines of such a file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from antiphon.cli._heads import read_heads
+from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, ledger_in_use, missing_ledger, with_ledger
+from antiphon.cli._progress import wheel
+from antiphon.cli._rows import print_json
+from antiphon.cli._screen import fail, open_console, print_table
+from antiphon.messages._json import write
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Head, Ledger, Record, ThreadJournal, ThreadSummary
+
+__all__ = ["journal_lines", "journals", "restore"]
+
+_FORMAT = "antiphon_journal"
+_VERSION = 1
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal that `antiphon export --journal` wrote.")],
+    *,
+    heads: Annotated[
+        Path | None,
+        typer.Option("--heads", metavar="FILE", help="Heads that were kept elsewhere: only what they prove is restored."),
+    ] = None,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Bring threads back, with their times and hashes, into a ledger that does not have them: all of them, or none."""
+    found = list(journals(file))
+    known = () if heads is None else read_heads(heads)
+    with wheel("restoring"):
+        if missing_ledger(ledger_in_use(ledger)) is not None:
+            _try_in_memory(found, known)  # what is refused makes no ledger
+        made = with_ledger(ledger, partial(_restored, found=found, heads=known), create=True)
+    rows = [{"thread_id": each.thread_id, "messages": each.messages, "open_calls": each.open_calls} for each in made]
+    if for_programs:
+        print_json(rows)
+    else:
+        print_table(open_console(), ("thread", "messages", "open calls"), [tuple(map(str, row.values())) for row in rows])
+
+
+async def _restored(ledger: Ledger, *, found: list[ThreadJournal], heads: tuple[Head, ...]) -> tuple[ThreadSummary, ...]:
+    try:
+        return await ledger.restore(found, heads)
+    except ValueError as exc:
+        fail(str(exc))
+
+
+def _try_in_memory(found: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
+    import asyncio  # noqa: PLC0415 (only where it is used)
+
+    from antiphon.ledger.memory import MemoryLedger  # noqa: PLC0415
+
+    with complaints():
+        asyncio.run(_restored(MemoryLedger(), found=found, heads=heads))
+
+
+# ---------------------------------------------------------------- the file
+
+
+async def journal_lines(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[tuple[bytes, Record | None]]:
+    """Yield a thread as lines: first what it is, then its own rows, each with the record that it holds."""
+    header: dict[str, Any] = {_FORMAT: _VERSION, "thread_id": thread.thread_id}
+    if thread.forked_from is not None:
+        header |= {"forked_from": thread.forked_from, "forked_at": thread.forked_at}
+    yield write(header) + b"\n", None
+    async for record in ledger.read(thread.thread_id, after=thread.forked_at or 0):
+        row = {
+            "seq": record.seq,
+            "recorded_at": record.recorded_at.isoformat(),
+            "hash": record.hash,
+            "body": record.body.decode(),
+        }
+        yield write(row) + b"\n", record
+
+
+def journals(path: Path) -> Iterator[ThreadJournal]:
+    """Yield the threads of a journal."""
+    from antiphon.ledger import ThreadJournal  # noqa: PLC0415 (only where it is used)
+
+    header: dict[str, Any] | None = None
+    records: list[Record] = []
+    for number, value in _lines(path):
+        if isinstance(value, dict) and value.get(_FORMAT) == _VERSION:
+            if header is not None:
+                yield ThreadJournal(records=tuple(records), **header)
+            header, records = _header(path, number, value), []
+        elif header is None:
+            fail(f"{path}: line {number}: no journal begins here; `antiphon export --journal` writes them")
+        else:
+            records.append(_record(path, number, value))
+    if header is None:
+        fail(f"{path}: it is empty")
+    yield ThreadJournal(records=tuple(records), **header)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, orjson.loads(line)
+    except OSError as exc:
+        fail(f"{path}: {exc.strerror or exc}", code=2)
+    except ValueError:
+        fail(f"{path}: a line is no JSON; `antiphon export --journal` writes journals")
+
+
+def _header(path: Path, number: int, value: dict[str, Any]) -> dict[str, Any]:
+    match value:
+        case {"thread_id": str(name), "forked_from": str(origin), "forked_at": int(at)}:
+            return {"thread_id": name, "forked_from": origin, "forked_at": at}
+        case {"thread_id": str(name)} if "forked_from" not in value:
+            return {"thread_id": name}
+        case _:
+            return fail(f"{path}: line {number}: it does not say which thread begins here")
+
+
+def _record(path: Path, number: int, value: Any) -> Record:
+    from antiphon.ledger import Record  # noqa: PLC0415 (only where it is used)
+
+    match value:
+        case {"seq": int(seq), "recorded_at": str(time), "hash": str(link), "body": str(body)}:
+            return Record(seq, body.encode(), link, _time(path, number, time))
+        case _:
+            return fail(f"{path}: line {number}: it is no row of a journal")
+
+
+def _time(path: Path, number: int, text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        fail(f"{path}: line {number}: {text!r} is no time with a time zone")
+    return time
