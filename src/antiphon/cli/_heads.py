@@ -57,5 +57,5 @@ def read_heads(path: Path) -> tuple[Head, ...]:
             case {"thread_id": str(name), "seq": int(seq), "hash": str(link)}:
                 found.append(Head(name, seq, link))
             case _:
-                fail(f"{given.name}: these are not heads as `antiphon heads` or `antiphon verify --save-heads` writes them")
+                fail(f"{given.name}: these are not heads as `antiphon verify --save-heads` writes them")
     return tuple(found)
