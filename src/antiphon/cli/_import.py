@@ -112,12 +112,13 @@ def _by_thread(history: History, thread: str | None) -> dict[str, list[Message]]
     return found
 
 
-def _tell_what_is_foreign(history: History, stored: list[Message]) -> None:
+def _tell_what_was_made(history: History, made: list[Message]) -> None:
+    """Say what stands in the thread that is not in the file."""
     from antiphon.ledger import is_foreign, is_not_executed  # noqa: PLC0415 (only where a ledger is used)
 
-    if rows := sum(map(is_foreign, stored)):
+    if rows := sum(map(is_foreign, made)):
         note(f"{history.place}: what comes from a file is talk; rows of other lanes are kept as foreign history: {rows}")
-    if closed := sum(map(is_not_executed, stored)):
+    if closed := sum(map(is_not_executed, made)):
         note(f"{history.place}: calls that were open, and got an error result: {closed}")
 
 
@@ -130,5 +131,7 @@ async def _append(ledger: Ledger, history: History, name: str, messages: list[Me
         hint = "`antiphon repair` mends what it can, --allow-foreign takes it as it is"
         fail(f"{history.place}: message {exc.message_id!r}: {exc.reason} ({exc.code}); {hint}")
     after = await ledger.head(name)
-    _tell_what_is_foreign(history, [record.message for record in records if record.seq > before.seq])
+    given = {message.id for message in messages}
+    new = [record.message for record in records if record.seq > before.seq]
+    _tell_what_was_made(history, [message for message in new if message.id not in given])
     return Taken(name, len(messages), after.seq - before.seq)
