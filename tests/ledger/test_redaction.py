@@ -222,3 +222,17 @@ def test_the_caller_gets_what_was_stored() -> None:
         assert posted.message.text == "[redacted:stage-door]"
 
     with_ledger(None, work, redaction=RULES)
+
+
+def test_foreign_history_is_redacted() -> None:
+    """S7, S14: a row from outside that is kept as data has no secret in it either; twice is still once."""
+
+    async def work(ledger: Ledger) -> None:
+        rows = [said(f"the key {SECRET}", lane=lane) for lane in ("control", "effect", "talk")]
+        for _ in range(2):
+            records = await ledger.append("t", rows, outside=True)
+            assert [record.seq for record in records] == [1, 2, 3]
+            assert not any(b"pl4y" in record.body for record in records)
+        assert len(await everything(ledger)) == 3
+
+    with_ledger(None, work, redaction=RULES)
