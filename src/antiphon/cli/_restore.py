@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["journal_lines", "journals", "restore"]
 
-_FORMAT = "antiphon_journal"
-_VERSION = 1
-
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal that `antiphon export --journal` wrote.")],
@@ -72,7 +69,7 @@ def _try_in_memory(found: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
 
 async def journal_lines(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[tuple[bytes, Record | None]]:
     """Yield a thread as lines: first what it is, then its own rows, each with the record that it holds."""
-    header: dict[str, Any] = {_FORMAT: _VERSION, "thread_id": thread.thread_id}
+    header: dict[str, Any] = {"antiphon_journal": 1, "thread_id": thread.thread_id}
     if thread.forked_from is not None:
         header |= {"forked_from": thread.forked_from, "forked_at": thread.forked_at}
     yield write(header) + b"\n", None
@@ -93,10 +90,10 @@ def journals(path: Path) -> Iterator[ThreadJournal]:
     header: dict[str, Any] | None = None
     records: list[Record] = []
     for number, value in _lines(path):
-        if isinstance(value, dict) and value.get(_FORMAT) == _VERSION:
+        if (begins := _header(path, number, value)) is not None:
             if header is not None:
                 yield ThreadJournal(records=tuple(records), **header)
-            header, records = _header(path, number, value), []
+            header, records = begins, []
         elif header is None:
             fail(f"{path}: line {number}: no journal begins here; `antiphon export --journal` writes them")
         else:
@@ -118,14 +115,17 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
         fail(f"{path}: a line is no JSON; `antiphon export --journal` writes journals")
 
 
-def _header(path: Path, number: int, value: dict[str, Any]) -> dict[str, Any]:
+def _header(path: Path, number: int, value: Any) -> dict[str, Any] | None:
+    """Return what a line says about the thread that begins there; None if it begins none."""
     match value:
-        case {"thread_id": str(name), "forked_from": str(origin), "forked_at": int(at)}:
+        case {"antiphon_journal": 1, "thread_id": str(name), "forked_from": str(origin), "forked_at": int(at)}:
             return {"thread_id": name, "forked_from": origin, "forked_at": at}
-        case {"thread_id": str(name)} if "forked_from" not in value:
+        case {"antiphon_journal": 1, "thread_id": str(name)} if "forked_from" not in value:
             return {"thread_id": name}
+        case {"antiphon_journal": _}:
+            return fail(f"{path}: line {number}: it does not say which thread begins here, or is of a later antiphon")
         case _:
-            return fail(f"{path}: line {number}: it does not say which thread begins here")
+            return None
 
 
 def _record(path: Path, number: int, value: Any) -> Record:

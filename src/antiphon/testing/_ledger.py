@@ -283,7 +283,7 @@ async def what_comes_from_outside_is_talk(open_: _Opener) -> None:
         found = [record.message for record in await _all(ledger, "t")]
         _same([(message.lane, message.kind) for message in found], [("talk", "parts")] * 4)
         _same((found[0].text, list(found[0].metadata)), ("hello", ["other"]))
-        _same([message.metadata for message in found[1:]], [{}] * 3)
+        _same([len(message.metadata) for message in found[1:]], [0] * 3)
         _same(await ledger.by_invocation(call.invocation_id or ""), ())
         moved = [message.model_copy(update={"thread_id": None}) for message in found]
         again = await ledger.append("copy", moved, outside=True)  # foreign history is not wrapped once more
@@ -381,7 +381,7 @@ async def what_somebody_outside_posts_is_talk_under_their_name(open_: _Opener) -
         await ledger.append("t", [question])
         await ledger.claim("t")
         said = await ledger.post("t", _said("stop", to=("agent",), metadata={"antiphon": {"principal": "ada"}}), by="eve")
-        _same((said.message.policy, said.message.lane, said.message.metadata), ("eve", "talk", {}))
+        _same((said.message.policy, said.message.lane, len(said.message.metadata)), ("eve", "talk", 0))
         order = await ledger.post("t", _call("STOP", lane="control", to=("agent",)), by="eve")
         _same((order.message.lane, order.message.kind), ("talk", "parts"))
         await ledger.post("t", _call("PAY", to=("agent",)), by="eve")
