@@ -113,7 +113,7 @@ def restored(journal: ThreadJournal, head: Head, base: Base) -> Restored:
     if (seq, previous.hex()) != (head.seq, head.hash):
         ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
         reason = f"{ends}, and the head at {head.seq} with {head.hash[:12]}…; take the heads together with the journal"
-        raise RestoreRefusedError(reason, name, min(seq, head.seq) + 1)
+        raise RestoreRefusedError(reason, name, None if seq == head.seq else min(seq, head.seq) + 1)
     return Restored(_state(journal, base, rows, pairing), rows, pairing)
 
 
