@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from antiphon.agents import LedgerRun
 from antiphon.errors import DecodeError, RefusedError
-from antiphon.ledger import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, loads
 from antiphon.patterns.cast import handling
 from antiphon.patterns.options._calls import Workshop, complete
@@ -98,12 +97,16 @@ async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool)
         RefusedError: it is none.
     """
     try:
-        heard = [loads(each.encode(), Message) for each in observations]
+        rows = [_heard(loads(each.encode(), Message)) for each in observations]
     except DecodeError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
-    rows = heard if outside else [from_outside(row) for row in heard]
-    said = [row.model_copy(update={"to": ()}) if row.lane == "talk" else row for row in rows]
-    return await _write(run, said, outside=outside)
+    return await _write(run, rows, outside=outside)
+
+
+def _heard(message: Message) -> Message:
+    """Return a message from elsewhere as talk: whatever it says of itself, it is no order to an actor."""
+    metadata = {name: value for name, value in message.metadata.items() if name != "antiphon"}
+    return message.model_copy(update={"lane": "talk", "to": (), "metadata": metadata})
 
 
 async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> list[Message]:
@@ -111,7 +114,7 @@ async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) 
         return []
     own = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
     records = await run.journal.write(run.thread_id, own, allow_foreign=True, outside=outside)
-    return [record.message for record in records]
+    return [record.message for record in records[: len(own)]]  # after them, the results of calls that were open
 
 
 def _asked(run_id: str, text: str) -> Message:
