@@ -1,11 +1,15 @@
 """Secrets are taken out before anything is stored (S7, G23): registered values, well-known shapes and names of keys."""
 
 import base64
+import hashlib
 import json
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -15,6 +19,7 @@ from tests.strategies import messages
 
 from antiphon import (
     Citation,
+    Conversation,
     DataPart,
     ForeignPart,
     MediaPart,
@@ -27,6 +32,8 @@ from antiphon import (
     Usage,
     dumps,
 )
+from antiphon.dialects import decode, encode
+from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction, Snapshot
 
 SECRET = 'pl4y-Th3 "quiet"\\ One/+='
@@ -154,18 +161,164 @@ def test_ordinary_words_stay(text: str) -> None:
         assert STANDARD_REDACTION.text(text) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The token budget is 4096 tokens, and the password policy is strict.",
-        "call 2026-01-31T12:00:00.123456Z and 4111 1111 1111 1112",
-        "01a1dfc5-1379-721d-a160-634e9c079f94",
-        "sk-learn, pk_test, basic training, bearer of news",
-        "https://example.com/a:b?c=d@e",
-    ],
+# What ordinary texts and programs say, and no rule may change.
+ORDINARY = (
+    "The token budget is 4096 tokens, and the password policy is strict.",
+    "Token: the smallest unit of text. Secret: nobody knows. Password: see the manual, page 12.",
+    "call 2026-01-31T12:00:00.123456Z and 4111 1111 1111 1112",
+    "01a1dfc5-1379-721d-a160-634e9c079f94",
+    "sk-learn, pk_test, basic training, bearer of news, sk-learn-benchmark-suite-2026",
+    "https://example.com/a:b?c=d@e and https://example.com:8080/path?x=me@y, 50% of 4 tokens, %20%41",
+    "def login(user: str, password: str, token: Token | None = None) -> None:",
+    "token = next(tokens); api_key=os.environ['OPENAI_API_KEY']; OpenAI(api_key=api_key, token=token)",
+    "interface Login { password: string; token?: string } const token = await getToken(user1)",
+    "password: ${DB_PASSWORD}, password = \"{password}\", <password>, headers = {'Authorization': auth}",
+    "max_token=4096, token: 512, PWD=/home/ada, basic 3-dimensional, token 2026-01-31",
+    "getpass.getpass('Password: ') and {Token: ''}",
+    "ISBN 978-3-16-148410-0, at 1700000000000 ms, 1700000000000000000 ns, +49 30 1234567890",
+    "digest 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "https://x.example/a%20b?c=%7B%22a%22%3A1%7D",
 )
+
+
+@pytest.mark.parametrize("text", ORDINARY)
 def test_what_only_looks_a_little_like_a_secret_stays(text: str) -> None:
     assert STANDARD_REDACTION.text(text) == text
+
+
+def test_ids_hashes_and_pictures_stay() -> None:
+    """G23: no id, no hash and no base64 of 4,000 is taken for a secret, nor anything in a picture of 100 kB."""
+    source = random.Random(23)
+    for number in range(1000):
+        name = str(number).encode()
+        short = (str(UUID(int=source.getrandbits(128))), hashlib.sha256(name).hexdigest(), hashlib.sha1(name).hexdigest())
+        for text in (*short, base64.b64encode(source.randbytes(48)).decode()):
+            assert STANDARD_REDACTION.text(text) == text
+    picture = base64.b64encode(source.randbytes(75_000)).decode()
+    for text in (picture, f"data:image/png;base64,{picture}", f"![it](data:image/png;base64,{picture}) and more"):
+        assert STANDARD_REDACTION.text(text) == text
+
+
+def test_what_kind_of_value_a_secret_key_wants_stays() -> None:
+    """The schema of a tool that takes a password says no password; its default would."""
+    wanted = {"type": "string", "title": "Password", "minLength": 8}
+    maybe = {"anyOf": [wanted, {"type": "null"}], "default": None}
+    assert STANDARD_REDACTION.value({"password": wanted, "token": maybe}) == {"password": wanted, "token": maybe}
+    for value, left in (
+        ({"type": "string", "default": "hunter2"}, {"type": "string", "default": "[redacted:key]"}),
+        ({"type": "hunter2"}, {"type": "[redacted:key]"}),
+        ({"type": ["hunter2"]}, {"type": ["[redacted:key]"]}),
+        ({"type": "string", "value": "hunter2"}, {"type": "[redacted:key]", "value": "[redacted:key]"}),
+        ({"anyOf": ["hunter2"]}, {"anyOf": ["[redacted:key]"]}),
+    ):
+        assert STANDARD_REDACTION.value({"password": value}) == {"password": left}
+    assert STANDARD_REDACTION.value({"pwd": "/home/ada"}) == {"pwd": "/home/ada"}
+    assert STANDARD_REDACTION.value({"pwd": "hunter2"}) == {"pwd": "[redacted:key]"}
+
+
+# ---------------------------------------------------------------- encoded
+
+
+def percent(text: str, *, every: int = 1) -> str:
+    """Return a text of which every so many characters are percent-encoded."""
+    return "".join(
+        letter if index % every else "".join(f"%{byte:02x}" for byte in letter.encode()) for index, letter in enumerate(text)
+    )
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("name", ["openai", "aws id", "github", "jwt", "bearer", "dsn", "query", "card", "registered", "pem"])
+def test_a_secret_is_found_where_it_is_percent_encoded(name: str, every: int, times: int) -> None:
+    """S7, G23: wholly or in part, and more than once."""
+    secret, text = SHAPES[name]
+    for _ in range(times):
+        secret, text = percent(secret, every=every), percent(text, every=every)
+    for spelled in (text, f"https://x.example/?q={text}", text.replace("%", "%25") if times < 3 else text):
+        clean = RULES.text(spelled)
+        assert "[redacted:" in clean
+        assert unquote(unquote(unquote(unquote(clean)))).find(SHAPES[name][0]) < 0, clean
+
+
+def test_percent_encoding_that_is_no_text_is_left_alone() -> None:
+    text = "%ff%fe%80 caf%C3%A9 100%"
+    assert RULES.text(text) == text
+    assert RULES.text(f"{text} %ff{percent(SHAPES['openai'][0])}").endswith("%ff[redacted:api-key]")
+
+
+# ---------------------------------------------------------------- what dialects note
+
+
+@pytest.mark.parametrize("key", ["password", "Api-Key"])
+@pytest.mark.parametrize("place", ["metadata", "arguments", "unknown", "text"])
+def test_a_secret_key_is_found_in_what_a_dialect_notes(key: str, place: str) -> None:
+    """S7, G23: what a unit says beyond the core is kept as changes at paths, where the key is a step of the path."""
+    call = {"id": "c", "name": "login", "arguments": {"user": "ada"}, "extra": {key: "hunter2"}}
+    unit: dict[str, Any] = {
+        "metadata": {"content": "hi", "metadata": {"type": "query", key: "hunter2"}, "task_id": "t"},
+        "arguments": {"content": "hi", "metadata": {"type": "tool_request"}, "task_id": "t", "tool_calls": [call]},
+        "unknown": {"content": "hi", "metadata": {"type": "query"}, "task_id": "t", key: {"deep": ["hunter2"]}},
+        "text": {"content": "hi", "metadata": {"type": "query", "raw": json.dumps({key: "hunter2"})}, "task_id": "t"},
+    }[place]
+    stored = [STANDARD_REDACTION.message(message) for message in decode([unit], "atlas")]
+
+    assert not [message for message in stored if b"hunter2" in dumps(message)]
+    assert [STANDARD_REDACTION.message(message) for message in stored] == stored
+    written = json.dumps(encode(Conversation(stored), "atlas").value)
+    assert "hunter2" not in written
+    assert "[redacted:key]" in written
+
+
+def test_a_structured_message_takes_a_hook_for_what_must_not_be_written_down() -> None:
+    """AT-029, AT-053, BP7: on `to_dict` and `to_json`."""
+    message = StructuredMessage("the key is sk-proj-abcdefghijklmnopqrst", {"password": "hunter2"}, tool_calls=[])
+    message.add_tool_call("login", {"token": "hunter2"})
+
+    clean = message.to_dict(redact=STANDARD_REDACTION.value)
+
+    assert clean["content"] == "the key is [redacted:api-key]"
+    assert clean["metadata"]["password"] == "[redacted:key]"
+    assert clean["tool_calls"][0]["arguments"] == {"token": "[redacted:key]"}
+    assert json.loads(message.to_json(redact=STANDARD_REDACTION.value)) == clean
+    assert message.to_dict()["metadata"]["password"] == "hunter2"
+    assert StructuredMessage.from_dict(clean).message_id == message.message_id
+
+
+# ---------------------------------------------------------------- time
+
+HOSTILE = {
+    "jwt": "eyJ-",
+    "api key": "sk-",
+    "names": "token:",
+    "quotes": 'token:"',
+    "pem": "-----BEGIN PRIVATE KEY-----",
+    "urls": "://a:",
+    "logins": "a:@",
+    "percent": "%41",
+    "percent twice": "%2541",
+    "schemes": "basic ",
+    "cards": "4 ",
+    "groups": "4111 1111 1111 1111 ",
+    "brackets": "[",
+    "json in json": '{"a":"',
+    "media": "data:;base64,a token=abc123 ",
+    "templates": "password=<",
+    "expressions": "password={",
+    "escapes": 'password="\\',
+    "marks": "password=[redacted:",
+    "runs": "token=a.b",
+    "spaces": " ",
+    "quote": '"',
+}
+
+
+@pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE)
+def test_no_text_takes_longer_than_in_proportion(piece: str) -> None:
+    """G21: 50 kB of what a pattern begins with are looked through in less than the 50 ms of a second for a megabyte."""
+    text = "token" + piece * (50_000 // len(piece))
+    began = time.process_time()
+    STANDARD_REDACTION.text(text)
+    assert time.process_time() - began < 0.5  # ten times as long as it takes; the old patterns took seconds
 
 
 def test_a_value_that_is_too_short_cannot_be_registered() -> None:

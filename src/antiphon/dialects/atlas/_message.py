@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, cast
 
@@ -426,14 +426,19 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     # ------------------------------------------------------------ in and out
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the message as plain JSON data, which is yours to change."""
-        with self._lock:
-            return cast("dict[str, Any]", copied(self._data))
+    def to_dict(self, *, redact: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+        """Return the message as plain JSON data, which is yours to change.
 
-    def to_json(self) -> str:
-        """Return the message as JSON text."""
-        return json.dumps(self.to_dict(), ensure_ascii=False)
+        `redact` is given the data and returns it without what must not be written down, as
+        `antiphon.ledger.STANDARD_REDACTION.value` does.
+        """
+        with self._lock:
+            data = cast("dict[str, Any]", copied(self._data))
+        return data if redact is None else cast("dict[str, Any]", redact(data))
+
+    def to_json(self, *, redact: Callable[[Any], Any] | None = None) -> str:
+        """Return the message as JSON text; `redact` is as for `to_dict`."""
+        return json.dumps(self.to_dict(redact=redact), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
