@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._door import new_state
@@ -11,6 +11,7 @@ from antiphon.ledger._request import Request
 from antiphon.ledger._summaries import head_of
 from antiphon.ledger._values import Head
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
+from antiphon.ledger.sqlite._checksums import add_entries, add_threads, check_written, note_numbers, thread_checksum
 from antiphon.ledger.sqlite._media import forget_media
 from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at
 from antiphon.ledger.sqlite._sql import Connection
@@ -20,11 +21,14 @@ __all__ = ["branch", "claim", "delete", "delivered", "expire"]
 
 def claim(connection: Connection, thread_id: str, now: int) -> int:
     """Give a thread its next epoch."""
-    if find_thread(connection, thread_id) is None:
-        insert_thread(connection, new_state(thread_id, now), None, 0)
-    sql = "UPDATE threads SET epoch = epoch + 1 WHERE thread_id = ? RETURNING epoch"
-    epoch: int = connection.value(sql, (thread_id,))
-    return epoch
+    thread = find_thread(connection, thread_id)
+    state = new_state(thread_id, now) if thread is None else thread.state
+    key = insert_thread(connection, state, None, 0) if thread is None else thread.key
+    state = state._replace(epoch=state.epoch + 1)
+    sql = "UPDATE threads SET epoch = ?, checksum = ? WHERE key = ?"
+    connection.run(sql, (state.epoch, thread_checksum(state), key))
+    check_written(connection.changes(), 1)
+    return state.epoch
 
 
 def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: Request) -> Thread:
@@ -80,7 +84,7 @@ def delete(connection: Connection, thread_id: str, with_branches: bool) -> tuple
     names = [name for _, name in family]
     if len(names) > 1 and not with_branches:
         raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
-    _remove(connection, [key for key, _ in family])
+    _remove(connection, family)
     return tuple(names)
 
 
@@ -93,17 +97,20 @@ SELECT threads.key, threads.thread_id FROM family JOIN threads USING (key)
     return [(each, name) for each, name in connection.rows(sql, (key,))]
 
 
-def _remove(connection: Connection, keys: Iterable[int]) -> None:
-    """Remove threads, and media that nobody uses any longer."""
+def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
+    """Remove threads, by key and name, and media that nobody uses any longer."""
+    note_numbers(connection)
+    add_threads(connection, threads, removed=True)
     searchable = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
     mine = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
     media = "SELECT position FROM messages WHERE thread = ? AND media IS NOT NULL"
     holding: list[int] = []
-    for key in keys:
+    for key, name in threads:
         for position, words in connection.rows(mine, (key, searchable)):
             connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
         holding += [position for (position,) in connection.rows(media, (key,))]
-        connection.run("DELETE FROM outbox WHERE thread_id = (SELECT thread_id FROM threads WHERE key = ?)", (key,))
+        entries = connection.rows("DELETE FROM outbox WHERE thread_id = ? RETURNING position, hash", (name,))
+        add_entries(connection, [(position, digest) for position, digest in entries], removed=True)
         connection.run("DELETE FROM messages WHERE thread = ?", (key,))
         connection.run("DELETE FROM open_calls WHERE thread = ?", (key,))
         connection.run("DELETE FROM snapshots WHERE thread = ?", (key,))
@@ -120,11 +127,15 @@ def expire(connection: Connection, before: int) -> tuple[str, ...]:
         young = "SELECT 1 FROM threads WHERE key = ? AND updated_at >= ?"
         if not any(connection.value(young, (each, before)) for each, _ in family):
             gone.update(family)
-    _remove(connection, gone)
+    _remove(connection, list(gone.items()))
     return tuple(sorted(gone.values()))
 
 
 def delivered(connection: Connection, positions: Sequence[int]) -> None:
     """Forget outbox entries."""
+    note_numbers(connection)
+    removed: list[tuple[int, bytes]] = []
     for position in positions:
-        connection.run("DELETE FROM outbox WHERE position = ?", (position,))
+        rows = connection.rows("DELETE FROM outbox WHERE position = ? RETURNING position, hash", (position,))
+        removed += [(position, digest) for position, digest in rows]
+    add_entries(connection, removed, removed=True)

@@ -40,7 +40,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 _THREAD = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
-    output_tokens, cost, forked_from, forked_at, open_calls, base, base_seq
+    output_tokens, cost, forked_from, forked_at, open_calls, base, base_seq, checksum
 FROM threads WHERE thread_id = ?
 """
 
@@ -105,6 +105,8 @@ class Thread(NamedTuple):
     base: int | None
     """The thread that holds the messages up to `base_seq`."""
     base_seq: int
+    checksum: int | None = None
+    """That of epoch, status, pattern and times."""
 
 
 class Segment(NamedTuple):

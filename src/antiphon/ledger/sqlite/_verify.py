@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -14,8 +14,10 @@ from antiphon.ledger._examination import Examination, StoredRow
 from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._values import Damage, Head
 from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
+from antiphon.ledger.sqlite._checksums import COUNTERS, entry_checksum, message_checksum, name_checksum, thread_checksum
 from antiphon.ledger.sqlite._media import join, media_at
 from antiphon.ledger.sqlite._rows import Thread, find_open_calls, find_thread, key_of, lineage, link_at, name_of
+from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import Message, loads
 from antiphon.messages._limits import NO_LIMITS
@@ -28,9 +30,24 @@ _STEP = 1000
 _USED = "SELECT media.hash, media.text FROM media_uses JOIN media ON media.key = media_uses.media WHERE position = ?"
 
 _ROWS = """
-SELECT position, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
+SELECT position, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body, checksum
 FROM messages WHERE thread = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
+
+_LAST = {
+    "messages": "SELECT max(position) FROM messages",
+    "threads": "SELECT max(key) FROM threads",
+    "outbox": "SELECT max(position) FROM outbox",
+}
+"""The largest number that is there, of each table that never uses one twice."""
+
+_STRAYS = {
+    "SELECT 1 FROM open_calls LEFT JOIN threads ON key = thread WHERE coalesce(threads.open_calls, 0) = 0": (
+        "there is an open call of a thread that has none"
+    ),
+    "SELECT 1 FROM snapshots WHERE thread NOT IN (SELECT key FROM threads)": "there is a snapshot of no thread",
+}
+"""Rows that no thread's examination comes upon, and what to say if there are any."""
 
 
 class Subject(NamedTuple):
@@ -69,6 +86,8 @@ def _complaint_about(connection: Connection, thread: Thread, open_calls: int) ->
     began = None if thread.base is None else thread.base_seq
     if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
         return "it says that it began elsewhere than it did"
+    if thread.checksum != thread_checksum(thread.state):
+        return "its epoch, status, pattern or times are not what they were"
     return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
 
 
@@ -108,7 +127,7 @@ def look(connection: Connection, subject: Subject, after: int, heads: Mapping[st
 
 
 def _stored(connection: Connection, thread: int, row: Sequence[Any]) -> StoredRow:
-    _, seq, _, _, _, open_from, recorded_at, digest, _, _ = row
+    seq, open_from, recorded_at, digest = row[1], *row[5:8]
     kept = digest if isinstance(digest, bytes) else b""
     when = recorded_at if isinstance(recorded_at, int) else 0
     return StoredRow(seq, when, kept, open_from, _whole(connection, row), partial(_complaint, connection, thread, row))
@@ -121,14 +140,24 @@ def _whole(connection: Connection, row: Sequence[Any]) -> bytes:
 
 
 def _complaint(connection: Connection, thread: int, row: Sequence[Any], message: Message) -> str | None:
-    position, seq, id_key, invocation_key, correlation_key, _, _, _, media, _ = row
+    position, seq, id_key, invocation_key, correlation_key, _, _, digest, media, _, checksum = row
     names = (message.invocation_id, message.correlation_id)
     keys = tuple(None if name is None else key_of(name) for name in names)
     if keys != (invocation_key, correlation_key) or not _is_found(connection, thread, seq, id_key, message.id):
         return "what it is found by is wrong"
-    if media and any(sha256(text).digest() != digest for digest, text in connection.rows(_USED, (position,))):
+    if media and any(sha256(text).digest() != medium for medium, text in connection.rows(_USED, (position,))):
         return "a medium in it is not what it was"
-    return None
+    if checksum is None:
+        return _complaint_about_old_position(connection, thread, seq, position)
+    return None if checksum == message_checksum(position, digest) else "its place in the order of commits is not what it was"
+
+
+def _complaint_about_old_position(connection: Connection, thread: int, seq: int, position: int) -> str | None:
+    """Return what is wrong with the position of a row that was written before there were checksums."""
+    if position > connection.value("SELECT value FROM counters WHERE name = 'unchecked'"):
+        return "it has no checksum"
+    before = connection.value("SELECT position FROM messages WHERE thread = ? AND seq = ?", (thread, seq - 1))
+    return "it comes before the message that precedes it" if before is not None and before >= position else None
 
 
 def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: str) -> bool:
@@ -157,7 +186,11 @@ def _snapshot_damage(connection: Connection, thread: Thread) -> Damage | None:
 
 def damages_of_file(connection: Connection) -> list[Damage]:
     """Return what is wrong beyond the threads: rows of none, rows after the end, and pages that do not hang together."""
-    damages: list[Damage] = []
+    damages = [Damage(None, None, f"the schema: {difference}") for difference in differences(connection)]
+    if damages:
+        return damages  # statements may mean something else here
+    damages += [Damage(None, None, complaint) for complaint in _complaints_about_counters(connection)]
+    damages += [Damage(None, None, complaint) for sql, complaint in _STRAYS.items() if connection.value(sql)]
     lost = connection.rows("SELECT DISTINCT thread FROM messages WHERE thread NOT IN (SELECT key FROM threads)")
     damages += [Damage(None, None, f"there are messages of a thread {key} that is not there") for (key,) in lost]
     sql = """
@@ -172,6 +205,27 @@ WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY th
     complaints = connection.rows("PRAGMA integrity_check(10)")
     damages += [Damage(None, None, f"the file: {text}") for (text,) in complaints if text != "ok"]
     return damages
+
+
+def _complaints_about_counters(connection: Connection) -> Iterator[str]:
+    """Yield what is wrong with sums over rows and with the numbers that were given out."""
+    counters: dict[str, Any] = dict(connection.rows("SELECT name, value FROM counters"))
+    given: dict[str, Any] = dict(connection.rows("SELECT name, seq FROM sqlite_sequence"))
+    if counters.keys() != set(COUNTERS) or not all(isinstance(value, int) for value in counters.values()):
+        yield "the counters are not what they were"
+        return
+    threads = connection.rows("SELECT key, thread_id FROM threads")
+    if sum(name_checksum(*row) for row in threads) != counters["threads"]:
+        yield "a thread was added, renamed or taken out"
+    entries = connection.rows("SELECT position, hash FROM outbox")
+    if sum(entry_checksum(*row) for row in entries) != counters["entries"]:
+        yield "an outbox entry was added, moved or taken out"
+    there = {table: connection.value(sql) or 0 for table, sql in _LAST.items()}
+    last = {table: max(number, counters[f"last of {table}"]) for table, number in there.items()}
+    if {table: number for table, number in last.items() if number} != {name: seq for name, seq in given.items() if seq}:
+        yield "the last number that was given out to messages, threads or outbox entries is not what it was"
+    if max(counters["searchable"], counters["unchecked"]) > last["messages"] or counters["unchecked"] < 0:
+        yield "a counter names messages that there never were"
 
 
 def _damages_of_index(connection: Connection) -> list[Damage]:

@@ -237,6 +237,7 @@ class Writer:
         if self._connection is None:
             self._connection = connect(self._place)
             self._connection.set_wal_hook(self._count_log)
+            self._appends = Appends()  # versions that another connection gave mean nothing to this one
         if self._is_suspect:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._is_suspect = False
