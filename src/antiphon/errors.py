@@ -13,6 +13,7 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   ├── AppendConflictError       .version: someone appended first; read again, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
 │   ├── UnknownThreadError        nobody has said anything there; look at the name
+│   ├── SecretNameError           .what: a name looks like a secret; choose another
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
 │   └── LedgerFormatError         not a ledger, or of a later antiphon; look at the file
@@ -67,6 +68,7 @@ __all__ = [
     "ParkedError",
     "RefusedError",
     "ReplyTimeoutError",
+    "SecretNameError",
     "StreamCutError",
     "StreamFailedError",
     "UndeliverableError",
@@ -206,6 +208,16 @@ class FencedError(LedgerError):
 
 class UnknownThreadError(LedgerError):
     """There is no such thread in this ledger."""
+
+
+class SecretNameError(LedgerError):
+    """A name looks like a secret. Nothing was written: a name cannot be redacted, because it is what a thing is found by."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f'{what} looks like a secret; choose another name, or open the ledger with redaction="off"')
+        self.args = (what,)
+        self.what = what
+        """Which name it is, such as "the status of a thread". The name itself is not told, because errors are logged."""
 
 
 class LedgerUnavailableError(LedgerError):

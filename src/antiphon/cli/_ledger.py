@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 
 import typer
 
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 VARIABLE = "ANTIPHON_LEDGER"
+REDACTION = "ANTIPHON_REDACTION"
 DEFAULT = "sqlite:///antiphon.db"
 BUSY_SECONDS = 10.0
 """How long to wait for another process that writes."""
@@ -123,12 +124,23 @@ async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create
 
     async with AsyncExitStack() as stack:
         try:
-            ledger = await stack.enter_async_context(open_ledger(url, create=create, busy_timeout=BUSY_SECONDS))
+            opened = open_ledger(url, create=create, redaction=_redaction(), busy_timeout=BUSY_SECONDS)
+            ledger = await stack.enter_async_context(opened)
         except (ModuleNotFoundError, ValueError) as exc:
             fail(str(exc), code=2)
         except OSError as exc:
             fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)
         return await work(ledger)
+
+
+def _redaction() -> Literal["off"] | None:
+    """Return what the environment says about secrets: they are taken out of what a command writes, unless it says off."""
+    said = os.environ.get(REDACTION, "")
+    if said == "off":
+        return "off"
+    if said not in ("", "on"):
+        fail(f"{REDACTION} is on or off, not {said!r}", code=2)
+    return None
 
 
 async def known_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:

@@ -23,9 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote
 
+from antiphon.errors import SecretNameError
 from antiphon.ledger._rules import (
     KEYS,
     PATTERNS,
@@ -43,7 +44,7 @@ from antiphon.messages import Message, dumps, loads
 from antiphon.messages._json import parse, write
 from antiphon.messages._limits import NO_LIMITS
 
-__all__ = ["STANDARD_REDACTION", "Redacting", "Redaction"]
+__all__ = ["STANDARD_REDACTION", "LedgerRedaction", "Redacting", "Redaction"]
 
 _MEDIUM: Final = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
 _MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=_-]*", re.IGNORECASE)
@@ -83,6 +84,13 @@ class Redaction:
         body = dumps(message)
         clean = self.body(body)
         return message if clean is body else loads(clean, Message, limits=NO_LIMITS)
+
+    def json(self, text: bytes) -> bytes:
+        """Return a JSON text as it may be stored; the same object if there is nothing to take out."""
+        if self._is_clean(text.decode()):
+            return text
+        clean = write(self.value(parse(text)))
+        return text if clean == text else clean
 
     def body(self, body: bytes) -> bytes:
         """Return a message's house bytes as they may be stored; the same object if there is nothing to take out."""
@@ -276,3 +284,51 @@ STANDARD_REDACTION = Redaction(frozenset(KEYS), MappingProxyType(dict(PATTERNS))
 
 Redacting: TypeAlias = Redaction | Literal["off"] | None
 """How a ledger is told what to take out: by rules, not at all, or (None) by the usual ones, `STANDARD_REDACTION`."""
+
+
+class LedgerRedaction(NamedTuple):
+    """The rules of an open ledger, and which threads they are for.
+
+    A thread goes on as it began, redacted or not: otherwise a message that is appended again would have other bytes under
+    the same id. Of a thread from before this was noted nobody knows how it began, but its ledger redacted only where it was
+    given rules. So rules that are given now are for it, as they were then, and those that nobody has asked for are not.
+    """
+
+    rules: Redaction | None = None
+    """None if nothing is taken out."""
+    is_given: bool = True
+    """Whether somebody chose the rules; if not, they are the usual ones."""
+
+    @classmethod
+    def of(cls, redaction: Redacting) -> LedgerRedaction:
+        """Return what a ledger was told when it was opened.
+
+        Raises:
+            TypeError: it is something else than rules, "off" or None.
+        """
+        if redaction is None:
+            return cls(STANDARD_REDACTION, is_given=False)
+        if redaction == "off":
+            return cls()
+        if not isinstance(redaction, Redaction):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f'redaction is a Redaction, "off", or None for the usual shapes, not {redaction!r}')
+        return cls(redaction)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a thread that begins now is redacted."""
+        return self.rules is not None
+
+    def for_thread(self, is_redacted: bool | None) -> Redaction | None:
+        """Return the rules for a thread that began redacted, or not, or (None) nobody knows; None if there are none."""
+        is_for_it = self.is_given if is_redacted is None else is_redacted
+        return self.rules if is_for_it else None
+
+    def check_name(self, name: str, what: str) -> None:
+        """Refuse a name that looks like a secret.
+
+        Raises:
+            SecretNameError: it does.
+        """
+        if self.rules is not None and self.rules.is_secret(name):
+            raise SecretNameError(what)

@@ -22,7 +22,7 @@ from antiphon.errors import (
     LedgerError,
     LedgerUnavailableError,
 )
-from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record
+from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
 from antiphon.runtime._soon import Soon
@@ -75,6 +75,8 @@ class Journal:
         """By thread that this journal owns, the latest last."""
         self._lengths: dict[str, int] = {}
         """Of the threads that it owns."""
+        self._redactions: dict[str, Redaction | None] = {}
+        """What is taken out of messages, by thread that it owns."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._soon = Soon(self._flush)
@@ -110,15 +112,22 @@ class Journal:
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
         """Append messages with the next that are written to their thread, or in a moment, and return them as stored.
 
-        What goes wrong with them, whoever writes there next gets to know.
+        What will be stored is known now, because redaction is a pure function and a thread's rules do not change. The ledger
+        applies it to the same messages, so nothing depends on redacting twice being the same as once. What goes wrong with
+        them, whoever writes there next gets to know.
 
         Raises:
             LedgerError: the ledger cannot be used.
         """
-        if self.ledger.redacts:  # what is stored is known when it is
-            return [record.message for record in await self.write(thread_id, messages)]
+        rules = await self._redaction_of(thread_id)
         self._soon.put(thread_id, messages)
-        return messages
+        return messages if rules is None else [rules.message(message) for message in messages]
+
+    async def _redaction_of(self, thread_id: str) -> Redaction | None:
+        """Return the rules of a thread, which are looked up once. The thread is not claimed: nothing is written yet."""
+        if thread_id not in self._redactions:
+            self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)
+        return self._redactions[thread_id]
 
     def length(self, thread_id: str) -> int:
         """Return how long a thread is at least: there it ended when this journal wrote to it last."""
@@ -261,6 +270,7 @@ class Journal:
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)
         self._lengths.pop(thread_id, None)
+        self._redactions.pop(thread_id, None)
 
     async def close(self) -> None:
         """Write what was to be written soon, and wait for what is being claimed."""

@@ -55,8 +55,8 @@ _MOST_THREADS = 10_000
 _NEW_THREAD = """
 INSERT INTO threads (
     thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
-    forked_from, forked_at, open_calls, base, base_seq, checksum
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    forked_from, forked_at, is_redacted, open_calls, base, base_seq, checksum
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _THREAD = """
 UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, status = ?, pattern = ?, updated_at = ?, input_tokens = ?,
@@ -171,6 +171,7 @@ class Appends:
             LedgerError: the door refuses it; nothing has changed.
         """
         known = self._known.get(request.thread_id) or self._look_up(connection, request)
+        request = request.for_thread(known.state.is_redacted)
         is_careful = self._is_careful or request.allow_foreign or known.thread.base is not None
         try:
             admission = self._ask(connection, known, request, is_careful)
@@ -197,7 +198,8 @@ class Appends:
     def _look_up(self, connection: Connection, request: Request) -> _Known:
         thread = find_thread(connection, request.thread_id)
         if thread is None:
-            thread = Thread(0, new_state(request.thread_id, request.micros), 0, None, 0)
+            state = new_state(request.thread_id, request.micros, is_redacted=request.redaction.is_on)
+            thread = Thread(0, state, 0, None, 0)
             return _Known(self, connection, thread, ())
         known = _Known(self, connection, thread, find_open_calls(connection, thread))
         self._known[request.thread_id] = known

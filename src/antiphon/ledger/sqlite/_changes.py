@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
-from antiphon.ledger._door import new_state
+from antiphon.ledger._door import State, new_state
 from antiphon.ledger._pairing import Pairing
+from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import Request
 from antiphon.ledger._summaries import head_of
 from antiphon.ledger._values import Head
@@ -19,16 +20,22 @@ from antiphon.ledger.sqlite._sql import Connection
 __all__ = ["branch", "claim", "delete", "delivered", "expire"]
 
 
-def claim(connection: Connection, thread_id: str, now: int) -> int:
-    """Give a thread its next epoch."""
+def claim(connection: Connection, thread_id: str, now: int, redaction: LedgerRedaction) -> State:
+    """Give a thread its next epoch, and return its state.
+
+    Raises:
+        SecretNameError: there is no such thread, and its name looks like a secret.
+    """
     thread = find_thread(connection, thread_id)
-    state = new_state(thread_id, now) if thread is None else thread.state
+    if thread is None:
+        redaction.check_name(thread_id, "the name of a thread")
+    state = new_state(thread_id, now, is_redacted=redaction.is_on) if thread is None else thread.state
     key = insert_thread(connection, state, None, 0) if thread is None else thread.key
     state = state._replace(epoch=state.epoch + 1)
     sql = "UPDATE threads SET epoch = ?, checksum = ? WHERE key = ?"
     connection.run(sql, (state.epoch, thread_checksum(state), key))
     check_written(connection.changes(), 1)
-    return state.epoch
+    return state
 
 
 def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: Request) -> Thread:
@@ -47,7 +54,7 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
         raise LedgerCorruptError("it is missing; go back to a backup, and run verify on it", head.thread_id, at)
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
-    state = state._replace(open_from=pairing.open_from)
+    state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted)
     key = insert_thread(connection, state, origin.key, pairing.count)
     for call in pairing.open:
         connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))

@@ -4,7 +4,7 @@ Most of a ledger's columns can be computed again from the messages, and `verify`
 is written:
 
 - `messages.checksum` covers the position of a row: the order of commits across threads.
-- `threads.checksum` covers the epoch, status, pattern and times of a thread.
+- `threads.checksum` covers the epoch, status, pattern and times of a thread, and whether it is redacted.
 - Counters hold a sum over all threads and one over all outbox entries, so that a row that was taken out is missed, and the
   largest number that each numbered table had used when rows were last removed, so that no number is given out twice.
 
@@ -68,7 +68,9 @@ def state_checksum(state: State) -> int:
     A later column goes in here. Add it to the tuple only where it has another value than rows had before it, so that
     the checksums of those stay true.
     """
-    covered = (state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
+    covered: tuple[object, ...] = (state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
+    if state.is_redacted is not None:
+        covered += (int(state.is_redacted),)
     return crc32(ascii(covered).encode())  # `ascii`, because what `repr` escapes depends on the version of Python
 
 

@@ -134,9 +134,12 @@ def _add_checksums(connection: Connection) -> None:
     note_numbers(connection)
 
 
+_THIRD = "ALTER TABLE threads ADD COLUMN is_redacted INTEGER"
+"""NULL where a thread is from before: nobody knows (see `LedgerRedaction`)."""
+
 Step: TypeAlias = str | Callable[[Connection], None]
 
-MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums)
+MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD)
 """From each version to the next, beginning with nothing. What was released is never changed; a new step is added."""
 
 
