@@ -1,18 +1,21 @@
 """Secrets are taken out before anything is stored (S7, G23): registered values, well-known shapes and names of keys."""
 
+import asyncio
 import base64
+import gzip
 import hashlib
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
 
+import apsw
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ledger.histories import everything, said, with_ledger
 from tests.strategies import messages
@@ -34,7 +37,8 @@ from antiphon import (
 )
 from antiphon.dialects import decode, encode
 from antiphon.dialects.atlas import StructuredMessage
-from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction, Snapshot
+from antiphon.errors import SecretNameError
+from antiphon.ledger import STANDARD_REDACTION, Ledger, Redacting, Redaction, Snapshot, Verification, open_ledger
 
 SECRET = 'pl4y-Th3 "quiet"\\ One/+='
 RULES = STANDARD_REDACTION.with_secrets({"stage-door": SECRET})
@@ -375,3 +379,201 @@ def test_the_caller_gets_what_was_stored() -> None:
         assert posted.message.text == "[redacted:stage-door]"
 
     with_ledger(None, work, redaction=RULES)
+
+
+# ---------------------------------------------------------------- by default, and as a thread began
+
+KEY = "sk-proj-Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
+stores = pytest.mark.parametrize("is_file", [False, True], ids=["memory", "sqlite"])
+
+
+def place(folder: Path, is_file: bool) -> Path | None:
+    return folder / "ledger.db" if is_file else None
+
+
+async def texts(ledger: Ledger, thread_id: str = "t") -> list[str]:
+    return [record.message.text for record in await everything(ledger, thread_id)]
+
+
+@stores
+def test_a_ledger_redacts_unless_it_is_told_otherwise(tmp_path: Path, is_file: bool) -> None:
+    """S7, G23."""
+
+    async def work(ledger: Ledger) -> list[str]:
+        await ledger.append("t", [said(f"it is {KEY}")])
+        return await texts(ledger)
+
+    url = f"sqlite:///{tmp_path}/other.db" if is_file else "memory:"
+
+    async def opened() -> list[str]:
+        async with open_ledger(url) as ledger:
+            return await work(ledger)
+
+    assert asyncio.run(opened()) == ["it is [redacted:api-key]"]
+    assert with_ledger(place(tmp_path, is_file), work) == ["it is [redacted:api-key]"]
+    assert with_ledger(place(tmp_path / "off", is_file), work, redaction="off") == [f"it is {KEY}"]
+    with pytest.raises(TypeError, match='"off", or None for the usual shapes, not True'):
+        with_ledger(place(tmp_path / "odd", is_file), work, redaction=True)
+
+
+@stores
+def test_a_name_that_looks_like_a_secret_is_refused(tmp_path: Path, is_file: bool) -> None:
+    """S7, G23: it is neither stored nor rewritten, wherever it is given, and the error does not tell it."""
+
+    async def work(ledger: Ledger) -> None:
+        await ledger.append("t", [said()])
+        odd = Snapshot(KEY, {})
+        refused: dict[str, list[Awaitable[object]]] = {
+            "the name of a thread": [
+                ledger.append(KEY, [said()]),
+                ledger.append(f"agents/{percent(KEY)}", []),
+                ledger.append(KEY, [said(thread_id=KEY)]),
+                ledger.post(KEY, said(to=("x",))),
+                ledger.claim(KEY),
+                ledger.fork("t", into=KEY),
+            ],
+            "the status of a thread": [ledger.append("t", [], status=KEY), ledger.append("new", [said()], status=KEY)],
+            "the pattern of a thread": [ledger.append("t", [said()], pattern=f"of-{KEY}")],
+            "the name of a fold": [ledger.append("t", [said()], snapshot=odd)],
+        }
+        for what, asked in refused.items():
+            for each in asked:
+                with pytest.raises(SecretNameError) as found:
+                    await each
+                assert found.value.what == what
+                assert KEY not in str(found.value)
+        assert [each.thread_id for each in (await ledger.threads()).threads] == ["t"]
+        assert (await ledger.verify()).is_whole
+        await ledger.append("4111111111111111", [said()])  # many ids are long numbers
+
+    with_ledger(place(tmp_path, is_file), work)
+    if is_file:
+        assert KEY.encode() not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
+
+
+def test_a_thread_goes_on_as_it_began(tmp_path: Path) -> None:
+    """G2, S7: what was appended unredacted is no news when it is appended again, and its thread can go on under its name."""
+    first, path = said(f"it is {KEY}"), tmp_path / "ledger.db"
+    second = said(f"and {KEY}")
+
+    async def begin(ledger: Ledger) -> None:
+        for name in ("t", KEY):
+            await ledger.append(name, [first], status="open")
+        await ledger.claim("claimed")
+
+    async def go_on(ledger: Ledger) -> None:
+        for name in ("t", KEY):
+            again, more = await ledger.append(name, [first, second], snapshot=Snapshot("f", [KEY]), outbox=[said(KEY)])
+            assert (again.seq, again.message.text, more.message.text) == (1, f"it is {KEY}", f"and {KEY}")
+            assert await ledger.redaction_of(name) is None
+        assert await ledger.claim("claimed") == 2
+        (record,) = await ledger.append("claimed", [first], epoch=2)
+        assert KEY in record.message.text
+        branch = await ledger.fork("t", into="branch")
+        (record,) = await ledger.append(branch.thread_id, [said(KEY)])
+        assert record.message.text == KEY
+        (record,) = await ledger.append("new", [first])
+        assert record.message.text == "it is [redacted:api-key]"
+        assert (await ledger.append("new", [first]))[0] == record
+        assert await ledger.redaction_of("new") is await ledger.redaction_of("nobody") is STANDARD_REDACTION
+        await ledger.fork("new", into="new branch")
+        assert (await ledger.append("new branch", [second]))[0].message.text == "and [redacted:api-key]"
+        assert (await ledger.verify()).is_whole
+
+    async def off_again(ledger: Ledger) -> None:
+        assert await ledger.redaction_of("new") is None
+        (record,) = await ledger.append("new", [second])
+        assert record.message.text == f"and {KEY}"
+
+    with_ledger(path, begin, redaction="off")
+    with_ledger(path, go_on)
+    with_ledger(path, off_again, redaction="off")
+
+
+def test_a_thread_goes_on_as_it_began_in_memory_too() -> None:
+    """The same on one ledger whose rules are taken from another: a branch is as redacted as what it rests on."""
+
+    async def work(ledger: Ledger) -> None:
+        await ledger.append("t", [said()])
+        await ledger.fork("t", into="u")
+        (record,) = await ledger.append("u", [said(KEY)])
+        assert record.message.text == "[redacted:api-key]"
+        assert await ledger.redaction_of("u") is STANDARD_REDACTION
+
+    with_ledger(None, work)
+
+
+@pytest.mark.parametrize(("redaction", "is_redacted"), [(None, False), (STANDARD_REDACTION, True), ("off", False)])
+def test_a_thread_from_before_is_redacted_where_somebody_asks_for_it(
+    tmp_path: Path, redaction: Redacting, is_redacted: bool
+) -> None:
+    """G2, G11: a ledger redacted then only by rules that it was given, and so it does now for the threads of then."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(gzip.decompress((Path(__file__).parent / "formats" / "1.db.gz").read_bytes()))
+
+    async def work(ledger: Ledger) -> None:
+        assert (await ledger.verify()).is_whole
+        page = await ledger.threads()
+        (name,) = [each.thread_id for each in page.threads if (await ledger.head(each.thread_id)).epoch == 0][:1]
+        (record,) = await ledger.append(name, [said(KEY)])
+        assert record.message.text == ("[redacted:api-key]" if is_redacted else KEY)
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(path, work, redaction=redaction)
+
+
+def test_that_a_thread_is_redacted_cannot_be_altered_unseen(tmp_path: Path) -> None:
+    """G20."""
+    path = tmp_path / "ledger.db"
+
+    async def begin(ledger: Ledger) -> None:
+        await ledger.append("t", [said()])
+
+    async def look(ledger: Ledger) -> Verification:
+        return await ledger.verify()
+
+    with_ledger(path, begin)
+    connection = apsw.Connection(str(path))
+    for value in (0, None):
+        connection.execute("UPDATE threads SET is_redacted = ?", (value,))
+        assert not with_ledger(path, look).is_whole
+    connection.execute("UPDATE threads SET is_redacted = 1")
+    connection.close()
+    assert with_ledger(path, look).is_whole
+
+
+_CUT = (
+    *'%"\\{}[@a',
+    "%2",
+    "sk-",
+    "://",
+    "4111",
+    "password=",
+    "token: ",
+    "Bearer ",
+    "[redacted:key]",
+    "-----BEGIN PRIVATE KEY-----",
+)
+_WHOLE = (KEY, percent(KEY), percent(KEY, every=3), *(text for _, text in SHAPES.values()))
+_PIECES = st.sampled_from([*_WHOLE, *_CUT, " ", "\n"])
+
+
+@settings(max_examples=150)
+@given(st.lists(_PIECES, max_size=6).map("".join))
+def test_what_was_redacted_is_not_redacted_further(text: str) -> None:
+    """G2: of texts made of pieces of secrets, once is the same as twice, alone, in JSON inside a text and in a message."""
+    for said_so in (text, json.dumps({"a": text}), f"see {text}"):
+        once = RULES.text(said_so)
+        assert RULES.text(once) == once
+        message = RULES.message(said(said_so))
+        assert RULES.message(message) is message
+        assert message.text == once
+
+
+@settings(max_examples=150)
+@given(st.lists(_PIECES, max_size=6).map("".join))
+def test_the_first_look_misses_nothing(text: str) -> None:
+    """A message that is called clean by its bytes has nothing in it that a look at each text of it would take out."""
+    slow = Redaction(STANDARD_REDACTION.keys, {**STANDARD_REDACTION.patterns, "nothing": "(?!)"})
+    for message in (said(text), said("", metadata={"ns": {"a": [text, json.dumps({"b": text})]}})):
+        assert dumps(slow.message(message)) == dumps(STANDARD_REDACTION.message(message))

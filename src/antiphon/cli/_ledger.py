@@ -23,6 +23,7 @@ from antiphon.errors import (
     LedgerCorruptError,
     LedgerFormatError,
     LedgerUnavailableError,
+    SecretNameError,
     UnknownThreadError,
 )
 
@@ -90,6 +91,8 @@ def complaints() -> Generator[None]:
         fail(f"no thread is called {exc.thread_id!r}; `antiphon threads` lists them, with --all those of the system too", 2)
     except FencedError as exc:
         fail(f"thread {exc.thread_id!r} has an owner, and nobody else may append to it; choose another with --thread")
+    except SecretNameError as exc:
+        fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
         fail(str(exc) if exc.thread_id is None else f"{exc}; `antiphon verify` names every thread that is damaged")
     except (LedgerUnavailableError, LedgerFormatError) as exc:

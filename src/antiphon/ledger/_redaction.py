@@ -54,6 +54,8 @@ _CHANGE: Final = frozenset(("at", "is", "was", "add", "drop", "in"))
 """The fields of a change that a dialect notes, to bring back what was read: `at` is the path of keys that it is at."""
 _TAG: Final = "__atlas__"
 """The key of an object that stands for one value, of a type that JSON has not; without the value it would be wrong."""
+_ROUNDS: Final = 4
+"""How often a text is looked through at most: where a secret was taken out, another may begin that was part of a word."""
 _FEWEST: Final = 6
 """Characters of the shortest value that may be registered: less would be found everywhere."""
 
@@ -156,8 +158,15 @@ class Redaction:
             return text
         if _MEDIUM.fullmatch(text):
             return _marked(text, self._registered_spans(text))
-        text = self._structured(text)
         rules = [rule for rule in self._rules if rule.name != but]
+        clean = self._structured(text)
+        for _ in range(_ROUNDS):
+            before, clean = clean, self._marked(clean, rules)
+            if clean == before:
+                break
+        return clean
+
+    def _marked(self, text: str, rules: Iterable[Rule]) -> str:
         said = _without_media(text)
         found = [*self._registered_spans(text), *_spans(rules, said)]
         return _marked(text, [*found, *self._encoded_spans(rules, said)])
