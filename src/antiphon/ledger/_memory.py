@@ -103,7 +103,7 @@ class MemoryLedger(Verbs):
     """A ledger that lives as long as its process."""
 
     def __init__(self, *, redaction: Redacting = None) -> None:
-        self._redaction = LedgerRedaction.of(redaction)
+        self.redaction = LedgerRedaction.of(redaction)
         self._threads: dict[str, _Thread] = {}
         self._log: list[tuple[int, _Thread, int]] = []
         self._outbox: dict[int, Undelivered] = {}
@@ -137,7 +137,7 @@ class MemoryLedger(Verbs):
             make_request(
                 thread_id,
                 messages,
-                redaction=self._redaction,
+                redaction=self.redaction,
                 expected_version=expected_version,
                 epoch=epoch,
                 outbox=outbox,
@@ -149,7 +149,7 @@ class MemoryLedger(Verbs):
         )
 
     async def post(self, thread_id: str, message: Message) -> Record:
-        (record,) = self._append(make_request(thread_id, (message,), redaction=self._redaction, is_post=True))
+        (record,) = self._append(make_request(thread_id, (message,), redaction=self.redaction, is_post=True))
         return record
 
     def _append(self, request: Request) -> tuple[Record, ...]:
@@ -162,7 +162,7 @@ class MemoryLedger(Verbs):
         return admission.records
 
     def _begun(self, thread_id: str, now: int) -> _Thread:
-        return self._new_thread(new_state(thread_id, now, is_redacted=self._redaction.is_on))
+        return self._new_thread(new_state(thread_id, now, is_redacted=self.redaction.is_on))
 
     def _new_thread(self, state: State, base: _Thread | None = None, base_seq: int = 0) -> _Thread:
         self._keys += 1
@@ -189,13 +189,13 @@ class MemoryLedger(Verbs):
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
         thread = self._threads.get(thread_id)
-        return self._redaction.rules if thread is None else self._redaction.for_thread(thread.state.is_redacted)
+        return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
 
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")
         thread = self._threads.get(thread_id)
         if thread is None:
-            self._redaction.check_name(thread_id, "the name of a thread")
+            self.redaction.check_name(thread_id, "the name of a thread")
             thread = self._threads[thread_id] = self._begun(thread_id, to_micros(current_port().now()))
         thread.state = thread.state._replace(epoch=thread.state.epoch + 1)
         return thread.state.epoch

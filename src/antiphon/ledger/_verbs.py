@@ -29,7 +29,8 @@ StateT = TypeVar("StateT")
 class _Store(Protocol):
     """What the verbs ask of a ledger."""
 
-    _redaction: LedgerRedaction
+    @property
+    def redaction(self) -> LedgerRedaction: ...
 
     def read(
         self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
@@ -82,10 +83,10 @@ class Verbs:
         place = await _place(self, head, at, at_step)
         branch_id = current_port().new_id() if into is None else into
         check_name(branch_id, "a thread's id")
-        self._redaction.check_name(branch_id, "the name of a thread")
+        self.redaction.check_name(branch_id, "the name of a thread")
         pairing, calls = await _open_at(self, thread_id, place)
         results = [_closed(call, branch_id, thread_id) for call in calls]
-        closing = make_request(branch_id, results, redaction=self._redaction, allow_foreign=True)
+        closing = make_request(branch_id, results, redaction=self.redaction, allow_foreign=True)
         return await self.branch(head, place, pairing, closing)
 
 

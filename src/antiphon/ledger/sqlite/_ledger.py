@@ -72,7 +72,7 @@ class SqliteLedger(Verbs):
 
     def __init__(self, place: Place, connection: Connection, redaction: LedgerRedaction) -> None:
         self._place = place
-        self._redaction = redaction
+        self.redaction = redaction
         self._redacted: dict[str, bool | None] = {}
         """Whether threads are redacted that were claimed here, so that an owner need not look."""
         self._news = News()
@@ -131,7 +131,7 @@ class SqliteLedger(Verbs):
         request = make_request(
             thread_id,
             messages,
-            redaction=self._redaction,
+            redaction=self.redaction,
             expected_version=expected_version,
             epoch=epoch,
             outbox=outbox,
@@ -143,12 +143,12 @@ class SqliteLedger(Verbs):
         return await self._writer.append(request)
 
     async def post(self, thread_id: str, message: Message) -> Record:
-        request = make_request(thread_id, (message,), redaction=self._redaction, is_post=True)
+        request = make_request(thread_id, (message,), redaction=self.redaction, is_post=True)
         (record,) = await self._writer.append(request)
         return record
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
-        if not self._redaction.is_on:
+        if not self.redaction.is_on:
             return None
         if thread_id not in self._redacted:
 
@@ -156,12 +156,12 @@ class SqliteLedger(Verbs):
                 return find_thread(connection, thread_id)
 
             thread = await self._readers.do(look)
-            return self._redaction.rules if thread is None else self._redaction.for_thread(thread.state.is_redacted)
-        return self._redaction.for_thread(self._redacted[thread_id])
+            return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
+        return self.redaction.for_thread(self._redacted[thread_id])
 
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")
-        now, rules = to_micros(current_port().now()), self._redaction
+        now, rules = to_micros(current_port().now()), self.redaction
         state = await self._writer.do(lambda connection: _changes.claim(connection, thread_id, now, rules))
         if len(self._redacted) >= _MOST_REMEMBERED:
             self._redacted.clear()
