@@ -89,14 +89,14 @@ class Redaction:
 
     def json(self, text: bytes) -> bytes:
         """Return a JSON text as it may be stored; the same object if there is nothing to take out."""
-        if self._is_clean(text.decode()):
+        if self.is_clean(text.decode()):
             return text
         clean = write(self.value(parse(text)))
         return text if clean == text else clean
 
     def body(self, body: bytes) -> bytes:
         """Return a message's house bytes as they may be stored; the same object if there is nothing to take out."""
-        if self._is_clean(body.decode()):
+        if self.is_clean(body.decode()):
             return body
         form = parse(body)
         clean = write(self._identified(form, self.value(form)))
@@ -154,7 +154,7 @@ class Redaction:
 
     def text(self, text: str, *, but: str | None = None) -> str:
         """Return a text as it may be stored; `but` is a pattern that is not looked for."""
-        if self._is_clean(text):
+        if self.is_clean(text):
             return text
         if _MEDIUM.fullmatch(text):
             return _marked(text, self._registered_spans(text))
@@ -171,7 +171,7 @@ class Redaction:
         found = [*self._registered_spans(text), *_spans(rules, said)]
         return _marked(text, [*found, *self._encoded_spans(rules, said)])
 
-    def _is_clean(self, text: str) -> bool:
+    def is_clean(self, text: str) -> bool:
         """Whether there is nothing to be taken out of a text or of a message's bytes, at the first look."""
         return not self.secrets and self._hint is not None and not self._hint.is_in(text)
 
