@@ -26,8 +26,8 @@ from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._request import Request
 from antiphon.ledger.sqlite._checksums import (
+    NO_CHECKSUM,
     add_entries,
-    add_threads,
     check_written,
     message_checksum,
     state_checksum,
@@ -102,8 +102,8 @@ class _Known:
         """That of the thread's row. Most of it is remembered: an append changes the time, and seldom anything else."""
         covered = (self.state.status, self.state.pattern)
         if covered != self._covered:
-            self._covered, self._part = covered, state_checksum(self.state)
-        return thread_checksum(self.state, self._part)
+            self._covered, self._part = covered, state_checksum(self.key, self.state)
+        return thread_checksum(self._part, self.state.updated_at)
 
     def with_id(self, id: str) -> Sequence[Record]:
         return records_with_id(self._connection, id, self._segments()) if self.is_looked_for else ()
@@ -320,13 +320,10 @@ def _changed(known: _Known) -> tuple[Any, ...]:
 
 
 def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int) -> int:
-    """Add a thread, and return its key."""
-    began = state.seq if base is not None else 0
-    connection.run(_NEW_THREAD, (*state, open_calls, base, began, thread_checksum(state)))
+    """Add a thread, and return its key. Its checksum covers the key, so the caller's next change of the row sets it."""
+    connection.run(_NEW_THREAD, (*state, open_calls, base, state.seq if base is not None else 0, NO_CHECKSUM))
     check_written(connection.changes(), 1)
-    key = int(connection.last_insert_rowid())
-    add_threads(connection, [(key, state.thread_id)])
-    return key
+    return int(connection.last_insert_rowid())
 
 
 def snapshot_hash(link: bytes, fold: str, state: bytes) -> bytes:

@@ -14,7 +14,7 @@ from antiphon.ledger._examination import Examination, StoredRow
 from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._values import Damage, Head
 from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
-from antiphon.ledger.sqlite._checksums import COUNTERS, entry_checksum, message_checksum, name_checksum, thread_checksum
+from antiphon.ledger.sqlite._checksums import COUNTERS, entry_checksum, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._media import join, media_at
 from antiphon.ledger.sqlite._rows import Thread, find_open_calls, find_thread, key_of, lineage, link_at, name_of
 from antiphon.ledger.sqlite._schema import differences
@@ -34,12 +34,14 @@ SELECT position, seq, id_key, invocation_key, correlation_key, open_from, record
 FROM messages WHERE thread = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
 
-_LAST = {
-    "messages": "SELECT max(position) FROM messages",
-    "threads": "SELECT max(key) FROM threads",
-    "outbox": "SELECT max(position) FROM outbox",
+_COUNTS = {
+    "messages": "SELECT count(*), coalesce(max(position), 0) FROM messages",
+    "threads": "SELECT count(*), coalesce(max(key), 0) FROM threads",
+    "outbox": "SELECT count(*), coalesce(max(position), 0) FROM outbox",
 }
-"""The largest number that is there, of each table that never uses one twice."""
+"""How many rows there are, and the largest number, of each table that never uses one twice."""
+
+_GIVEN = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
 
 _STRAYS = {
     "SELECT 1 FROM open_calls LEFT JOIN threads ON key = thread WHERE coalesce(threads.open_calls, 0) = 0": (
@@ -86,7 +88,7 @@ def _complaint_about(connection: Connection, thread: Thread, open_calls: int) ->
     began = None if thread.base is None else thread.base_seq
     if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
         return "it says that it began elsewhere than it did"
-    if thread.checksum != thread_checksum(thread.state):
+    if thread.checksum != thread_checksum(state_checksum(thread.key, thread.state), thread.state.updated_at):
         return "its epoch, status, pattern or times are not what they were"
     return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
 
@@ -214,17 +216,16 @@ def _complaints_about_counters(connection: Connection) -> Iterator[str]:
     if counters.keys() != set(COUNTERS) or not all(isinstance(value, int) for value in counters.values()):
         yield "the counters are not what they were"
         return
-    threads = connection.rows("SELECT key, thread_id FROM threads")
-    if sum(name_checksum(*row) for row in threads) != counters["threads"]:
-        yield "a thread was added, renamed or taken out"
     entries = connection.rows("SELECT position, hash FROM outbox")
     if sum(entry_checksum(*row) for row in entries) != counters["entries"]:
         yield "an outbox entry was added, moved or taken out"
-    there = {table: connection.value(sql) or 0 for table, sql in _LAST.items()}
-    last = {table: max(number, counters[f"last of {table}"]) for table, number in there.items()}
-    if {table: number for table, number in last.items() if number} != {name: seq for name, seq in given.items() if seq}:
-        yield "the last number that was given out to messages, threads or outbox entries is not what it was"
-    if max(counters["searchable"], counters["unchecked"]) > last["messages"] or counters["unchecked"] < 0:
+    for table, sql in _COUNTS.items():
+        count, last = connection.rows(sql)[0]
+        if given.pop(table, 0) != count + counters[f"removed {table}"] or last > count + counters[f"removed {table}"]:
+            yield f"rows of {table} were added or taken out, or the last number given out is not what it was"
+    if given:
+        yield "numbers are given out to tables that have none"
+    if not 0 <= max(counters["searchable"], counters["unchecked"]) <= connection.value(_GIVEN):
         yield "a counter names messages that there never were"
 
 
