@@ -26,8 +26,8 @@ from antiphon.ledger._door import State
 from antiphon.ledger.sqlite._sql import Connection
 
 __all__ = [
-    "NO_CHECKSUM",
     "COUNTERS",
+    "NO_CHECKSUM",
     "add_entries",
     "check_written",
     "entry_checksum",

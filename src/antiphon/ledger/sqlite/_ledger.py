@@ -336,6 +336,8 @@ class SqliteLedger(Verbs):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
+        if damages := await self._readers.do(_verify.damages_of_schema):
+            return Verification(0, 0, tuple(damages))
         names, total = await self._readers.do(_verify.names)
         if thread_id is not None and thread_id not in names:
             raise UnknownThreadError("there is no such thread", thread_id)
