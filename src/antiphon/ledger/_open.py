@@ -25,6 +25,7 @@ async def open_ledger(
     stored. `busy_timeout` is how many seconds to wait for other processes that write.
 
     Raises:
+        LedgerCorruptError: the schema of the file was altered.
         LedgerFormatError: the file is something else, or of a later version.
         LedgerUnavailableError: it cannot be opened.
         ModuleNotFoundError: what the store needs is not installed.

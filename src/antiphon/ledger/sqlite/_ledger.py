@@ -91,6 +91,7 @@ class SqliteLedger(Verbs):
         """Open the ledger in a file, which is made if it is not there and may be.
 
         Raises:
+            LedgerCorruptError: its schema was altered.
             LedgerFormatError: the file is something else, or of a later version.
             LedgerUnavailableError: it cannot be opened.
         """
