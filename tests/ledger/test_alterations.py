@@ -220,6 +220,7 @@ TABLES = {
     "media": ("key",),
     "media_uses": ("position", "place"),
     "search_data": ("id",),
+    "search_idx": ("segid", "term"),
     "search_docsize": ("id",),
     "search_config": ("k",),
 }

@@ -58,6 +58,11 @@ _STRAYS = {
         ),
         "SELECT 1 FROM media WHERE key NOT IN (SELECT media FROM media_uses)": "there is a medium of no message",
     },
+    "search": {  # a segment's pages are numbered from its own number times 2 ** 37 on
+        "SELECT 1 FROM search_idx WHERE segid NOT IN (SELECT id >> 37 FROM search_data)": (
+            "the index of words names a segment that it does not have"
+        ),
+    },
 }
 """Rows that no thread's examination comes upon, by the table that must be there for it, and what to say if there are any."""
 
