@@ -21,7 +21,7 @@ from antiphon.ledger._door import new_state
 from antiphon.ledger._words import terms_of, words_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.sqlite._appends import insert_thread
-from antiphon.ledger.sqlite._checksums import message_checksum
+from antiphon.ledger.sqlite._checksums import message_checksum, set_checksum
 from antiphon.ledger.sqlite._connection import Place, connect
 from antiphon.messages import Limits, thaw, use_limits
 
@@ -71,7 +71,8 @@ def plant(path: Path, content: bytes) -> None:
     """Write a row straight into the file, with a chain that fits it: somebody who knows how it is made."""
     connection = connect(Place(str(path), 5), create=True)
     digest = link(genesis("t"), 1, content)
-    insert_thread(connection, new_state("t", 1)._replace(seq=1, hash=digest), None, 0)
+    state = new_state("t", 1)._replace(seq=1, hash=digest)
+    set_checksum(connection, insert_thread(connection, state, None, 0), state)
     row = (1, 1, 1, 7, 7, 7, None, 1, digest, None, content, message_checksum(1, digest))
     connection.run("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     connection.close()

@@ -244,7 +244,7 @@ class Ledger(Protocol):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
-        """Check all threads, or one: every hash, every place, everything that was derived from messages, and media.
+        """Check all threads, or one: every hash, every place, everything that was derived from messages, media, and the store.
 
         With heads from before, also that each thread still has what it had then. `progress` is told how many messages have
         been looked at, and of how many.

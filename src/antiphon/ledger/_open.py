@@ -26,6 +26,7 @@ async def open_ledger(
     to wait for other processes that write.
 
     Raises:
+        LedgerCorruptError: the schema of the file was altered.
         LedgerFormatError: the file is something else, or of a later version.
         LedgerUnavailableError: it cannot be opened.
         ModuleNotFoundError: what the store needs is not installed.

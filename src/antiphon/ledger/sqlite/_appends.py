@@ -26,8 +26,8 @@ from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._request import Request
 from antiphon.ledger.sqlite._checksums import (
+    NO_CHECKSUM,
     add_entries,
-    add_threads,
     check_written,
     message_checksum,
     state_checksum,
@@ -83,7 +83,7 @@ _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) V
 class _Known:
     """A thread in use, as it will be when everything that was taken is written, and what the door asks about it."""
 
-    __slots__ = ("_appends", "_connection", "_covered", "_part", "is_looked_for", "key", "open_calls", "state", "thread")
+    __slots__ = ("_appends", "_connection", "is_looked_for", "key", "open_calls", "part", "state", "thread")
 
     def __init__(self, appends: Appends, connection: Connection, thread: Thread, open_calls: Iterable[OpenCall]) -> None:
         self._appends = appends
@@ -94,16 +94,8 @@ class _Known:
         self.open_calls = OpenCalls(open_calls)
         self.is_looked_for = False
         """Whether the door gets to know what is there already."""
-        self._covered: tuple[str | None, str | None] | None = None
-        self._part = 0
-
-    @property
-    def checksum(self) -> int:
-        """That of the thread's row. Most of it is remembered: an append changes the time, and seldom anything else."""
-        covered = (self.state.status, self.state.pattern)
-        if covered != self._covered:
-            self._covered, self._part = covered, state_checksum(self.state)
-        return thread_checksum(self.state, self._part)
+        self.part: int | None = None
+        """What goes into the row's checksum beside the time, if it is known: most appends change only the time."""
 
     def with_id(self, id: str) -> Sequence[Record]:
         return records_with_id(self._connection, id, self._segments()) if self.is_looked_for else ()
@@ -214,6 +206,8 @@ class Appends:
         if admission.pairing.changed:
             self._note_calls(known, admission.pairing)
         state = known.state = admission.state
+        if request.status or request.pattern:
+            known.part = None
         self._changed[known.key] = known
         if request.outbox:
             _add_outbox(connection, request)
@@ -303,7 +297,9 @@ def is_as_written(thread_id: object, digest: object, body: object) -> bool:
 
 
 def _changed(known: _Known) -> tuple[Any, ...]:
-    state = known.state
+    state, part = known.state, known.part
+    if part is None:
+        part = known.part = state_checksum(known.key, state)
     return (
         state.seq,
         state.hash,
@@ -316,19 +312,16 @@ def _changed(known: _Known) -> tuple[Any, ...]:
         state.output_tokens,
         state.cost,
         len(known.open_calls),
-        known.checksum,
+        thread_checksum(part, state.updated_at),
         known.key,
     )
 
 
 def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int) -> int:
-    """Add a thread, and return its key."""
-    began = state.seq if base is not None else 0
-    connection.run(_NEW_THREAD, (*state, open_calls, base, began, thread_checksum(state)))
+    """Add a thread, and return its key. Its checksum covers the key, so the caller's next change of the row sets it."""
+    connection.run(_NEW_THREAD, (*state, open_calls, base, state.seq if base is not None else 0, NO_CHECKSUM))
     check_written(connection.changes(), 1)
-    key = int(connection.last_insert_rowid())
-    add_threads(connection, [(key, state.thread_id)])
-    return key
+    return int(connection.last_insert_rowid())
 
 
 def snapshot_hash(link: bytes, fold: str, state: bytes) -> bytes:

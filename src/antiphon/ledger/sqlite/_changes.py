@@ -12,7 +12,7 @@ from antiphon.ledger._request import Request
 from antiphon.ledger._summaries import head_of
 from antiphon.ledger._values import Head
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
-from antiphon.ledger.sqlite._checksums import add_entries, add_threads, check_written, note_numbers, thread_checksum
+from antiphon.ledger.sqlite._checksums import add_entries, note_removed, set_checksum
 from antiphon.ledger.sqlite._media import forget_media
 from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at
 from antiphon.ledger.sqlite._sql import Connection
@@ -32,9 +32,7 @@ def claim(connection: Connection, thread_id: str, now: int, redaction: LedgerRed
     state = new_state(thread_id, now, is_redacted=redaction.is_on) if thread is None else thread.state
     key = insert_thread(connection, state, None, 0) if thread is None else thread.key
     state = state._replace(epoch=state.epoch + 1)
-    sql = "UPDATE threads SET epoch = ?, checksum = ? WHERE key = ?"
-    connection.run(sql, (state.epoch, thread_checksum(state), key))
-    check_written(connection.changes(), 1)
+    set_checksum(connection, key, state)
     return state
 
 
@@ -56,6 +54,7 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted)
     key = insert_thread(connection, state, origin.key, pairing.count)
+    set_checksum(connection, key, state)
     for call in pairing.open:
         connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
     appends = Appends()
@@ -106,8 +105,6 @@ SELECT threads.key, threads.thread_id FROM family JOIN threads USING (key)
 
 def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
     """Remove threads, by key and name, and media that nobody uses any longer."""
-    note_numbers(connection)
-    add_threads(connection, threads, removed=True)
     searchable = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
     mine = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
     media = "SELECT position FROM messages WHERE thread = ? AND media IS NOT NULL"
@@ -117,11 +114,13 @@ def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
             connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
         holding += [position for (position,) in connection.rows(media, (key,))]
         entries = connection.rows("DELETE FROM outbox WHERE thread_id = ? RETURNING position, hash", (name,))
-        add_entries(connection, [(position, digest) for position, digest in entries], removed=True)
+        _forget_entries(connection, [(position, digest) for position, digest in entries])
         connection.run("DELETE FROM messages WHERE thread = ?", (key,))
+        note_removed(connection, "messages", connection.changes())
         connection.run("DELETE FROM open_calls WHERE thread = ?", (key,))
         connection.run("DELETE FROM snapshots WHERE thread = ?", (key,))
         connection.run("DELETE FROM threads WHERE key = ?", (key,))
+        note_removed(connection, "threads", connection.changes())
     if holding:
         forget_media(connection, holding)
 
@@ -140,9 +139,13 @@ def expire(connection: Connection, before: int) -> tuple[str, ...]:
 
 def delivered(connection: Connection, positions: Sequence[int]) -> None:
     """Forget outbox entries."""
-    note_numbers(connection)
     removed: list[tuple[int, bytes]] = []
     for position in positions:
         rows = connection.rows("DELETE FROM outbox WHERE position = ? RETURNING position, hash", (position,))
         removed += [(position, digest) for position, digest in rows]
+    _forget_entries(connection, removed)
+
+
+def _forget_entries(connection: Connection, removed: Sequence[tuple[int, bytes]]) -> None:
     add_entries(connection, removed, removed=True)
+    note_removed(connection, "outbox", len(removed))

@@ -4,9 +4,13 @@ Most of a ledger's columns can be computed again from the messages, and `verify`
 is written:
 
 - `messages.checksum` covers the position of a row: the order of commits across threads.
-- `threads.checksum` covers the epoch, status, pattern and times of a thread, and whether it is redacted.
-- Counters hold a sum over all threads and one over all outbox entries, so that a row that was taken out is missed, and the
-  largest number that each numbered table had used when rows were last removed, so that no number is given out twice.
+- `threads.checksum` covers the key, name, epoch, status, pattern and times of a thread, and whether it is redacted.
+- A counter holds a sum over the numbers of all outbox entries.
+- Counters say how many messages, threads and outbox entries were removed. Numbers are given out without a gap and never
+  twice, so what is there and what was removed is as much as was ever given out; a row that was taken out is missed.
+
+They are signed numbers of 32 bits, which SQLite writes in four bytes: a row that changes but keeps its size is overwritten in
+place, and a row of `threads` changes with every append.
 
 There is no key in them: they find accidents and edits by SQL. Somebody who knows this file can compute them again; against
 that only heads help that were kept somewhere else.
@@ -23,90 +27,71 @@ from antiphon.ledger.sqlite._sql import Connection
 
 __all__ = [
     "COUNTERS",
+    "NO_CHECKSUM",
     "add_entries",
-    "add_threads",
     "check_written",
     "entry_checksum",
     "message_checksum",
-    "name_checksum",
-    "note_numbers",
+    "note_removed",
+    "set_checksum",
     "state_checksum",
     "thread_checksum",
 ]
 
-COUNTERS = (
-    "searchable",
-    "repeated",
-    "unchecked",
-    "threads",
-    "entries",
-    "last of messages",
-    "last of threads",
-    "last of outbox",
-)
-"""All counters.
+COUNTERS = ("searchable", "repeated", "unchecked", "entries", "removed messages", "removed threads", "removed outbox")
+"""All counters. `unchecked` is the last position that was written before there were checksums, `entries` is the sum."""
 
-`unchecked` is the last position that was written before there were checksums, `threads` and `entries` are the sums, and
-`last of …` the largest number that a table had used when rows of it were last removed.
-"""
-
-_LAST = """
-UPDATE counters SET value = (
-    SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE 'last of ' || sqlite_sequence.name = counters.name
-) WHERE name LIKE 'last of %'
-"""
+NO_CHECKSUM = -(2**31)
+"""What a row has until its checksum is known: as long as one."""
 
 
 def message_checksum(position: int, digest: bytes) -> int:
     """Return the checksum of a row of `messages`, whose hash accounts for everything but the position."""
-    return crc32(digest, position & 0xFFFFFFFF)
+    return crc32(digest, position & 0xFFFFFFFF) - 2**31
 
 
-def state_checksum(state: State) -> int:
+def state_checksum(key: int, state: State) -> int:
     """Return the part of a thread's checksum that most appends leave as it is.
 
-    A later column goes in here. Add it to the tuple only where it has another value than rows had before it, so that
-    the checksums of those stay true.
+    A later column goes in here. Append it to what is hashed only where it has another value than rows had before it, so
+    that the checksums of those stay true.
     """
-    covered: tuple[object, ...] = (state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
-    if state.is_redacted is not None:
-        covered += (int(state.is_redacted),)
-    return crc32(ascii(covered).encode())  # `ascii`, because what `repr` escapes depends on the version of Python
+    covered = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
+    digest = crc32(b"%a %a %a %a %a %a" % covered)  # as `ascii`: what `repr` escapes depends on the version of Python
+    return digest if state.is_redacted is None else crc32(b" %d" % state.is_redacted, digest)
 
 
-def thread_checksum(state: State, part: int | None = None) -> int:
-    """Return the checksum of a row of `threads`."""
-    return crc32(b"%a" % (state.updated_at,), state_checksum(state) if part is None else part)
+def thread_checksum(part: int, updated_at: int) -> int:
+    """Return the checksum of a row of `threads`: `state_checksum`, and the time."""
+    return crc32(updated_at.to_bytes(8, "big", signed=True), part) - 2**31
 
 
-def name_checksum(key: object, thread_id: object) -> int:
-    """Return what a thread adds to the sum over all threads."""
-    return crc32(ascii((key, thread_id)).encode())
+def set_checksum(connection: Connection, key: int, state: State) -> None:
+    """Give a thread's row its epoch and its checksum."""
+    checksum = thread_checksum(state_checksum(key, state), state.updated_at)
+    connection.run("UPDATE threads SET epoch = ?, checksum = ? WHERE key = ?", (state.epoch, checksum, key))
+    check_written(connection.changes(), 1)
 
 
-def entry_checksum(position: object, digest: object) -> int:
+def entry_checksum(position: int, digest: bytes) -> int:
     """Return what an outbox entry adds to the sum over all entries."""
     return crc32(ascii((position, digest)).encode())
 
 
-def add_threads(connection: Connection, added: Iterable[tuple[object, object]], *, removed: bool = False) -> None:
-    """Take threads, by key and name, into the sum, or out of it."""
-    _add(connection, "threads", sum(name_checksum(*each) for each in added), removed=removed)
-
-
-def add_entries(connection: Connection, added: Iterable[tuple[object, object]], *, removed: bool = False) -> None:
+def add_entries(connection: Connection, entries: Iterable[tuple[int, bytes]], *, removed: bool = False) -> None:
     """Take outbox entries, by position and hash, into the sum, or out of it."""
-    _add(connection, "entries", sum(entry_checksum(*each) for each in added), removed=removed)
+    value = sum(entry_checksum(*entry) for entry in entries)
+    _count(connection, "entries", -value if removed else value)
 
 
-def _add(connection: Connection, name: str, value: int, *, removed: bool) -> None:
-    connection.run("UPDATE counters SET value = value + ? WHERE name = ?", (-value if removed else value, name))
+def note_removed(connection: Connection, table: str, rows: int) -> None:
+    """Count rows that were removed from a numbered table."""
+    _count(connection, f"removed {table}", rows)
+
+
+def _count(connection: Connection, name: str, value: int) -> None:
+    connection.run("UPDATE counters SET value = value + ? WHERE name = ?", (value, name))
     check_written(connection.changes(), 1)
-
-
-def note_numbers(connection: Connection) -> None:
-    """Remember which numbers were used, before or after rows are removed: what is there does not show it any longer."""
-    connection.run(_LAST)
 
 
 def check_written(written: int, expected: int) -> None:

@@ -94,6 +94,7 @@ class SqliteLedger(Verbs):
         """Open the ledger in a file, which is made if it is not there and may be. It redacts unless it is told otherwise.
 
         Raises:
+            LedgerCorruptError: its schema was altered.
             LedgerFormatError: the file is something else, or of a later version.
             LedgerUnavailableError: it cannot be opened.
         """
@@ -355,6 +356,8 @@ class SqliteLedger(Verbs):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
+        if damages := await self._readers.do(_verify.damages_of_schema):
+            return Verification(0, 0, tuple(damages))
         names, total = await self._readers.do(_verify.names)
         if thread_id is not None and thread_id not in names:
             raise UnknownThreadError("there is no such thread", thread_id)

@@ -28,7 +28,7 @@ import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
 from antiphon.ledger._door import State
-from antiphon.ledger.sqlite._checksums import add_entries, add_threads, note_numbers, thread_checksum
+from antiphon.ledger.sqlite._checksums import add_entries, set_checksum
 from antiphon.ledger.sqlite._media import MEDIA_TABLES
 from antiphon.ledger.sqlite._search import SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
@@ -113,7 +113,13 @@ ALTER TABLE messages ADD COLUMN checksum INTEGER;
 ALTER TABLE threads ADD COLUMN checksum INTEGER;
 INSERT INTO counters VALUES
     ('unchecked', (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages')),
-    ('threads', 0), ('entries', 0), ('last of messages', 0), ('last of threads', 0), ('last of outbox', 0);
+    ('entries', 0),
+    ('removed messages',
+        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages') - (SELECT count(*) FROM messages)),
+    ('removed threads',
+        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'threads') - (SELECT count(*) FROM threads)),
+    ('removed outbox',
+        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'outbox') - (SELECT count(*) FROM outbox));
 """
 
 _STATES = """
@@ -126,12 +132,9 @@ FROM threads
 def _add_checksums(connection: Connection) -> None:
     """Give every thread its checksum. Messages keep none: to write gigabytes again could fill the disk."""
     connection.run(_SECOND)
-    threads = connection.rows(_STATES)
-    checksums = [(thread_checksum(State(*state)), key) for key, *state in threads]
-    connection.run_all("UPDATE threads SET checksum = ? WHERE key = ?", checksums)
-    add_threads(connection, [row[:2] for row in threads])
+    for key, *columns in connection.rows(_STATES):
+        set_checksum(connection, key, State(*columns))
     add_entries(connection, [(position, digest) for position, digest in connection.rows("SELECT position, hash FROM outbox")])
-    note_numbers(connection)
 
 
 _THIRD = "ALTER TABLE threads ADD COLUMN is_redacted INTEGER"

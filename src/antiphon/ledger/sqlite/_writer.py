@@ -177,7 +177,8 @@ class Writer:
             except FATAL:
                 raise
             except Exception:  # noqa: BLE001 (a message is there already, or one of them cannot be written: see which)
-                connection.run("ROLLBACK")
+                if connection.in_transaction:  # some errors have rolled back already
+                    connection.run("ROLLBACK")
                 self._attempt(connection, batch, is_careful=True)
         except Exception as exc:  # noqa: BLE001 (the callers get it)
             for change in batch:
