@@ -277,11 +277,13 @@ def test_a_structured_message_takes_a_hook_for_what_must_not_be_written_down() -
     """AT-029, AT-053, BP7: on `to_dict` and `to_json`."""
     message = StructuredMessage("the key is sk-proj-abcdefghijklmnopqrst", {"password": "hunter2"}, tool_calls=[])
     message.add_tool_call("login", {"token": "hunter2"})
+    message.update_metadata({"secret": b"hunter2", "credentials": {"pin": UUID(int=7)}})
 
     clean = message.to_dict(redact=STANDARD_REDACTION.value)
 
     assert clean["content"] == "the key is [redacted:api-key]"
     assert clean["metadata"]["password"] == "[redacted:key]"
+    assert StructuredMessage.from_dict(clean).metadata["credentials"] == {"pin": "[redacted:key]"}
     assert clean["tool_calls"][0]["arguments"] == {"token": "[redacted:key]"}
     assert json.loads(message.to_json(redact=STANDARD_REDACTION.value)) == clean
     assert message.to_dict()["metadata"]["password"] == "hunter2"

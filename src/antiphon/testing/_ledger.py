@@ -10,8 +10,15 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError, LedgerError, UnknownThreadError
-from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, ThreadFilter
+from antiphon.errors import (
+    AppendConflictError,
+    AppendRefusedError,
+    FencedError,
+    LedgerError,
+    SecretNameError,
+    UnknownThreadError,
+)
+from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, Snapshot, ThreadFilter
 from antiphon.messages import (
     Conversation,
     MediaPart,
@@ -586,6 +593,34 @@ async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
             await ledger.search(odd)
 
 
+# ---------------------------------------------------------------- secrets
+
+
+async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -> None:
+    odd = "sk-proj-Ab3dEf6hIj9kLm2nOp5q"
+    async with open_() as ledger:
+        rules = await ledger.redaction_of("t")
+        given = _said(f"it is {odd}", thread_id="t")
+        stored = given if rules is None else rules.message(given)
+        _same([record.message for record in await ledger.append("t", [given])], [stored])
+        _same([record.message for record in await _all(ledger, "t")], [stored])
+        _same(len(await ledger.append("t", [given])), 1)
+        await ledger.fork("t", into="branch")
+        _same([await ledger.redaction_of(name) for name in ("t", "branch")], [rules, rules])
+        if rules is not None and rules.is_secret(odd):
+            for doing in (
+                ledger.append(odd, [_said()]),
+                ledger.append("t", [], status=odd),
+                ledger.append("t", [], pattern=odd),
+                ledger.append("t", [], snapshot=Snapshot(odd, 1)),
+                ledger.post(odd, _said(to=("somebody",))),
+                ledger.claim(odd),
+                ledger.fork("t", into=odd),
+            ):
+                await _refused(SecretNameError, doing)
+        _same({each.thread_id for each in (await ledger.threads()).threads}, {"t", "branch"})
+
+
 # ---------------------------------------------------------------- care
 
 
@@ -706,6 +741,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_branch_is_a_thread_like_any_other,
         a_fork_needs_a_place_and_a_free_name,
         search_finds_words_phrases_and_beginnings,
+        what_a_ledger_says_it_takes_out_is_what_it_takes_out,
         what_is_deleted_is_gone,
         what_is_old_expires_unless_a_branch_needs_it,
         heads_from_before_prove_that_nothing_was_cut_off,
