@@ -193,10 +193,11 @@ class MemoryLedger(Verbs):
 
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")
+        now = to_micros(current_port().now())
         thread = self._threads.get(thread_id)
         if thread is None:
             self.redaction.check_name(thread_id, "the name of a thread")
-            thread = self._threads[thread_id] = self._begun(thread_id, to_micros(current_port().now()))
+            thread = self._threads[thread_id] = self._begun(thread_id, now)
         thread.state = thread.state._replace(epoch=thread.state.epoch + 1)
         return thread.state.epoch
 
