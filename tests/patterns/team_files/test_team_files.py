@@ -183,6 +183,8 @@ def test_a_budget_ends_a_task(tmp_path: Path) -> None:
         ('pattern = "peers"\n' + AGENTS + '[[grants]]\nagent = "eve"\ntool = "calculator"', "a grant names 'eve'"),
         ('pattern = "peers"\n' + AGENTS + "[mcp.x]\n", "a url or a command"),
         ("pattern =", "not TOML"),
+        ("pattern = " + "[" * 100_000, "nested too deeply"),
+        (f'pattern = "peers"\nfiles = "{"x" * 3000}"\n' + AGENTS, "is no folder"),
     ],
 )
 def test_a_file_that_is_wrong_says_where(text: str, says: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pydantic_ai import ModelRetry
@@ -22,8 +23,8 @@ class Folder:
         Raises:
             ValueError: there is no such folder.
         """
-        self.root = Path(root).resolve()
-        if not self.root.is_dir():
+        self.root = Path(os.path.realpath(root))
+        if not os.path.isdir(self.root):  # noqa: PTH112 (`Path.is_dir` raises for a name that is too long)
             raise ValueError(f"{root} is no folder")
 
     def names(self, pattern: str) -> list[str]:
