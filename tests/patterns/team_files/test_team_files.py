@@ -64,7 +64,7 @@ def test_the_clerk_finds_the_letters_about_orders_and_those_that_cannot_wait() -
     ledger = MemoryLedger()
     outcome = done(folder / "team.toml", "What is in the mailbox?", ledger)
     orders, alarms = (json.loads(line.partition(": ")[2]) for line in (outcome.response or "").splitlines())
-    every = {each["number"]: each for each in letters_in(folder / "inbox.mbox")}
+    every = {each["number"]: each for each in letters_in((folder / "inbox.mbox").read_bytes())}
     assert orders == [every[2], every[7]]
     assert alarms == [every[1], every[5]]
 
