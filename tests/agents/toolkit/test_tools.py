@@ -372,6 +372,38 @@ def test_what_takes_too_long_is_given_up() -> None:
     assert failure(called(toolkit, "hang")) == ("TIMEOUT", "it took more than 0.01 s, and was given up")
 
 
+@pytest.mark.parametrize("as_tool", [False, True], ids=["function", "tool"])
+def test_a_function_in_a_thread_that_takes_too_long_is_given_up_too(as_tool: bool) -> None:
+    """F31, G21: the call ends with its time, and not with the function."""
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def hang(ctx: RunContext[Any], name: str) -> str:
+        may_end.wait(5)
+        has_ended.set()
+        return f"{ctx.tool_name} {name}"
+
+    toolkit = Toolkit()
+    toolkit.add(Tool(hang, timeout=0.01) if as_tool else hang, timeout=0.01, effects="none", to=["ada"])
+
+    async def call() -> OptionResultPayload:
+        done = await toolkit.call("ada", "hang", {"name": "x"})
+        assert not has_ended.is_set()
+        may_end.set()
+        return done
+
+    assert failure(asyncio.run(call())) == ("TIMEOUT", "it took more than 0.01 s, and was given up")
+
+
+def test_a_function_in_a_thread_that_is_in_time_returns_its_result() -> None:
+    def look(ctx: RunContext[Any], name: str) -> str:
+        return f"{name} in {threading.current_thread() is not threading.main_thread()}"
+
+    toolkit = Toolkit()
+    toolkit.add(look, timeout=30, effects="none", to=["ada"])
+
+    assert asyncio.run(toolkit.call("ada", "look", {"name": "x"})).result == "x in True"
+
+
 def test_a_timeout_of_the_tool_itself_is_its_failure() -> None:
     async def ask() -> None:
         raise TimeoutError("no answer from the till")
