@@ -17,6 +17,7 @@ from antiphon.errors import (
     ParkedError,
     RefusedError,
     ReplyTimeoutError,
+    ToolServerError,
     UndeliverableError,
     WithdrawnError,
 )
@@ -50,6 +51,7 @@ _ERRORS: dict[str, type[DeliveryError]] = {
         MailboxFullError,
         ParkedError,
         ReplyTimeoutError,
+        ToolServerError,
         UndeliverableError,
         WithdrawnError,
     )
