@@ -207,7 +207,7 @@ class Unit:
     # Slots, because every message goes through here: an attribute that is now in the class, now in the instance is slow.
     __slots__ = (
         *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "made"),
-        *("created_at", "to", "turn_id", "correlation_id", "metadata"),
+        *("created_at", "to", "turn_id", "correlation_id", "metadata", "_made_id"),
     )
 
     def __init__(
@@ -226,6 +226,7 @@ class Unit:
         """Its place in a list; None if it stands alone."""
         self.root = root
         """Where the list, or the unit that stands alone, is in the whole."""
+        self._made_id: str | None = None
         self.id = id
         """Its id, where that does not stand in the unit or is known already."""
         self.is_slot = is_slot
@@ -314,8 +315,10 @@ class Unit:
         found = self.id or self.maybe_text(key)
         if found:
             return found
-        place = 0 if self.position is None else self.position
-        return f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
+        if self._made_id is None:  # once: a unit may say thousands of messages
+            place = 0 if self.position is None else self.position
+            self._made_id = f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
+        return self._made_id
 
     def refuse(self, exc: ValidationError) -> NoReturn:
         """Say what the core refuses, and where in a message it would have been."""

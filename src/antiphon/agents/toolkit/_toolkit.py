@@ -130,9 +130,7 @@ class Toolkit:
         if seconds <= 0:
             raise ValueError(f"a server needs some time to start, not {seconds:g} s")
         shown = self.policy.clean(name or toolset.label)
-        self._foreign.append(
-            ForeignTools(toolset, settings, by_name or {}, shown, required, seconds, self.policy.clean)
-        )
+        self._foreign.append(ForeignTools(toolset, settings, by_name or {}, shown, required, seconds, self.policy.clean))
 
     def add_mcp(
         self,
