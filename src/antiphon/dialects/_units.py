@@ -10,7 +10,7 @@ then compared with what was there, so that encoding later sees exactly what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -38,6 +38,7 @@ __all__ = [
     "UnitDialect",
     "Writing",
     "as_object",
+    "is_one_of",
     "kind_of",
     "notes_of",
     "parsed",
@@ -67,6 +68,11 @@ def sample_units(data: Any) -> list[dict[str, Any]]:
     """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
     units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
     return units if all(isinstance(unit, dict) for unit in units) else []
+
+
+def is_one_of(value: Any, choices: Collection[str]) -> bool:
+    """Whether parsed JSON is one of some texts; an object or a list, which has no hash, is none."""
+    return isinstance(value, str) and value in choices
 
 
 def parsed(data: Any, dialect: str) -> Any:
