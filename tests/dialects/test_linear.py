@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects import decode, encode, names
+from antiphon.dialects import Stream, decode, encode, names
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload
 
 FEW, MANY = 200, 1600
@@ -65,3 +65,36 @@ def test_parallel_calls_are_written_and_read_in_linear_time(name: str) -> None:
         (lambda: decode(less, name), lambda: decode(more, name)),
     ):
         assert seconds(large) < 24 * max(seconds(small), 0.002)
+
+
+def streamed_calls(name: str, count: int) -> list[dict[str, Any]]:
+    """Return the events of an answer that begins so many calls."""
+    if name == "openai-chat":
+        calls = [{"index": n, "id": f"i{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(count)]
+        return [{"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [each]}}]} for each in calls]
+    parts = [{"part_kind": "tool-call", "tool_name": "f", "args": "{}", "tool_call_id": f"i{n}"} for n in range(count)]
+    return [{"event_kind": "part_start", "index": n, "part": part} for n, part in enumerate(parts)]
+
+
+def fold(name: str, events: list[dict[str, Any]]) -> None:
+    stream = Stream(name)
+    for event in events:
+        stream.add(event)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["openai-chat", "pydantic-ai"])
+def test_streamed_calls_are_folded_in_linear_time(name: str) -> None:
+    """The two folds that looked through all calls for each new one; and a stream that is resumed finds its calls again."""
+    few, many = streamed_calls(name, 500), streamed_calls(name, 8000)
+    assert seconds(lambda: fold(name, many)) < 48 * max(seconds(lambda: fold(name, few)), 0.002)
+
+    whole, begun = Stream(name), Stream(name)
+    for number, event in enumerate(few[:6]):
+        whole.add(event)
+        begun.add(event)
+        if number == 3:
+            begun = Stream.resume(begun.state)
+            begun.add(event)  # a fragment of a call that is known
+            whole.add(event)
+    assert begun.body == whole.body
