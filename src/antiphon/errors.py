@@ -29,6 +29,7 @@ AntiphonError                     .retryable: may the same thing succeed later?
     ├── ActorFailedError          the actor raised something else; its supervisor knows
     ├── EffectFailedError         what an effect ran has raised
     ├── ParkedError               it waits for a person, with the evidence
+    ├── ToolServerError           .server: a server of tools that is required cannot be used; look at it
     ├── HistoryMismatchError      this code does something else than the thread says it did
     └── EscalatedError            a supervisor gave up
 ```
@@ -71,6 +72,7 @@ __all__ = [
     "SecretNameError",
     "StreamCutError",
     "StreamFailedError",
+    "ToolServerError",
     "UndeliverableError",
     "UnknownThreadError",
     "WithdrawnError",
@@ -359,6 +361,18 @@ class ParkedError(DeliveryError):
     """
 
     code = "PARKED"
+
+
+class ToolServerError(DeliveryError):
+    """A server of tools that a toolkit requires cannot be used, or offers what cannot be. The reason says what to do."""
+
+    code = "TOOL_SERVER_FAILED"
+    retryable = True
+
+    @property
+    def server(self) -> str:
+        """What the toolkit calls the server."""
+        return self.address or ""
 
 
 class HistoryMismatchError(DeliveryError):

@@ -26,10 +26,12 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
+from antiphon.messages._model import MUCH
 from antiphon.runtime._again import Again, Standing
 from antiphon.runtime._endings import endings, leftovers
 from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._results import error_result, result_of
+from antiphon.runtime._own import error_fields
+from antiphon.runtime._results import error_of, error_result, result_of
 from antiphon.runtime._rows import DELIVER, begun, ended
 from antiphon.runtime._same import says_the_same
 
@@ -255,7 +257,7 @@ class Durable:
             self.let_go(envelope, exc)
             self._kernel.recovery.later(_thread(envelope))
         else:
-            envelope.fail(error)
+            envelope.fail(_as_written(row, error))
 
     async def _close(self, envelope: Envelope, row: Message) -> Message:
         """Append the end of a message, and return that as the ledger has it."""
@@ -322,8 +324,16 @@ def _said(envelope: Envelope) -> list[Message]:
 def _delivered(envelope: Envelope, error: DeliveryError | None = None) -> Message:
     outcome: dict[str, Any] = {}
     if error is not None:
-        outcome = {"is_error": True, "error_type": error.code, "error_message": error.reason, "retryable": error.retryable}
+        outcome = error_fields(error.reason, error.code, retryable=error.retryable)
     return ended(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id, **outcome)
+
+
+def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
+    """Return an error as its row says it: a large one may have been cut, and the caller gets the same if it runs again."""
+    payload = row.payload
+    if not isinstance(payload, OptionResultPayload) or payload.__weight__() <= MUCH:
+        return error
+    return error_of(payload, error.address or "")
 
 
 def _check_same(recorded: Message, envelope: Envelope) -> None:

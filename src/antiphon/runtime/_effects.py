@@ -9,6 +9,9 @@ depends on what it is:
 | `none` | a look at the world | done again |
 | `idempotent` | something that may be done twice under the same key | done again, under the same key |
 | `once` | something that must not be done twice | parked: a person says what became of it |
+
+An outcome that is too large for a row is cut, with a mark, and the handler gets what the row says: the same as it gets when
+it runs again. A failure is recorded however much it says, because a `once` effect without an outcome would be parked.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from pydantic import ValidationError
 
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
+from antiphon.messages._model import MUCH
 from antiphon.runtime._observer import EffectRun
+from antiphon.runtime._own import cut_result, error_fields, text_of
 from antiphon.runtime._results import error_of
 from antiphon.runtime._rows import begun, child_id, ended
 from antiphon.runtime._same import says_the_same
@@ -34,6 +39,8 @@ __all__ = ["Course", "Effect", "Effects", "FailedError", "Park", "Run", "Unknown
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]
 """Does the thing. It is given a key that is the same whenever it is tried, for whoever can tell a second try by it."""
+_MOST_WORDS = 2000
+"""Characters of why an outcome is not known that are kept."""
 Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
 """Leaves what is done to a person, with a reason and the evidence."""
 
@@ -232,15 +239,15 @@ class Effect:
     async def _run(self, run: Run, intent: Message) -> Any:
         self.course.open_effects += (intent,)
         try:
-            outcome = self.outcome(result=await run(self.id))
+            outcome = self._result(await run(self.id))
         except (DeliveryError, LedgerError):
             raise  # of what it asked others for, or of the ledger: it stays open, and whoever asked learns of it
         except UnknownOutcomeError as exc:
             outcome = await self._unsure(exc, intent)
         except FailedError as exc:
-            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, result=exc.details)
+            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
         except ValidationError as exc:
-            outcome = self._failure(TypeError(f"its result cannot be written down: {exc.errors()[0]['msg']}"))
+            outcome = self._failure(TypeError(f"its result cannot be written down: {_first_problem(exc)}"))
         except Exception as exc:  # noqa: BLE001 (whatever it raises is its outcome, and is raised again below)
             outcome = self._failure(exc)
         return await self._end(run, intent, outcome)
@@ -263,19 +270,39 @@ class Effect:
         base, mark, count = self.id.rpartition("~")
         self.id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
 
-    def _error(self, reason: str, code: str, *, retryable: bool, result: Json = None) -> Message:
-        words = reason.encode(errors="replace").decode()
-        return self.outcome(is_error=True, error_type=code, error_message=words, retryable=retryable, result=result)
+    def _result(self, value: Json) -> Message:
+        """Return the row of a result, cut if it is large. Most results are small, and are not measured for this."""
+        try:
+            outcome = self.outcome(result=value)
+        except ValidationError:
+            shorter = cut_result(value)
+            if shorter is value:
+                raise
+            return self.outcome(result=shorter)
+        if outcome.payload.__weight__() <= MUCH or (shorter := cut_result(value)) is value:
+            return outcome
+        return self.outcome(result=shorter)
+
+    def _error(self, reason: str, code: str, *, retryable: bool, details: Json = None) -> Message:
+        """Return the row of a failure. It is recorded also where its details cannot be."""
+        try:
+            return self.outcome(**error_fields(reason, code, retryable=retryable, details=details))
+        except ValidationError:
+            return self.outcome(**error_fields(reason, code, retryable=retryable))
 
     def _failure(self, error: Exception) -> Message:
         retryable = bool(getattr(error, "retryable", False))
-        return self._error(f"{type(error).__qualname__}: {error}", EffectFailedError.code, retryable=retryable)
+        return self._error(f"{type(error).__qualname__}: {text_of(error)}", EffectFailedError.code, retryable=retryable)
 
     async def _unsure(self, error: UnknownOutcomeError, intent: Message) -> Message:
         if self._effects == "once":
             self._is_no_longer_open(intent)  # it is parked, or there is an outcome
-            return await self.unknown(f"nobody knows whether {self._option!r} was done: {error}")
-        return self._error(str(error), EffectFailedError.code, retryable=True)
+            return await self.unknown(f"nobody knows whether {self._option!r} was done: {text_of(error)[:_MOST_WORDS]}")
+        return self._error(text_of(error), EffectFailedError.code, retryable=True)
+
+
+def _first_problem(error: ValidationError) -> str:
+    return str(error.errors(include_input=False, include_url=False)[0]["msg"])
 
 
 def _value(outcome: OptionResultPayload, address: str) -> Any:

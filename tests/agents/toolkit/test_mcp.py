@@ -146,15 +146,6 @@ def test_what_a_server_says_is_not_trusted_and_its_calls_are_in_the_ledger(url: 
     assert paid == []
 
 
-@pytest.mark.slow
-def test_a_server_that_is_not_there_is_an_error_that_is_raised() -> None:
-    toolkit = Toolkit()
-    toolkit.add_mcp("http://127.0.0.1:9/mcp")
-
-    with pytest.raises(RuntimeError, match="connect"):
-        asyncio.run(toolkit.call("ada", "add", {}))
-
-
 # ---------------------------------------------------------------- a server that is another one when the program runs again
 
 

@@ -18,6 +18,7 @@ from typing_extensions import override
 from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents._withheld import Withheld, Withholding
+from antiphon.agents.durability._bounded import cut_answer
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import Answer, Place, Talk, restore, say
 from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
@@ -105,8 +106,12 @@ class Asked(Effect):
         return self._talk.spending.seconds_left(self._limits, current_port().now())
 
     def answered(self, unit: dict[str, Any], cost: Decimal | None) -> Json:
-        """Take an answer, and return what the journal says of it."""
-        unit = self._withheld.take_out(unit, self._withholding, self._agent_run)
+        """Take an answer, and return what the journal says of it.
+
+        Raises:
+            UnexpectedModelBehavior: it is too large, and cannot be cut.
+        """
+        unit = cut_answer(self._withheld.take_out(unit, self._withholding, self._agent_run))
         answer = self._answer = self._place.answer(unit, self._known.mark_after(unit), cost)
         said: dict[str, Json] = {"messages": len(answer.rows)}
         if cost is not None:

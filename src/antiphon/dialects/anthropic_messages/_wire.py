@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of
-from antiphon.dialects._units import as_object, sample_units
+from antiphon.dialects._units import as_object, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 from antiphon.messages._names import is_name
@@ -168,7 +168,7 @@ def _recognise_request(found: dict[str, Any]) -> str | None:
 
 
 def _are_messages(units: list[dict[str, Any]]) -> bool:
-    return bool(units) and all(unit.get("role") in ROLES and "tool_calls" not in unit for unit in units)
+    return bool(units) and all(is_one_of(unit.get("role"), ROLES) and "tool_calls" not in unit for unit in units)
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from antiphon.dialects._fold import (
+    DERIVED,
     Delta,
     DeltaKind,
     Folding,
@@ -49,6 +50,8 @@ class ChatFold(Folding):
     """What is said of the answer as a whole."""
     choices: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """By index: the `choice`, its `message`, and its `calls`, each with its `index` among the fragments."""
+    places: dict[str, dict[Any, int]] = field(default_factory=dict[str, dict[Any, int]], metadata=DERIVED)
+    """By choice: where the last call of each index is among its calls."""
 
     @property
     def is_empty(self) -> bool:
@@ -97,13 +100,25 @@ class ChatFold(Folding):
                 yield from self.tell(_SAID[key], f"{choice} {key}", text)
             elif key == "tool_calls":
                 for fragment in objects_in(delta, key):
-                    slot, call = _slot(held["calls"], fragment)
+                    slot, call = self._slot(choice, held["calls"], fragment)
                     yield from self._add_call(call, fragment, f"{choice} call {slot}")
             elif key == "function_call" and isinstance(value, dict):
                 call = message[key] = _legacy(held) or {"name": "", "arguments": ""}
                 yield from self._add_inner(call, cast("dict[str, Any]", value), None, f"{choice} function_call")
             else:
                 _merge(message, key, value)
+
+    def _slot(self, choice: str, slots: list[dict[str, Any]], fragment: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the call that a fragment belongs to, and its place in the order of arrival."""
+        index, call_id = fragment.get("index"), fragment.get("id")
+        places = self.places.get(choice)
+        if places is None:  # also after the stream was resumed
+            places = self.places[choice] = {_key(slot["index"]): place for place, slot in enumerate(slots)}
+        place = places.get(_key(index))
+        if place is None or (call_id and slots[place]["call"].get("id") not in (None, "", call_id)):
+            slots.append({"index": index, "call": {}})
+            place = places[_key(index)] = len(slots) - 1
+        return place, slots[place]["call"]
 
     def _add_call(self, call: dict[str, Any], fragment: dict[str, Any], piece: str) -> Iterator[Delta]:
         for key, value in fragment.items():
@@ -171,14 +186,9 @@ def _has_reason(held: dict[str, Any]) -> bool:
     return bool(held["choice"].get("finish_reason"))
 
 
-def _slot(slots: list[dict[str, Any]], fragment: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Return the call that a fragment belongs to, and its place in the order of arrival."""
-    index, call_id = fragment.get("index"), fragment.get("id")
-    place = next((place for place in reversed(range(len(slots))) if slots[place]["index"] == index), None)
-    if place is None or (call_id and slots[place]["call"].get("id") not in (None, "", call_id)):
-        slots.append({"index": index, "call": {}})
-        place = len(slots) - 1
-    return place, slots[place]["call"]
+def _key(index: Any) -> Any:
+    """Return an index as something that has a hash; nearly always it is a number."""
+    return index if isinstance(index, int | float | str | None) else repr(index)
 
 
 def _in_order(slots: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of, unix_time
-from antiphon.dialects._units import as_object, sample_units
+from antiphon.dialects._units import as_object, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
@@ -112,7 +112,7 @@ def recognise(data: Any) -> str | None:
     if found is not None and "messages" in found:
         return _recognise_request(found)
     units = sample_units(data)
-    if not units or not all(unit.get("role") in ROLES and not _has_blocks(unit) for unit in units):
+    if not units or not all(is_one_of(unit.get("role"), ROLES) and not _has_blocks(unit) for unit in units):
         return None
     if any(unit["role"] == "developer" or _has_chat_content(unit) for unit in units):
         return "messages with roles and content parts of Chat Completions"
@@ -122,7 +122,7 @@ def recognise(data: Any) -> str | None:
 
 def _recognise_request(found: dict[str, Any]) -> str | None:
     units = sample_units(found["messages"]) if isinstance(found["messages"], list) else []
-    is_chat = units and all(unit.get("role") in ROLES and not _has_blocks(unit) for unit in units)
+    is_chat = units and all(is_one_of(unit.get("role"), ROLES) and not _has_blocks(unit) for unit in units)
     return "a request with messages of Chat Completions" if is_chat and "system" not in found else None
 
 
@@ -138,4 +138,4 @@ def _has_chat_content(unit: dict[str, Any]) -> bool:
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
     """Whether content is of blocks that another provider has."""
-    return any(part.get("type") in _BLOCKS for part in _parts(unit))
+    return any(is_one_of(part.get("type"), _BLOCKS) for part in _parts(unit))

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of, unix_time
-from antiphon.dialects._units import as_object, sample_units
+from antiphon.dialects._units import as_object, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
@@ -155,7 +155,7 @@ def _is_one_text(units: list[Any]) -> bool:
 def read_tool(tool: Any) -> dict[str, Any] | None:
     """Return what the core knows of a tool that the caller runs; the service's own tools are none of them."""
     given = as_object(tool) or {}
-    if given.get("type") not in _TOOLS or not isinstance(given.get("name"), str):
+    if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
         return None
     parameters = as_object(given.get("parameters"))
     return {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
@@ -207,4 +207,4 @@ def _is_item(unit: dict[str, Any]) -> bool:
 def _has_own_parts(unit: dict[str, Any]) -> bool:
     content = unit.get("content")
     parts = cast("list[Any]", content) if isinstance(content, list) else []
-    return any(isinstance(part, dict) and cast("dict[str, Any]", part).get("type") in _PARTS for part in parts)
+    return any(isinstance(part, dict) and is_one_of(cast("dict[str, Any]", part).get("type"), _PARTS) for part in parts)
