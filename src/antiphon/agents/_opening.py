@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,7 @@ from antiphon.runtime import (
     begun,
     ended,
     park_id,
+    unused,
 )
 
 __all__ = ["RUN", "Opened", "open_run"]
@@ -254,11 +256,12 @@ class _Opening:
         standing = Standing.of(await self._journal.ledger.open_calls(self._thread_id), self._id)
         if standing.parked is not None:
             raise ParkedError(f"run {self._id!r} waits for a person: see `antiphon parked`")
-        attempt = len(standing.again) + 2
         if len(standing.again) >= _RECOVERIES:
-            reason = f"it was begun {attempt - 1} times, and never ended"
-            await self._park_row(self._id, {"reason": reason, "to": "program"})
+            reason = f"it was begun {len(standing.again) + 1} times, and never ended"
+            time = await self._unused(partial(park_id, self._id), 1)
+            await self._park_row(self._id, {"reason": reason, "to": "program"}, time)
             raise ParkedError(f"run {self._id!r} waits for a person: {reason}")
+        attempt = await self._unused(partial(again_id, self._id), len(standing.again) + 2)
         row = again_id(self._id, attempt)
         said: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=said)
@@ -294,7 +297,10 @@ class _Opening:
         """Leave an effect to a person; the other effects of the run may go on."""
         await self._park_row(str(evidence["effect"]), {"reason": reason, "to": "program", **evidence})
 
-    async def _park_row(self, about: str, evidence: dict[str, Json]) -> None:
-        row: Message = begun(PARK, park_id(about), thread_id=self._thread_id, parent_id=about, arguments=evidence)
+    async def _unused(self, name: Callable[[int], str], first: int) -> int:
+        return await unused(self._journal.ledger, self._thread_id, name, first)
+
+    async def _park_row(self, about: str, evidence: dict[str, Json], time: int = 1) -> None:
+        row: Message = begun(PARK, park_id(about, time), thread_id=self._thread_id, parent_id=about, arguments=evidence)
         with suppress(AppendRefusedError):  # it is parked already, for another reason
             await self._journal.write(self._thread_id, [row])

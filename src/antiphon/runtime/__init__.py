@@ -14,7 +14,7 @@ from antiphon.runtime._operations import AgentOperation, ModelOperation, Operati
 from antiphon.runtime._port import RuntimePort
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._ref import Ref
-from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id
+from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id, unused
 from antiphon.runtime._run import run
 from antiphon.runtime._same import says_the_same_value
 from antiphon.runtime._settings import Settings
@@ -78,4 +78,5 @@ __all__ = [
     "run",
     "says_the_same_value",
     "system_thread",
+    "unused",
 ]

@@ -99,7 +99,7 @@ class Durable:
             return
         if call is not None and result is None and not self.has(envelope):
             envelope.take(call)
-            envelope.waiter = None
+            envelope.waiter, envelope.is_unsure = None, True  # it may have been delivered again meanwhile
             await self.put_away(envelope, WithdrawnError("whoever asked was cancelled", envelope.to))
 
     async def note(self, envelope: Envelope) -> bool:
@@ -192,12 +192,23 @@ class Durable:
             _check_same(call.message, envelope)
             if result is None:
                 envelope.take(call)
-                await self.take_up(cell, envelope, "it was said again")
+                await self._say_again(cell, envelope)
                 return True
             if not (envelope.is_derived and _is_withdrawn(result)):
                 envelope.settle(result)
                 return True
             envelope.rename()
+
+    async def _say_again(self, cell: Cell, envelope: Envelope) -> None:
+        """Deliver a message again for its sender; where that is cut off, see to it that the message ends or is delivered."""
+        try:
+            await self.take_up(cell, envelope, "it was said again")
+        except LedgerUnavailableError:
+            self._kernel.recovery.later(_thread(envelope))
+            raise
+        except asyncio.CancelledError:
+            self._kernel.start(self._take_back(envelope))
+            raise
 
     async def _recorded(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
         """Return what the ledger has of a message and of its outcome."""
@@ -277,7 +288,7 @@ class Durable:
     async def _leftovers(self, envelope: Envelope) -> list[Message]:
         await self._journal.settle(_thread(envelope))
         rows = await self._journal.ledger.open_calls(_thread(envelope))
-        return list(leftovers(rows, envelope.invocation_id, _thread(envelope), str(envelope.to)))
+        return await leftovers(self._journal.ledger, rows, envelope.invocation_id, _thread(envelope), str(envelope.to))
 
     def take_over(self, envelope: Envelope) -> None:
         """Have a message in hand."""

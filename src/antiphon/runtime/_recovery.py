@@ -16,7 +16,7 @@ from antiphon.errors import FencedError, LedgerError, ReplyTimeoutError, Undeliv
 from antiphon.messages import Message, OptionCallPayload, thaw
 from antiphon.runtime._again import Standing
 from antiphon.runtime._durable import A_WHILE
-from antiphon.runtime._endings import is_asked_of_itself, leftovers
+from antiphon.runtime._endings import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._envelope import Envelope, travelled
 from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._rows import DELIVER, PARK, TIMER
@@ -118,10 +118,12 @@ class Recovery:
     async def _clear_away(self, thread_id: str, rows: Sequence[Record]) -> None:
         """End what was open for the sake of messages that have ended: their system died between the two."""
         still_open = {row.message.invocation_id for row in rows}
-        parents = {row.message.parent_id: row.message.policy for row in rows if row.message.parent_id not in still_open}
-        for parent_id, to in parents.items():
-            ends = [] if parent_id is None else list(leftovers(rows, parent_id, thread_id, to))
-            if ends and parent_id is not None and await self._has_ended(thread_id, parent_id):
+        left = [row.message for row in rows if row.message.parent_id not in still_open]
+        owners = {row.parent_id: row.policy for row in left}
+        owners |= {await owner_of(self._ledger, row, thread_id): row.policy for row in left if row.lane == "effect"}
+        for owner, to in owners.items():
+            if owner is not None and owner not in still_open and await self._has_ended(thread_id, owner):
+                ends = await leftovers(self._ledger, rows, owner, thread_id, to)
                 await self._kernel.journal.write(thread_id, ends)
 
     async def _has_ended(self, thread_id: str, invocation_id: str) -> bool:

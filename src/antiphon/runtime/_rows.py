@@ -15,9 +15,9 @@ says when it took them in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.messages import (
     RUNTIME_POLICY,
@@ -27,7 +27,10 @@ from antiphon.messages import (
 )
 from antiphon.runtime._own import own_call, own_message, own_result
 
-__all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "child_id", "ended", "park_id"]
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
+
+__all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "child_id", "ended", "park_id", "unused"]
 
 _LONG = 256
 """Characters of an id that leave room in a name for a key, and for the marks of the rows."""
@@ -50,9 +53,19 @@ def again_id(invocation_id: str, attempt: int) -> str:
     return f"{invocation_id}#{attempt}"
 
 
-def park_id(invocation_id: str) -> str:
-    """Return the invocation of the row that parks a message."""
-    return f"{invocation_id}#park"
+def park_id(invocation_id: str, time: int = 1) -> str:
+    """Return the invocation of the row that parks a message, or an effect; `time` says for which time."""
+    return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
+
+
+async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
+    """Return the first number whose name the thread does not have.
+
+    Rows that were ended keep their names: to begin one of the same name is refused, or taken for the one that ended.
+    """
+    while await ledger.by_invocation(name(first), thread_id=thread_id):
+        first += 1
+    return first
 
 
 def begun(
