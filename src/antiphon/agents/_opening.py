@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from antiphon.agents._budget import kind_of
 from antiphon.agents._course import RunCourse, as_key
-from antiphon.errors import AppendRefusedError, FencedError, HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.runtime import (
@@ -53,25 +53,10 @@ class _Owned(Journal):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, Budget())
-        self._fenced: list[FencedError] = []
 
     @override
-    async def own(self, thread_id: str) -> int:
-        if self._fenced:
-            raise FencedError(*self._fenced[0].args)
-        return await super().own(thread_id)
-
-    @override
-    async def has_had_owners(self, thread_id: str) -> bool:
+    def has_had_owners(self, thread_id: str) -> bool:
         return False  # it claims once, and a run that was begun before is a second attempt
-
-    @override
-    async def _append(self, thread_id: str, messages: Any, more: dict[str, Any]) -> tuple[Record, ...]:
-        try:
-            return await super()._append(thread_id, messages, more)
-        except FencedError as exc:
-            self._fenced[:] = [exc]
-            raise
 
     def passing(self, admit: Admit | None) -> Self:
         """Return the same for one of the runs: its effects pass `admit` when they begin."""
@@ -81,7 +66,11 @@ class _Owned(Journal):
 
 
 class _Finished(Journal):
-    """The journal of a run that is finished: it can be read."""
+    """The journal of a run that is finished: it can be read, which takes the thread from nobody."""
+
+    @override
+    async def own(self, thread_id: str) -> int:
+        return self.epoch(thread_id)
 
     @override
     async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:

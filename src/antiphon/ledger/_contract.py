@@ -10,7 +10,8 @@ message before the one that precedes it, and what was acknowledged before an app
 **Together.** The messages of one append, its outbox entries, its snapshot and the thread's status are committed together.
 
 **One owner.** `claim` gives an epoch. From then on, an append must bring the latest one; it is compared in the same
-transaction, so a worker that has lost the thread cannot write, however late it notices. Everybody else uses `post`.
+transaction, so a worker that has lost the thread cannot write, however late it notices. That holds for every append, also
+for one that changes nothing, because it is empty or there already. Everybody else uses `post`.
 
 **Unaltered.** What was appended comes back byte for byte, with a chain of hashes over it. What was altered in the store is
 found when it is read, named, and never handed out.

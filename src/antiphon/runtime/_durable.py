@@ -61,6 +61,8 @@ class Durable:
 
     async def say(self, cell: Cell, envelope: Envelope, until: float) -> None:
         """Append a message to its thread, then deliver it."""
+        if envelope.parent is None:
+            self._journal.take_back(_thread(envelope))  # a caller from outside wants it here
         cell.held += 1
         try:
             await self._say(cell, envelope, until)
@@ -71,20 +73,23 @@ class Durable:
         if envelope.may_be_known and await self._recall(cell, envelope):
             return
         self.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
-        is_said = False
         try:
             await self._append(cell, envelope, until)
-            is_said = True
-        except LedgerUnavailableError:
-            self._kernel.recovery.later(_thread(envelope))  # it may have been written
+        except BaseException as exc:
+            self._drop_unsaid(envelope, exc)
             raise
-        except asyncio.CancelledError:
-            self._kernel.start(self._take_back(envelope))  # as above
-            raise
-        finally:
-            if not is_said:
-                self.drop(envelope)
-                envelope.disappoint()
+
+    def _drop_unsaid(self, envelope: Envelope, error: BaseException) -> None:
+        """Have a message in hand no more that could not be written down, or of which it is not sure that it was.
+
+        Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
+        """
+        self.drop(envelope)
+        envelope.disappoint(error)
+        if isinstance(error, LedgerUnavailableError):
+            self._kernel.recovery.later(_thread(envelope))
+        elif isinstance(error, asyncio.CancelledError):
+            self._kernel.start(self._take_back(envelope))
 
     async def _take_back(self, envelope: Envelope) -> None:
         """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
@@ -192,23 +197,12 @@ class Durable:
             _check_same(call.message, envelope)
             if result is None:
                 envelope.take(call)
-                await self._say_again(cell, envelope)
+                await self._take_up_said(cell, envelope)
                 return True
             if not (envelope.is_derived and _is_withdrawn(result)):
                 envelope.settle(result)
                 return True
             envelope.rename()
-
-    async def _say_again(self, cell: Cell, envelope: Envelope) -> None:
-        """Deliver a message again for its sender; where that is cut off, see to it that the message ends or is delivered."""
-        try:
-            await self.take_up(cell, envelope, "it was said again")
-        except LedgerUnavailableError:
-            self._kernel.recovery.later(_thread(envelope))
-            raise
-        except asyncio.CancelledError:
-            self._kernel.start(self._take_back(envelope))
-            raise
 
     async def _recorded(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
         """Return what the ledger has of a message and of its outcome."""
@@ -220,6 +214,13 @@ class Durable:
             return call, result
         return await self._journal.before(_thread(envelope), call), result
 
+    async def _take_up_said(self, cell: Cell, envelope: Envelope) -> None:
+        try:
+            await self._take_up(cell, envelope, "it was said again")
+        except BaseException as exc:
+            self._drop_unsaid(envelope, exc)
+            raise
+
     async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> None:
         """Deliver a message that the ledger has and nobody has in hand.
 
@@ -227,8 +228,15 @@ class Durable:
             ParkedError: it waits for a person.
             LedgerError: it could not be written down.
         """
+        try:
+            await self._take_up(cell, envelope, reason)
+        except BaseException as exc:
+            self.drop(envelope)
+            envelope.disappoint(exc)
+            raise
+
+    async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> None:
         self.take_over(envelope)
-        is_delivered = False
         cell.held += 1
         try:
             rows = await self._journal.ledger.open_calls(_thread(envelope))
@@ -236,11 +244,8 @@ class Durable:
             if envelope.standing.parked is not None:
                 raise ParkedError("it waits for a person", envelope.to)
             await self.again.deliver(cell, envelope, "recovered", reason)
-            is_delivered = True
         finally:
             cell.held -= 1
-            if not is_delivered:
-                self.drop(envelope)
 
     # ------------------------------------------------------------ and back
 

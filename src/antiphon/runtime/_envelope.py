@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from antiphon.errors import ReplyTimeoutError, WithdrawnError
+from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import (
     DataPart,
     Json,
@@ -109,6 +109,8 @@ class Envelope:
     """The one that has what whoever waits for this waits for."""
     sharers: tuple[Envelope, ...] = ()
     """Others that get the same outcome."""
+    lender: Envelope | None = None
+    """The one whose waiter this has, because nobody waited for it."""
     origin: str | None = None
     """The trace in which it was said from outside, as a W3C `traceparent`."""
     accepted_at: float | None = None
@@ -301,10 +303,11 @@ class Envelope:
         for sharer in self.sharers:
             sharer.fail(error)
 
-    def disappoint(self) -> None:
-        """Let those who share the outcome know that there will be none: it could not be said."""
-        for sharer in self.sharers:
-            sharer.fail(WithdrawnError("whoever said it first could not", self.to))
+    def disappoint(self, error: BaseException | None = None) -> None:
+        """Let those who share the outcome know that there will be none: it could not be said, or not be delivered."""
+        reason = error if isinstance(error, AntiphonError) else WithdrawnError("whoever said it first could not", self.to)
+        for other in (*self.sharers, *(() if self.lender is None else (self.lender,))):
+            other.fail(reason)
 
     def share(self, other: Envelope) -> None:
         """Let another envelope of the same message have the same outcome."""
@@ -312,7 +315,7 @@ class Envelope:
             outcome, error = self.outcome
             other.settle(outcome) if error is None else other.fail(error)
         elif self.waiter is None:
-            self.waiter, other.heir = other.waiter, self
+            self.waiter, self.lender, other.heir = other.waiter, other, self
         else:
             self.sharers += (other,)
 

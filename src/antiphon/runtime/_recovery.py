@@ -78,7 +78,7 @@ class Recovery:
         """By thread, how often it was not sure what was written to it."""
 
     async def all(self) -> Recovered:
-        """Take up every thread that has something open.
+        """Take up every thread that has something open; those that another system takes over meanwhile are left to it.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -89,8 +89,14 @@ class Recovery:
         async def take_up_some() -> None:
             nonlocal found
             for thread_id in todo:
-                taken_up = await self.thread(thread_id)
-                found += taken_up
+                self._kernel.journal.take_back(thread_id)
+                try:
+                    taken_up = await self.thread(thread_id)
+                except FencedError as exc:
+                    fields = about(thread_id=thread_id, error=exc)
+                    LOG.info("thread %s is left to another system: %s", thread_id, words(exc), extra=fields)
+                else:
+                    found += taken_up
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -11,6 +11,9 @@ says when it took them in.
 | `PARK` | a person must settle a message |
 | `TIMER` | a timer runs |
 | any other | an effect was begun, and its outcome is not known |
+
+An effect that is started another time gets a row for each further attempt, which is no call and so is never open: the intent
+stays the one thing to be ended. `correlation_id` is the effect.
 """
 
 from __future__ import annotations
@@ -21,16 +24,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from antiphon.messages import (
     RUNTIME_POLICY,
+    DataPart,
     Json,
     Message,
     OptionResultPayload,
+    PartsPayload,
 )
 from antiphon.runtime._own import own_call, own_message, own_result
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
 
-__all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "begun", "child_id", "ended", "park_id", "unused"]
+__all__ = ["AGAIN", "DELIVER", "PARK", "TIMER", "again_id", "attempted", "begun", "child_id", "ended", "park_id", "unused"]
 
 _LONG = 256
 """Characters of an id that leave room in a name for a key, and for the marks of the rows."""
@@ -80,6 +85,13 @@ def begun(
     """Return the row that says something was begun. The same thing gives the same row, so that it can be appended twice."""
     payload = own_call(invocation_id, option, dict(arguments or {}))
     return own_message(str(policy), payload, id=f"{invocation_id}@begun", thread_id=thread_id, parent_id=parent_id)
+
+
+def attempted(effect: str, attempt: int, *, thread_id: str, policy: str) -> Message:
+    """Return the row that says an effect is started another time; `attempt` is 2 for the first of them."""
+    said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": {"attempt": attempt}}),))
+    row_id = f"{effect}@attempt{attempt}"
+    return own_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
 
 
 def ended(

@@ -54,6 +54,7 @@ async def settle(kernel: Kernel, thread_id: str, invocation_id: str, outcome: Ou
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
             ends.insert(0, _answer(rows, invocation_id, outcome))
+    kernel.journal.take_back(thread_id)
     await kernel.journal.write(thread_id, ends)
     await kernel.recovery.message(thread_id, invocation_id)
 
