@@ -78,6 +78,10 @@ class Course(Protocol):
         """Return what the next thing is known by that is done."""
         ...
 
+    def wait(self, change: int) -> None:
+        """Take note that it waits for one effect more, or less."""
+        ...
+
 
 class FailedError(Exception):
     """Raise it in `run` to have an effect fail with a code and details of its own: whoever did it gets a `RefusedError`."""
@@ -142,8 +146,13 @@ class Effect:
         if self.journal.hooks is not None:
             effect = EffectRun(self._option, self._effects, self.arguments)
             run = self.journal.hooks.effect(self.course, effect, run, self.operation)
-        if self.course.thread_id is None:
-            return await run(current_port().new_id())
+        self.course.wait(1)
+        try:
+            return await (run(current_port().new_id()) if self.course.thread_id is None else self._perform(run))
+        finally:
+            self.course.wait(-1)
+
+    async def _perform(self, run: Run) -> Any:
         while True:
             epoch = await self.journal.own(self.thread_id)
             intent, outcome = await self._recall() if self._may_be_recorded() else (None, None)

@@ -99,6 +99,8 @@ class Envelope:
     """Rows of its handler that are written down together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
     """How the thread is listed from the next row of its handler on."""
+    waits: int = 0
+    """How many answers and effects its handler waits for."""
     keys: tuple[str, ...] = ()
     """The keys that its handler has used."""
     said_count: int = 0
@@ -273,6 +275,14 @@ class Envelope:
         self.keys += (name,)
         count = self.keys.count(name)
         return name if count == 1 else f"{name}={count}"
+
+    def wait(self, change: int) -> None:
+        """Take note that its handler waits for an answer or an effect more, or less; also of what an actor asks itself."""
+        handled: Envelope | None = self
+        while handled is not None:
+            handled.waits += change
+            parent = handled.parent
+            handled = parent if parent is not None and parent.cell is handled.cell else None
 
     def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
         """Hand out what is to be written down with the next row."""
