@@ -277,7 +277,7 @@ class Effect:
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == WithdrawnError.code:
             self._rename()
-            return await self._run(run, await self._admitted(None))
+            return await self._perform(run)
         return _value(payload, self.course.to)
 
     def _is_no_longer_open(self, intent: Message) -> None:
