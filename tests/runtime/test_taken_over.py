@@ -247,6 +247,33 @@ def test_everybody_who_waits_for_a_message_gets_to_know_that_its_thread_was_lost
     virtually(main())
 
 
+@pytest.mark.parametrize("within", [1e6, 3.0])
+def test_a_recovery_does_not_deliver_again_what_has_ended_since_it_looked(within: float) -> None:
+    """G9: also where the time of the message is over when the recovery comes to it."""
+
+    async def main() -> None:
+        ledger = Held("AGAIN")
+        async with System(ledger) as dead:
+            dead.register("probe", Probe, grace=0)
+            await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="left", within=1e6)
+        async with System(ledger) as system:
+            system.register("probe", Probe, grace=0)
+            asked = system.ask("probe/2", Do(what="wait", seconds=2), thread_id="t", id="m", within=within)
+            asking = asyncio.ensure_future(asked)
+            await asyncio.sleep(1)
+            recovering = asyncio.ensure_future(system.recover())
+            await asking
+            await asyncio.sleep(5)
+            ledger.goes_on.set()
+            assert await recovering == Recovered(threads=1, delivered=1)
+            await asyncio.sleep(5)
+            rows_of_m = [record.message.id for record in await ledger.by_invocation("m", thread_id="t")]
+            assert len(rows_of_m) == 2
+            assert await ledger.by_invocation("m#2", thread_id="t") == ()
+
+    virtually(main())
+
+
 def test_a_system_does_not_take_a_thread_back_that_it_has_lost_unless_somebody_wants_it_here() -> None:
     """G8: neither to write down that a message is given up, nor to see what became of it."""
 

@@ -163,6 +163,11 @@ class Durable:
         """Whether a message is in hand."""
         return _key(envelope) in self.in_flight
 
+    async def is_open(self, envelope: Envelope) -> bool:
+        """Whether nobody has a message in hand, and it has no outcome."""
+        _, result = await self._recorded(envelope)
+        return result is None and not self.has(envelope)
+
     async def hand_over(self, cell: Cell, envelope: Envelope) -> None:
         """Deliver what was appended, however full the mailbox is."""
         cell.box.waiting += 1
@@ -197,8 +202,9 @@ class Durable:
             _check_same(call.message, envelope)
             if result is None:
                 envelope.take(call)
-                await self._take_up_said(cell, envelope)
-                return True
+                if await self._take_up_said(cell, envelope):
+                    return True
+                continue  # it has ended meanwhile
             if not (envelope.is_derived and _is_withdrawn(result)):
                 envelope.settle(result)
                 return True
@@ -214,36 +220,44 @@ class Durable:
             return call, result
         return await self._journal.before(_thread(envelope), call), result
 
-    async def _take_up_said(self, cell: Cell, envelope: Envelope) -> None:
+    async def _take_up_said(self, cell: Cell, envelope: Envelope) -> bool:
         try:
-            await self._take_up(cell, envelope, "it was said again")
+            return await self._take_up(cell, envelope, "it was said again")
         except BaseException as exc:
             self._drop_unsaid(envelope, exc)
             raise
 
-    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> None:
-        """Deliver a message that the ledger has and nobody has in hand.
+    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
+        """Deliver a message that the ledger has and nobody has in hand; say whether it is still open.
 
         Raises:
             ParkedError: it waits for a person.
             LedgerError: it could not be written down.
         """
         try:
-            await self._take_up(cell, envelope, reason)
+            is_open = await self._take_up(cell, envelope, reason)
+            if not is_open:
+                _, result = await self._recorded(envelope)
+                envelope.settle(result)  # somebody may have asked the same meanwhile
         except BaseException as exc:
             self.drop(envelope)
             envelope.disappoint(exc)
             raise
+        return is_open
 
-    async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> None:
+    async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
         self.take_over(envelope)
         cell.held += 1
         try:
             rows = await self._journal.ledger.open_calls(_thread(envelope))
+            if not any(_is_call_of(envelope, row.message) for row in rows):
+                self.drop(envelope)  # what said that it is open was read before it ended
+                return False
             envelope.standing = Standing.of(rows, envelope.invocation_id)
             if envelope.standing.parked is not None:
                 raise ParkedError("it waits for a person", envelope.to)
             await self.again.deliver(cell, envelope, "recovered", reason)
+            return True
         finally:
             cell.held -= 1
 
@@ -352,6 +366,11 @@ def _check_same(recorded: Message, envelope: Envelope) -> None:
     if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
         reason = f"{envelope.id!r} says {envelope.type} here, and something else in thread {envelope.thread_id!r}"
         raise HistoryMismatchError(reason, envelope.to)
+
+
+def _is_call_of(envelope: Envelope, row: Message) -> bool:
+    """Whether an open call is that of a message: the call itself, or the delivery of what is told."""
+    return row.invocation_id == envelope.invocation_id and (row.lane == "effect") != envelope.is_call
 
 
 def _is_withdrawn(result: Message) -> bool:

@@ -200,6 +200,7 @@ class Recovery:
         return await self._deliver(recovered_envelope(said, thread_id), rows)
 
     async def _deliver(self, envelope: Envelope, rows: Sequence[Record]) -> Recovered:
+        """Deliver a message again, unless somebody has it, or it has ended since the rows were read."""
         durable = self._kernel.post.durable
         if is_asked_of_itself(envelope.message):
             return Recovered()  # whoever asked does it when it runs again
@@ -210,14 +211,18 @@ class Recovery:
         except UndeliverableError:
             return Recovered(homeless=1)
         envelope.cell, envelope.is_unsure = cell, True
-        if envelope.deadline is not None and envelope.deadline <= self._kernel.loop.time():
-            await self._kernel.post.put_away(envelope, ReplyTimeoutError("its deadline passed while it was open", envelope.to))
-        elif self._kernel.commands.takes(envelope):
-            await durable.hand_over(cell, envelope)
-        else:
-            await durable.take_up(cell, envelope, "it was open when the system began")
-            self._kernel.post.watch(envelope)
-        return Recovered(delivered=1)
+        is_late = envelope.deadline is not None and envelope.deadline <= self._kernel.loop.time()
+        if not is_late and not self._kernel.commands.takes(envelope):
+            is_open = await durable.take_up(cell, envelope, "it was open when the system began")
+            if is_open:
+                self._kernel.post.watch(envelope)
+        elif is_open := await durable.is_open(envelope):
+            if is_late:
+                late = ReplyTimeoutError("its deadline passed while it was open", envelope.to)
+                await self._kernel.post.put_away(envelope, late)
+            else:
+                await durable.hand_over(cell, envelope)
+        return Recovered(delivered=int(is_open))
 
 
 def recovered_envelope(record: Record, thread_id: str) -> Envelope:
