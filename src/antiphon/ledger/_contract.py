@@ -10,7 +10,8 @@ message before the one that precedes it, and what was acknowledged before an app
 **Together.** The messages of one append, its outbox entries, its snapshot and the thread's status are committed together.
 
 **One owner.** `claim` gives an epoch. From then on, an append must bring the latest one; it is compared in the same
-transaction, so a worker that has lost the thread cannot write, however late it notices. Everybody else uses `post`.
+transaction, so a worker that has lost the thread cannot write, however late it notices. That holds for every append, also
+for one that changes nothing, because it is empty or there already. Everybody else uses `post`.
 
 **Without secrets.** What looks like a secret is taken out before anything is stored, unless the ledger was told otherwise, and
 what was stored is what comes back. A thread goes on as it began, redacted or not. Names are refused and not rewritten.

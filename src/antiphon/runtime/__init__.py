@@ -15,7 +15,7 @@ from antiphon.runtime._own import cut_result, is_too_large, text_of
 from antiphon.runtime._port import RuntimePort
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._ref import Ref
-from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id
+from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id, unused
 from antiphon.runtime._run import run
 from antiphon.runtime._same import says_the_same_value
 from antiphon.runtime._settings import Settings
@@ -82,4 +82,5 @@ __all__ = [
     "says_the_same_value",
     "system_thread",
     "text_of",
+    "unused",
 ]

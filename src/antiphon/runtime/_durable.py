@@ -63,6 +63,8 @@ class Durable:
 
     async def say(self, cell: Cell, envelope: Envelope, until: float) -> None:
         """Append a message to its thread, then deliver it."""
+        if envelope.parent is None:
+            self._journal.take_back(_thread(envelope))  # a caller from outside wants it here
         cell.held += 1
         try:
             await self._say(cell, envelope, until)
@@ -73,20 +75,23 @@ class Durable:
         if envelope.may_be_known and await self._recall(cell, envelope):
             return
         self.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
-        is_said = False
         try:
             await self._append(cell, envelope, until)
-            is_said = True
-        except LedgerUnavailableError:
-            self._kernel.recovery.later(_thread(envelope))  # it may have been written
+        except BaseException as exc:
+            self._drop_unsaid(envelope, exc)
             raise
-        except asyncio.CancelledError:
-            self._kernel.start(self._take_back(envelope))  # as above
-            raise
-        finally:
-            if not is_said:
-                self.drop(envelope)
-                envelope.disappoint()
+
+    def _drop_unsaid(self, envelope: Envelope, error: BaseException) -> None:
+        """Have a message in hand no more that could not be written down, or of which it is not sure that it was.
+
+        Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
+        """
+        self.drop(envelope)
+        envelope.disappoint(error)
+        if isinstance(error, LedgerUnavailableError):
+            self._kernel.recovery.later(_thread(envelope))
+        elif isinstance(error, asyncio.CancelledError):
+            self._kernel.start(self._take_back(envelope))
 
     async def _take_back(self, envelope: Envelope) -> None:
         """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
@@ -101,7 +106,7 @@ class Durable:
             return
         if call is not None and result is None and not self.has(envelope):
             envelope.take(call)
-            envelope.waiter = None
+            envelope.waiter, envelope.is_unsure = None, True  # it may have been delivered again meanwhile
             await self.put_away(envelope, WithdrawnError("whoever asked was cancelled", envelope.to))
 
     async def note(self, envelope: Envelope) -> bool:
@@ -160,6 +165,11 @@ class Durable:
         """Whether a message is in hand."""
         return _key(envelope) in self.in_flight
 
+    async def is_open(self, envelope: Envelope) -> bool:
+        """Whether nobody has a message in hand, and it has no outcome."""
+        _, result = await self._recorded(envelope)
+        return result is None and not self.has(envelope)
+
     async def hand_over(self, cell: Cell, envelope: Envelope) -> None:
         """Deliver what was appended, however full the mailbox is."""
         cell.box.waiting += 1
@@ -194,8 +204,9 @@ class Durable:
             _check_same(call.message, envelope)
             if result is None:
                 envelope.take(call)
-                await self.take_up(cell, envelope, "it was said again")
-                return True
+                if await self._take_up_said(cell, envelope):
+                    return True
+                continue  # it has ended meanwhile
             if not (envelope.is_derived and _is_withdrawn(result)):
                 envelope.settle(result)
                 return True
@@ -211,27 +222,46 @@ class Durable:
             return call, result
         return await self._journal.before(_thread(envelope), call), result
 
-    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> None:
-        """Deliver a message that the ledger has and nobody has in hand.
+    async def _take_up_said(self, cell: Cell, envelope: Envelope) -> bool:
+        try:
+            return await self._take_up(cell, envelope, "it was said again")
+        except BaseException as exc:
+            self._drop_unsaid(envelope, exc)
+            raise
+
+    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
+        """Deliver a message that the ledger has and nobody has in hand; say whether it is still open.
 
         Raises:
             ParkedError: it waits for a person.
             LedgerError: it could not be written down.
         """
+        try:
+            is_open = await self._take_up(cell, envelope, reason)
+            if not is_open:
+                _, result = await self._recorded(envelope)
+                envelope.settle(result)  # somebody may have asked the same meanwhile
+        except BaseException as exc:
+            self.drop(envelope)
+            envelope.disappoint(exc)
+            raise
+        return is_open
+
+    async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
         self.take_over(envelope)
-        is_delivered = False
         cell.held += 1
         try:
             rows = await self._journal.ledger.open_calls(_thread(envelope))
+            if not any(_is_call_of(envelope, row.message) for row in rows):
+                self.drop(envelope)  # what said that it is open was read before it ended
+                return False
             envelope.standing = Standing.of(rows, envelope.invocation_id)
             if envelope.standing.parked is not None:
                 raise ParkedError("it waits for a person", envelope.to)
             await self.again.deliver(cell, envelope, "recovered", reason)
-            is_delivered = True
+            return True
         finally:
             cell.held -= 1
-            if not is_delivered:
-                self.drop(envelope)
 
     # ------------------------------------------------------------ and back
 
@@ -279,7 +309,7 @@ class Durable:
     async def _leftovers(self, envelope: Envelope) -> list[Message]:
         await self._journal.settle(_thread(envelope))
         rows = await self._journal.ledger.open_calls(_thread(envelope))
-        return list(leftovers(rows, envelope.invocation_id, _thread(envelope), str(envelope.to)))
+        return await leftovers(self._journal.ledger, rows, envelope.invocation_id, _thread(envelope), str(envelope.to))
 
     def take_over(self, envelope: Envelope) -> None:
         """Have a message in hand."""
@@ -346,6 +376,11 @@ def _check_same(recorded: Message, envelope: Envelope) -> None:
     if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
         reason = f"{envelope.id!r} says {envelope.type} here, and something else in thread {envelope.thread_id!r}"
         raise HistoryMismatchError(reason, envelope.to)
+
+
+def _is_call_of(envelope: Envelope, row: Message) -> bool:
+    """Whether an open call is that of a message: the call itself, or the delivery of what is told."""
+    return row.invocation_id == envelope.invocation_id and (row.lane == "effect") != envelope.is_call
 
 
 def _is_withdrawn(result: Message) -> bool:

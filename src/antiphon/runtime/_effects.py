@@ -10,6 +10,11 @@ depends on what it is:
 | `idempotent` | something that may be done twice under the same key | done again, under the same key |
 | `once` | something that must not be done twice | parked: a person says what became of it |
 
+**Every start follows a row.** Before the first start that is the intent, before each further one a row of that attempt. The
+ledger compares the owner's epoch in the transaction that writes it, so a process that has lost the thread starts nothing.
+What was looked up before the row counts only if the thread was owned without a break from then until the row was written:
+otherwise another owner may have done the thing in between, and it is looked up again.
+
 An outcome that is too large for a row is cut, with a mark, and the handler gets what the row says: the same as it gets when
 it runs again. A failure is recorded however much it says, because a `once` effect without an outcome would be parked.
 """
@@ -27,7 +32,7 @@ from antiphon.messages._model import MUCH
 from antiphon.runtime._observer import EffectRun
 from antiphon.runtime._own import cut_result, error_fields, text_of
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import begun, child_id, ended
+from antiphon.runtime._rows import attempted, begun, child_id, ended
 from antiphon.runtime._same import says_the_same
 
 if TYPE_CHECKING:
@@ -78,6 +83,10 @@ class Course(Protocol):
 
     def next_key(self, name: str | None = None) -> str:
         """Return what the next thing is known by that is done."""
+        ...
+
+    def wait(self, change: int) -> None:
+        """Take note that it waits for one effect more, or less."""
         ...
 
 
@@ -144,15 +153,24 @@ class Effect:
         if self.journal.hooks is not None:
             effect = EffectRun(self._option, self._effects, self.arguments)
             run = self.journal.hooks.effect(self.course, effect, run, self.operation)
-        if self.course.thread_id is None:
-            return await run(current_port().new_id())
-        intent, outcome = await self._recall() if await self._may_be_recorded() else (None, None)
-        if outcome is not None:
-            return _value(outcome, self.course.to)
-        if intent is not None and self._effects == "once":
-            reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
-            return await self._end(run, intent, await self.unknown(reason))
-        return await self._run(run, await self._admitted(intent))
+        self.course.wait(1)
+        try:
+            return await (run(current_port().new_id()) if self.course.thread_id is None else self._perform(run))
+        finally:
+            self.course.wait(-1)
+
+    async def _perform(self, run: Run) -> Any:
+        while True:
+            epoch = await self.journal.own(self.thread_id)
+            intent, outcome = await self._recall() if self._may_be_recorded() else (None, None)
+            if outcome is not None:
+                return _value(outcome, self.course.to)
+            if intent is not None and self._effects == "once":
+                reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
+                return await self._end(run, intent, await self.unknown(reason))
+            intent = await self._admitted(intent)
+            if self.journal.epoch(self.thread_id) == epoch:
+                return await self._run(run, intent)
 
     # ------------------------------------------------------------ what a kind of effect may do in its own way
 
@@ -199,9 +217,9 @@ class Effect:
 
     # ------------------------------------------------------------ what every effect does
 
-    async def _may_be_recorded(self) -> bool:
-        """Whether the ledger may have something of it: the thread is owned first, so that nobody else begins it meanwhile."""
-        return await self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
+    def _may_be_recorded(self) -> bool:
+        """Whether the ledger may have something of it. The thread is owned, so nobody else begins it meanwhile."""
+        return self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
 
     async def _recall(self) -> tuple[Message | None, OptionResultPayload | None]:
         """Return the intent and the outcome that the ledger has: of the last try, where there were several."""
@@ -232,9 +250,16 @@ class Effect:
             raise HistoryMismatchError(reason, self.course.to)
 
     async def _admitted(self, intent: Message | None) -> Message:
-        """Wait until the thread admits that something is begun; write down that it is, unless the ledger has that."""
+        """Wait until the thread admits that something is begun; write down that it is, or is another time."""
         async with self.journal.admit(self.thread_id):
-            return intent or await self.begin()
+            return await (self.begin() if intent is None else self._begin_again(intent))
+
+    async def _begin_again(self, intent: Message) -> Message:
+        records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+        number = 2 + sum(record.message.lane == "effect" for record in records)
+        row = attempted(self.id, number, thread_id=self.thread_id, policy=self.course.to)
+        await self.journal.write(self.thread_id, [row])
+        return intent
 
     async def _run(self, run: Run, intent: Message) -> Any:
         self.course.open_effects += (intent,)
@@ -259,7 +284,7 @@ class Effect:
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == WithdrawnError.code:
             self._rename()
-            return await self._run(run, await self._admitted(None))
+            return await self._perform(run)
         return _value(payload, self.course.to)
 
     def _is_no_longer_open(self, intent: Message) -> None:

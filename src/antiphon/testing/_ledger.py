@@ -302,6 +302,20 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
         _same(len(await _all(ledger, "t")), 3)
 
 
+async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: _Opener) -> None:
+    async with open_() as ledger:
+        first = await ledger.claim("t")
+        said = _said()
+        await ledger.append("t", [said], epoch=first)
+        _same(await ledger.append("t", [], epoch=first), ())
+        second = await ledger.claim("t")
+        for messages in ([], [said]):  # nothing, and what is there already
+            await _refused(FencedError, ledger.append("t", messages, epoch=first))
+            await _refused(FencedError, ledger.append("t", messages))
+        _same(len(await ledger.append("t", [said], epoch=second)), 1)
+        _same(len(await _all(ledger, "t")), 1)
+
+
 async def an_epoch_that_nobody_was_given_is_refused(open_: _Opener) -> None:
     async with open_() as ledger:
         await _refused(FencedError, ledger.append("t", [_said()], epoch=1))
@@ -723,6 +737,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         an_imported_history_may_break_the_rules,
         open_calls_are_known_without_reading,
         a_claimed_thread_takes_only_its_owners_appends,
+        an_append_that_changes_nothing_compares_the_epoch_all_the_same,
         an_epoch_that_nobody_was_given_is_refused,
         anyone_may_post_to_somebody,
         a_stretch_can_be_read_from_both_ends,
