@@ -132,6 +132,10 @@ class Fold(Protocol):
         ...
 
 
+_LATER = frozenset({"begins"})
+"""Fields that states stored by earlier versions do not have."""
+
+
 @dataclass(slots=True)
 class Folding:
     """The part of a fold that is the same for all formats."""
@@ -157,9 +161,11 @@ class Folding:
         """
         fresh = cls()
         for each in fields(cls):
-            if type(state.get(each.name)) is not type(getattr(fresh, each.name)):
+            begun = getattr(fresh, each.name)
+            held = state.get(each.name, begun if each.name in _LATER else None)
+            if type(held) is not type(begun):
                 raise EventError(f"expected the state of a {cls.__name__}", each.name)
-            setattr(fresh, each.name, state[each.name])
+            setattr(fresh, each.name, held)
         return fresh
 
     def end(self) -> None:

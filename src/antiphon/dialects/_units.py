@@ -33,11 +33,13 @@ from antiphon.messages._model import EMPTY, plain_of
 from antiphon.messages._names import is_name
 
 __all__ = [
+    "CHAT_KEYS",
     "Reading",
     "Unit",
     "UnitDialect",
     "Writing",
     "as_object",
+    "content_parts",
     "kind_of",
     "notes_of",
     "parsed",
@@ -67,6 +69,20 @@ def sample_units(data: Any) -> list[dict[str, Any]]:
     """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
     units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
     return units if all(isinstance(unit, dict) for unit in units) else []
+
+
+CHAT_KEYS = frozenset(
+    {"frequency_penalty", "functions", "logit_bias", "max_completion_tokens", "n", "response_format", "stream_options"}
+)
+"""Keys of a request of Chat Completions that other formats with `messages` do not have."""
+
+
+def content_parts(unit: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the parts of a message's content, none of a text; None if they are of a format whose parts have no type."""
+    content = unit.get("content")
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    are_typed = all(isinstance(part, dict) and isinstance(cast("dict[str, Any]", part).get("type"), str) for part in parts)
+    return parts if are_typed else None
 
 
 def parsed(data: Any, dialect: str) -> Any:

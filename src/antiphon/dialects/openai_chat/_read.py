@@ -8,7 +8,7 @@ from antiphon.dialects._media import as_data_url, file_urn, modality_of, split_d
 from antiphon.dialects._said import count_of, read_arguments
 from antiphon.dialects._units import Unit, as_object, kind_of
 from antiphon.dialects.openai_chat._wire import NAME, ROLES
-from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
+from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 
 __all__ = ["AUDIO", "FILE", "REASONING", "read"]
 
@@ -51,7 +51,8 @@ def _speaker(unit: Unit, role: str) -> str:
 
 def _assistant(unit: Unit) -> None:
     calls = [_call(unit, index, call) for index, call in enumerate(unit.objects("tool_calls"))]
-    if (legacy := as_object(unit.value.get("function_call"))) is not None:
+    legacy = as_object(unit.value.get("function_call"))
+    if legacy is not None and (legacy.get("name") != "" or legacy.get("arguments")):  # some servers say an empty one always
         calls.append(_legacy_call(unit, legacy))
     parts = [*_reasoning(unit), *_content(unit), *_spoken(unit)]
     if calls and all(isinstance(part, TextPart) and not part.text for part in parts):
@@ -90,6 +91,8 @@ def _content(unit: Unit) -> list[Part]:
         return []
     if isinstance(content, str):
         return [TextPart(text=content, citations=_citations(unit))]
+    if isinstance(content, dict):  # some servers answer with the object that was asked for
+        return [DataPart(data=content)]
     return [_part(unit, index, part) for index, part in enumerate(unit.objects("content"))]
 
 
