@@ -28,6 +28,7 @@ from antiphon.dialects._fold import (
     settled,
     text_in,
 )
+from antiphon.dialects._units import as_object
 
 __all__ = ["FOLD"]
 
@@ -192,7 +193,8 @@ FOLD = MessagesFold
 
 def _model(named: Any) -> str | None:
     """Return the model that goes on with an answer, named as text or in an object."""
-    name = named.get("model") if isinstance(named, dict) else named
+    held = as_object(named)
+    name = named if held is None else held.get("model")
     return name if isinstance(name, str) and name else None
 
 

@@ -47,10 +47,10 @@ def open_body(value: Any) -> Body:
 
 def _request(found: dict[str, Any]) -> Body:
     rest = {key: value for key, value in found.items() if key != "contents"}
-    contents = found["contents"]
-    if isinstance(contents, dict):  # the service takes one object for a list of one
-        contents, rest["contents"] = [contents], _AS_OBJECT
-    body = Body("request", contents, ("contents",), rest=rest)
+    only = as_object(found["contents"])
+    if only is not None:  # the service takes one object for a list of one
+        rest["contents"] = _AS_OBJECT
+    body = Body("request", found["contents"] if only is None else [only], ("contents",), rest=rest)
     slot = next((key for key in _SLOTS if rest.get(key) is not None), None)
     if slot is not None:
         if not isinstance(rest[slot], dict):
@@ -185,9 +185,9 @@ def _are_contents(data: Any) -> bool:
 
 
 def _has_parts(unit: dict[str, Any]) -> bool:
-    parts = unit.get("parts")
-    if isinstance(parts, dict):
-        parts = [parts]
+    parts, only = unit.get("parts"), as_object(unit.get("parts"))
+    if only is not None:
+        parts = [only]
     if not isinstance(parts, list) or not parts:
         return False
-    return all(isinstance(part, dict) and known(part).keys() & _PART_KEYS for part in cast("list[Any]", parts))
+    return all(known(as_object(part) or {}).keys() & _PART_KEYS for part in cast("list[Any]", parts))

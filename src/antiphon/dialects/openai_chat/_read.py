@@ -91,8 +91,8 @@ def _content(unit: Unit) -> list[Part]:
         return []
     if isinstance(content, str):
         return [TextPart(text=content, citations=_citations(unit))]
-    if isinstance(content, dict):  # some servers answer with the object that was asked for
-        return [DataPart(data=content)]
+    if (data := as_object(content)) is not None:  # some servers answer with the object that was asked for
+        return [DataPart(data=data)]
     return [_part(unit, index, part) for index, part in enumerate(unit.objects("content"))]
 
 

@@ -116,7 +116,7 @@ class ChatFold(Folding):
         """Add to content of parts, as Mistral streams what a model thinks; a text goes on with the text before it."""
         given = [{"type": "text", "text": added}] if isinstance(added, str) else objects_in({"content": added}, "content")
         for part in given:
-            last = parts[-1] if parts else {}
+            last: dict[str, Any] = parts[-1] if parts else {}
             if (kind := part.get("type")) not in ("text", "thinking"):
                 parts.append(part)
                 continue
