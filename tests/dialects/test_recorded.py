@@ -7,7 +7,7 @@ import pytest
 from antiphon import decode, dumps, encode, loads
 from antiphon.dialects import Stream, detect
 from antiphon.errors import StreamFailedError
-from antiphon.messages import DataPart, MediaPart, Message, ReasoningPart, TextPart
+from antiphon.messages import Conversation, DataPart, MediaPart, Message, PartsPayload, ReasoningPart, TextPart
 
 MIB = 1024 * 1024
 USER = {"role": "user", "content": "How warm is it?"}
@@ -288,6 +288,142 @@ def test_what_cannot_be_told_is_not_guessed() -> None:
 
 def test_only_data_urls_in_metadata_buy_room() -> None:
     part = MediaPart(modality="image", url="https://example.com/a.png", metadata={"x": {"proof": "data:," + "A" * 2 * MIB}})
-    message = Message(policy="a", payload={"kind": "parts", "parts": [part]})
+    message = Message(policy="a", payload=PartsPayload(parts=(part,)))
 
     assert loads(dumps(message)) == message
+
+
+# ---------------------------------------------------------------- losses
+
+CLAUDE, CHAT, RESPONSES, GEMINI = "anthropic-messages", "openai-chat", "openai-responses", "gemini"
+DATA_URL = "data:application/pdf;base64,JVBERg=="
+PDF = {"type": "file", "file": {"filename": "report.pdf", "file_data": DATA_URL}}
+SEALED = {"type": "reasoning.encrypted", "data": "AAEC"}
+REDACTED = {"type": "redacted_thinking", "data": "AAEC"}
+SEARCHING = {"contents": [{"parts": [{"text": "Hi"}]}], "tools": [{"googleSearch": {}}]}
+GRAMMAR = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a+/"}}
+
+
+def claude(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [USER, {"role": "assistant", "content": list(blocks)}]}
+
+
+LOST: dict[str, tuple[str, Any, str, str]] = {
+    "a native tool": (RESPONSES, {"input": "Hi", "tools": [{"type": "web_search"}]}, CLAUDE, "tools"),
+    "a native tool beside a function": (
+        CLAUDE,
+        {"messages": [USER], "tools": [CLAUDE_TOOL, {"type": "code_execution_20250825", "name": "code_execution"}]},
+        CHAT,
+        "tools",
+    ),
+    "a native tool of Gemini": (
+        GEMINI,
+        {"contents": [{"parts": [{"text": "Hi"}]}], "tools": [{"googleSearch": {}}]},
+        CHAT,
+        "tools",
+    ),
+    "a native tool, in a seed's format": (RESPONSES, {"input": "Hi", "tools": [{"type": "mcp"}]}, "marsys", "tools"),
+    "legacy functions": (CHAT, {"messages": [USER], "functions": [{"name": "weather"}]}, RESPONSES, "tools"),
+    "a grammar": (
+        CHAT,
+        {"messages": [USER], "tools": [{"type": "custom", "custom": {"name": "spell", "format": GRAMMAR}}]},
+        RESPONSES,
+        "tools",
+    ),
+    "a grammar, the other way": (
+        RESPONSES,
+        {"input": "Hi", "tools": [{"type": "custom", "name": "spell", "format": {"type": "grammar"}}]},
+        CHAT,
+        "tools",
+    ),
+    "redacted thinking": (
+        CLAUDE,
+        claude({"type": "redacted_thinking", "data": "AAEC"}, {"type": "text", "text": "Mild."}),
+        CHAT,
+        "reasoning",
+    ),
+    "the name of a file": (CHAT, {"messages": [{"role": "user", "content": [PDF]}]}, GEMINI, "hint"),
+    "the name of a file, in Pydantic AI": (CHAT, {"messages": [{"role": "user", "content": [PDF]}]}, "pydantic-ai", "hint"),
+    "details of reasoning": (
+        CHAT,
+        answered({"role": "assistant", "content": "Mild.", "reasoning_details": [{"type": "reasoning.text", "text": "Hm."}]}),
+        CLAUDE,
+        "reasoning",
+    ),
+    "encrypted details of reasoning": (
+        CHAT,
+        answered(
+            {"role": "assistant", "content": "Mild.", "reasoning_details": [{"type": "reasoning.encrypted", "data": "AAEC"}]}
+        ),
+        RESPONSES,
+        "reasoning",
+    ),
+    "a refusal": (CHAT, answered({"role": "assistant", "content": None, "refusal": "No."}), CLAUDE, "refusal"),
+    "settings": (CHAT, {"messages": [USER], "temperature": 0.5}, CLAUDE, "settings"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_the_target_cannot_say_is_reported(name: str) -> None:
+    """G3: nothing is lost in silence."""
+    source, body, target, what = LOST[name]
+    conversation = decode(body, source)
+
+    assert what in {loss.what for loss in encode(conversation, target).losses}
+    assert encode(conversation, source).value == body
+    assert encode(conversation, source).losses == ()
+
+
+def test_losses_name_what_is_lost() -> None:
+    body = {
+        "messages": [USER],
+        "model": "claude",
+        "top_k": 3,
+        "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+    }
+    reasons = {loss.what: loss.reason for loss in encode(decode(body, CLAUDE), CHAT).losses}
+
+    assert reasons["tools"] == "only anthropic-messages has web_search_20250305"
+    assert reasons["settings"] == "settings of a request are not carried over: model, top_k"
+
+
+def test_a_refusal_is_one_in_both_formats_of_openai() -> None:
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+    answer = {"object": "response", "output": [{**item, "content": [{"type": "refusal", "refusal": "No."}]}]}
+    encoded = encode(decode(answer, RESPONSES), CHAT)
+
+    assert encoded.value == {"messages": [{"role": "assistant", "content": None, "refusal": "No."}]}
+    assert encoded.losses == ()
+
+
+@pytest.mark.parametrize("target", [CHAT, RESPONSES, "marsys", "choir"])
+def test_pieces_of_one_text_are_put_together_as_they_were(target: str) -> None:
+    """A citation splits a sentence of Claude's into blocks; what a tool came between is no sentence."""
+    search = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    texts = ["I look.", search, "According to ", "the page", ", it rains."]
+    blocks = [each if isinstance(each, dict) else {"type": "text", "text": each} for each in texts]
+    encoded = encode(decode(claude(*blocks), CLAUDE), target)
+    written = str(encoded.value)
+
+    assert "According to the page, it rains." in written
+    assert "I look.According" not in written
+    assert "text" not in {loss.what for loss in encoded.losses}
+
+
+def test_what_was_spoken_is_told_in_its_own_words() -> None:
+    body = answered({"role": "assistant", "content": None, "audio": {"id": "audio_1", "transcript": "It is mild."}})
+    conversation = decode(body, CHAT)
+
+    assert encode(conversation, CHAT).value == body
+    assert encode(conversation, RESPONSES).value["input"][0]["content"] == "It is mild."
+
+
+def test_labels_say_what_a_medium_is_there_for() -> None:
+    image = MediaPart(modality="image", url="https://example.com/a.png", prompt_hint="the radar")
+    told = Conversation([Message(policy="user", role_hint_for_llm="user", payload=PartsPayload(parts=(image,)))])
+
+    assert encode(told, CHAT, media_labels=True).value["messages"][0]["content"][0] == {
+        "type": "text",
+        "text": "Media 1 (the radar):",
+    }
+    assert "hint" in {loss.what for loss in encode(told, CHAT).losses}

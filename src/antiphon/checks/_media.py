@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from mimetypes import guess_type
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from antiphon.checks._edits import Edits
 from antiphon.checks._marks import is_left_out, with_parts
@@ -19,6 +17,9 @@ from antiphon.messages._window import payload_size
 __all__ = ["MEDIA"]
 
 _CACHE_MARK = "cache_control"
+
+
+_SOUND_ENDINGS = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
 
 
 # ---------------------------------------------------------------- media
@@ -58,8 +59,8 @@ def _why_not(part: MediaPart, accepted: Accepted) -> str | None:
 
 def _why_no_file(view: View, part: MediaPart) -> str | None:
     """Return why a file is refused that does not say its type: by its name it is sound, which is given in another way."""
-    name = part.prompt_hint or urlsplit(part.url).path
-    is_sound = (guess_type(name)[0] or "").startswith("audio/")
+    name = part.prompt_hint or part.url.partition("?")[0].rpartition("/")[2]
+    is_sound = name.rpartition(".")[2].lower() in _SOUND_ENDINGS
     is_file = view.accepted.name == "openai-responses" and part.modality == "document"
     return f"the file {name!r} is audio, which is not accepted as a file" if is_file and is_sound else None
 

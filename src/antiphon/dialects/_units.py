@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from antiphon.checks import projected
 from antiphon.dialects._api import Encoded, Loss, Losses
-from antiphon.dialects._measure import kept_out
+from antiphon.dialects._measure import around, kept_out
 from antiphon.dialects._residue import residue, restore
 from antiphon.errors import DecodeError, EncodeError
 from antiphon.messages import Conversation, Lane, Limits, Message, Part, Payload, Tool, Usage, current_limits, thaw
@@ -639,7 +639,7 @@ class UnitDialect:
         for _ in self._written(groups, writing):
             pass
         tools = (Loss(None, "tools", f"{self.name} has no place for tools"),) if conversation.tools else ()
-        return (*kept_out(conversation), *writing.losses, *tools)
+        return (*kept_out(conversation), *writing.losses, *tools, *around(conversation, self.name))
 
     def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
         groups: list[list[Message]] = []

@@ -9,7 +9,7 @@ from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of
 from antiphon.dialects._units import as_object, kind_of, sample_units
 from antiphon.dialects.gemini._keys import DATA, NAME, known, look
-from antiphon.dialects.gemini._tools import join_tools, split_tools
+from antiphon.dialects.gemini._tools import join_tools, native_tools, split_tools
 from antiphon.errors import DecodeError
 from antiphon.messages import Usage
 from antiphon.messages._names import is_name
@@ -60,6 +60,7 @@ def _request(found: dict[str, Any]) -> Body:
     if isinstance(tools := rest.get("tools"), list | dict):
         body.tools, frames = split_tools(cast("list[Any]", tools if isinstance(tools, list) else [tools]))
         rest["tools"] = frames if isinstance(tools, list) else frames[0]
+        body.native = native_tools(frames)
     return body
 
 

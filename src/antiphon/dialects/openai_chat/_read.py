@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 from antiphon.dialects._media import as_data_url, file_urn, modality_of, split_data_url
@@ -68,7 +69,18 @@ def _assistant(unit: Unit) -> None:
 
 def _reasoning(unit: Unit) -> list[Part]:
     found = [(key, unit.value.get(key)) for key in REASONING]
-    return [ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in found if isinstance(text, str) and text]
+    told = [ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in found if isinstance(text, str) and text]
+    return [*told] if told else [*_details(unit)]
+
+
+def _details(unit: Unit) -> Iterator[ReasoningPart]:
+    """Yield what was thought where only OpenRouter's list of details says it; the list itself comes back as it was."""
+    given = unit.value.get("reasoning_details")
+    for each in cast("list[Any]", given) if isinstance(given, list) else ():
+        detail = as_object(each) or {}
+        text, sealed = _text(detail, "text") or _text(detail, "summary"), _text(detail, "data")
+        if text or sealed:
+            yield ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}})
 
 
 def _spoken(unit: Unit) -> list[Part]:
@@ -78,7 +90,8 @@ def _spoken(unit: Unit) -> list[Part]:
         parts.append(TextPart(text=refusal, metadata={NAME: {"refusal": "field"}}))
     audio = as_object(unit.value.get("audio"))
     if audio is not None and isinstance(audio.get("id"), str) and audio["id"]:
-        parts.append(MediaPart(modality="audio", url=file_urn(AUDIO, audio["id"])))
+        notes = {"transcript": audio["transcript"]} if isinstance(audio.get("transcript"), str) else {}
+        parts.append(MediaPart(modality="audio", url=file_urn(AUDIO, audio["id"]), metadata={NAME: notes} if notes else {}))
     return parts
 
 

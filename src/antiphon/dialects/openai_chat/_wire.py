@@ -98,7 +98,8 @@ def read_tool(tool: Any) -> dict[str, Any] | None:
     if inner is None or not isinstance(inner.get("name"), str):
         return None
     parameters = as_object(inner.get("parameters"))
-    return {"name": inner["name"], "description": inner.get("description"), "parameters": parameters or {}}
+    read = {"name": inner["name"], "description": inner.get("description"), "parameters": parameters or {}}
+    return {**read, "metadata": {NAME: {"custom": True}}} if given.get("type") == "custom" else read
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:

@@ -171,7 +171,8 @@ def read_tool(tool: Any) -> dict[str, Any] | None:
     if given.get("type") not in _TOOLS or not isinstance(given.get("name"), str):
         return None
     parameters = as_object(given.get("parameters"))
-    return {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
+    read = {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
+    return {**read, "metadata": {NAME: {"custom": True}}} if given["type"] == "custom" else read
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
