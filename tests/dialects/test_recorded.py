@@ -427,3 +427,13 @@ def test_labels_say_what_a_medium_is_there_for() -> None:
         "text": "Media 1 (the radar):",
     }
     assert "hint" in {loss.what for loss in encode(told, CHAT).losses}
+
+
+def test_an_answer_that_says_nothing_is_no_content_of_a_request() -> None:
+    body = {"candidates": [{"content": {}, "finishReason": "STOP"}]}
+    answer, ask = decode(body, GEMINI), {"role": "user", "parts": [{"text": "Hi"}]}
+    asked = decode([ask], GEMINI).extend(answer)
+
+    assert encode(answer, GEMINI).value == body
+    assert encode(asked, GEMINI).value == [ask]
+    assert {loss.what for loss in encode(asked, GEMINI).losses} == {"message"}
