@@ -134,6 +134,8 @@ class Fold(Protocol):
 
 DERIVED: Final = {"derived": True}
 """Metadata of a field that is found out from others, and stored nowhere."""
+_LATER = frozenset({"begins"})
+"""Fields that states stored by earlier versions do not have."""
 
 
 @dataclass(slots=True)
@@ -161,9 +163,11 @@ class Folding:
         """
         fresh = cls()
         for each in [each for each in fields(cls) if not each.metadata]:
-            if type(state.get(each.name)) is not type(getattr(fresh, each.name)):
+            begun = getattr(fresh, each.name)
+            held = state.get(each.name, begun if each.name in _LATER else None)
+            if type(held) is not type(begun):
                 raise EventError(f"expected the state of a {cls.__name__}", each.name)
-            setattr(fresh, each.name, state[each.name])
+            setattr(fresh, each.name, held)
         return fresh
 
     def end(self) -> None:

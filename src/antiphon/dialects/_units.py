@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from antiphon.checks import projected
 from antiphon.dialects._api import Encoded, Loss, Losses
-from antiphon.dialects._measure import kept_out
+from antiphon.dialects._measure import around, kept_out
 from antiphon.dialects._residue import residue, restore
 from antiphon.errors import DecodeError, EncodeError
 from antiphon.messages import Conversation, Lane, Limits, Message, Part, Payload, Tool, Usage, current_limits, thaw
@@ -33,11 +33,13 @@ from antiphon.messages._model import EMPTY, plain_of
 from antiphon.messages._names import is_name
 
 __all__ = [
+    "CHAT_KEYS",
     "Reading",
     "Unit",
     "UnitDialect",
     "Writing",
     "as_object",
+    "content_parts",
     "is_one_of",
     "kind_of",
     "notes_of",
@@ -73,6 +75,20 @@ def sample_units(data: Any) -> list[dict[str, Any]]:
 def is_one_of(value: Any, choices: Collection[str]) -> bool:
     """Whether parsed JSON is one of some texts; an object or a list, which has no hash, is none."""
     return isinstance(value, str) and value in choices
+
+
+CHAT_KEYS = frozenset(
+    {"frequency_penalty", "functions", "logit_bias", "max_completion_tokens", "n", "response_format", "stream_options"}
+)
+"""Keys of a request of Chat Completions that other formats with `messages` do not have."""
+
+
+def content_parts(unit: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the parts of a message's content, none of a text; None if they are of a format whose parts have no type."""
+    content = unit.get("content")
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    are_typed = all(isinstance(part, dict) and isinstance(cast("dict[str, Any]", part).get("type"), str) for part in parts)
+    return parts if are_typed else None
 
 
 def parsed(data: Any, dialect: str) -> Any:
@@ -632,7 +648,7 @@ class UnitDialect:
         for _ in self._written(groups, writing):
             pass
         tools = (Loss(None, "tools", f"{self.name} has no place for tools"),) if conversation.tools else ()
-        return (*kept_out(conversation), *writing.losses, *tools)
+        return (*kept_out(conversation), *writing.losses, *tools, *around(conversation, self.name))
 
     def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
         groups: list[list[Message]] = []

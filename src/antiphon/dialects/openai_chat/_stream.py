@@ -71,7 +71,9 @@ class ChatFold(Folding):
         choices = objects_in(event, "choices")
         for key, value in event.items():
             if key not in ("choices", "obfuscation"):  # the latter only hides the length of a chunk
-                keep(self.top, key, value)
+                held = None if key == "usage" else as_object(self.top.get(key))
+                more = as_object(value) if held else None
+                keep(self.top, key, value if held is None or more is None else {**held, **more})
         for choice in choices:
             yield from self._add_choice(choice)
         if event.get("usage"):
@@ -94,7 +96,12 @@ class ChatFold(Folding):
     def _add_message(self, held: dict[str, Any], delta: dict[str, Any], choice: str) -> Iterator[Delta]:
         message = held["message"]
         for key, value in delta.items():
-            if key in _SAID and isinstance(value, str):
+            if key == "content" and (isinstance(value, list) or isinstance(message.get(key), list)):
+                if not isinstance(message.get(key), list):
+                    text = said(message, key)
+                    message[key] = [{"type": "text", "text": text}] if text else []
+                yield from self._add_parts(message[key], value, choice)
+            elif key in _SAID and isinstance(value, str):
                 text = self.clean(f"{choice} {key}", value)
                 grow(message, key, text)
                 yield from self.tell(_SAID[key], f"{choice} {key}", text)
@@ -119,6 +126,32 @@ class ChatFold(Folding):
             slots.append({"index": index, "call": {}})
             place = places[_key(index)] = len(slots) - 1
         return place, slots[place]["call"]
+
+    def _add_parts(self, parts: list[Any], added: Any, choice: str) -> Iterator[Delta]:
+        """Add to content of parts, as Mistral streams what a model thinks; a text goes on with the text before it."""
+        given = [{"type": "text", "text": added}] if isinstance(added, str) else objects_in({"content": added}, "content")
+        for part in given:
+            last: dict[str, Any] = parts[-1] if parts else {}
+            if (kind := part.get("type")) not in ("text", "thinking"):
+                parts.append(part)
+                continue
+            if last.get("type") != kind:
+                last = {**part, kind: [] if kind == "thinking" else ""}
+                parts.append(last)
+            if kind == "thinking":
+                yield from self._add_thought(kept_list(last, kind), objects_in(part, kind), f"{choice} thinking")
+            else:
+                text = self.clean(f"{choice} content", text_in(part, "text"))
+                grow(last, "text", text)
+                yield from self.tell("text", f"{choice} content", text)
+
+    def _add_thought(self, held: list[Any], added: list[dict[str, Any]], piece: str) -> Iterator[Delta]:
+        for part in added:
+            text = self.clean(piece, text_in(part, "text"))
+            if not held or part.get("type") != "text" or held[-1].get("type") != "text":
+                held.append({**part, "text": ""})
+            grow(held[-1], "text", text)
+            yield from self.tell("reasoning", piece, text)
 
     def _add_call(self, call: dict[str, Any], fragment: dict[str, Any], piece: str) -> Iterator[Delta]:
         for key, value in fragment.items():
