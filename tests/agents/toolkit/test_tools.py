@@ -14,7 +14,7 @@ from tests.agents.toolkit.kit import call, failure, run_agent, script
 
 from antiphon.agents.toolkit import Toolkit
 from antiphon.agents.tools import calculator
-from antiphon.errors import RefusedError
+from antiphon.errors import RefusedError, ToolServerError
 from antiphon.messages import MediaPart, OptionCallPayload, OptionResultPayload, TextPart, thaw
 
 
@@ -100,8 +100,8 @@ def test_two_tools_cannot_have_one_name() -> None:
         Toolkit([weather, weather])
 
     toolkit = Toolkit([weather])
-    toolkit.add_toolset(FunctionToolset([weather]))
-    with pytest.raises(ValueError, match="two tools are called 'weather'; give the tools of .* a prefix"):
+    toolkit.add_toolset(FunctionToolset([weather]), name="late", required=True)
+    with pytest.raises(ToolServerError, match="late: tool 'weather': another tool has this name; give the server a prefix"):
         called(toolkit, "weather", city="Oslo")
 
 
