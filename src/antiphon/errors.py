@@ -29,6 +29,7 @@ AntiphonError                     .retryable: may the same thing succeed later?
     ├── EffectFailedError         what an effect ran has raised
     ├── ParkedError               it waits for a person, with the evidence
     ├── HistoryMismatchError      this code does something else than the thread says it did
+    │   └── UnguardedToolError    it would start a tool without the toolkit that guards it there
     └── EscalatedError            a supervisor gave up
 ```
 
@@ -70,6 +71,7 @@ __all__ = [
     "StreamCutError",
     "StreamFailedError",
     "UndeliverableError",
+    "UnguardedToolError",
     "UnknownThreadError",
     "WithdrawnError",
 ]
@@ -353,6 +355,15 @@ class HistoryMismatchError(DeliveryError):
     """A handler runs again and does something else than the thread says it did. Bring back the old code, or settle it."""
 
     code = "HISTORY_MISMATCH"
+
+
+class UnguardedToolError(HistoryMismatchError):
+    """The thread was begun under a toolkit, and this program would start a tool of it without. Nothing was started.
+
+    Give the agent the toolkit again; what waits for a person waits on.
+    """
+
+    code = "UNGUARDED_TOOL"
 
 
 class EscalatedError(DeliveryError):

@@ -18,6 +18,7 @@ from antiphon.errors import (
     RefusedError,
     ReplyTimeoutError,
     UndeliverableError,
+    UnguardedToolError,
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionResultPayload, current_port, thaw
@@ -51,6 +52,7 @@ _ERRORS: dict[str, type[DeliveryError]] = {
         ParkedError,
         ReplyTimeoutError,
         UndeliverableError,
+        UnguardedToolError,
         WithdrawnError,
     )
 }
