@@ -39,16 +39,18 @@ def within(work: Callable[[Ledger], Any]) -> None:
 
 
 class Till:
-    """Tools that say what was done, with a toolkit that guards them, or without."""
+    """Tools that say what was done, with a toolkit that guards them, or without: a model sees no difference."""
 
     def __init__(self) -> None:
         self.witness = Witness()
 
     def pay(self, amount: int) -> str:
+        """Pay somebody."""
         self.witness.done.append(("pay", amount))
         return f"paid {amount}"
 
     def look(self) -> str:
+        """Look how much there is."""
         self.witness.done.append(("look", None))
         return "a lot"
 
