@@ -70,7 +70,7 @@ class Cover:
         return b32encode(sha256(said).digest()).decode().rstrip("=").lower()
 
     def row(self) -> Message:
-        """Return it as the mark that is written down."""
+        """Return it as the mark that is written down; its id is that of its place."""
         said: dict[str, Json] = {
             "type": _GUARD,
             "toolkit": self.toolkit,
@@ -82,7 +82,7 @@ class Cover:
         if self.run is not None:
             said["run"] = self.run
         payload = PartsPayload(parts=(DataPart(data=said),))
-        return Message(policy=RUNTIME_POLICY, payload=payload, lane="control", correlation_id=_GUARD)
+        return Message(id=self.digest, policy=RUNTIME_POLICY, payload=payload, lane="control", correlation_id=_GUARD)
 
 
 class _Mark(BaseModel):
