@@ -20,7 +20,7 @@ from antiphon.ledger._examination import Examination, StoredRow, missing_threads
 from antiphon.ledger._news import News
 from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._record import Record
-from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import Request, check_limit, check_name, make_request
 from antiphon.ledger._summaries import SYSTEM_PATTERN, cursor_position, head_of, order_of, page_of, page_start, summary_of
 from antiphon.ledger._values import (
@@ -102,9 +102,8 @@ class _Thread:
 class MemoryLedger(Verbs):
     """A ledger that lives as long as its process."""
 
-    def __init__(self, *, redaction: Redaction | None = None) -> None:
-        self._redaction = redaction
-        self.redacts = redaction is not None
+    def __init__(self, *, redaction: Redacting = None) -> None:
+        self.redaction = LedgerRedaction.of(redaction)
         self._threads: dict[str, _Thread] = {}
         self._log: list[tuple[int, _Thread, int]] = []
         self._outbox: dict[int, Undelivered] = {}
@@ -115,8 +114,8 @@ class MemoryLedger(Verbs):
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, *, redaction: Redaction | None = None) -> AsyncGenerator[MemoryLedger, None]:
-        """Open an empty ledger."""
+    async def open(cls, *, redaction: Redacting = None) -> AsyncGenerator[MemoryLedger, None]:
+        """Open an empty ledger, which redacts the usual shapes of secrets unless it is told otherwise."""
         yield cls(redaction=redaction)
 
     # ------------------------------------------------------------ writing
@@ -138,7 +137,7 @@ class MemoryLedger(Verbs):
             make_request(
                 thread_id,
                 messages,
-                redaction=self._redaction,
+                redaction=self.redaction,
                 expected_version=expected_version,
                 epoch=epoch,
                 outbox=outbox,
@@ -150,16 +149,20 @@ class MemoryLedger(Verbs):
         )
 
     async def post(self, thread_id: str, message: Message) -> Record:
-        (record,) = self._append(make_request(thread_id, (message,), redaction=self._redaction, is_post=True))
+        (record,) = self._append(make_request(thread_id, (message,), redaction=self.redaction, is_post=True))
         return record
 
     def _append(self, request: Request) -> tuple[Record, ...]:
-        thread = self._threads.get(request.thread_id) or self._new_thread(new_state(request.thread_id, request.micros))
+        thread = self._threads.get(request.thread_id) or self._begun(request.thread_id, request.micros)
+        request = request.for_thread(thread.state.is_redacted)
         admission = admit(thread.state, thread.open_calls, request, thread)
         if admission.is_news and not request.is_empty:
             self._threads[request.thread_id] = thread
             self._write(thread, admission, request)
         return admission.records
+
+    def _begun(self, thread_id: str, now: int) -> _Thread:
+        return self._new_thread(new_state(thread_id, now, is_redacted=self.redaction.is_on))
 
     def _new_thread(self, state: State, base: _Thread | None = None, base_seq: int = 0) -> _Thread:
         self._keys += 1
@@ -184,10 +187,17 @@ class MemoryLedger(Verbs):
             self._outbox[self._outbox_position] = entry
         self._news.ring()
 
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
+        thread = self._threads.get(thread_id)
+        return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
+
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")
         now = to_micros(current_port().now())
-        thread = self._threads.setdefault(thread_id, self._new_thread(new_state(thread_id, now)))
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            self.redaction.check_name(thread_id, "the name of a thread")
+            thread = self._threads[thread_id] = self._begun(thread_id, now)
         thread.state = thread.state._replace(epoch=thread.state.epoch + 1)
         return thread.state.epoch
 
@@ -198,7 +208,8 @@ class MemoryLedger(Verbs):
         base = self._known(head.thread_id)
         state = new_state(closing.thread_id, closing.micros)
         state = state._replace(seq=at, run=at, hash=_link_at(base, at), forked_from=head.thread_id, forked_at=at)
-        state = state._replace(open_from=pairing.open_from)
+        state = state._replace(open_from=pairing.open_from, is_redacted=base.state.is_redacted)
+        closing = closing.for_thread(state.is_redacted)
         branch = self._new_thread(state, base, at)
         branch.open_calls = OpenCalls(pairing.open)
         self._threads[closing.thread_id] = branch

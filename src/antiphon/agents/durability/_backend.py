@@ -57,7 +57,7 @@ from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettl
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
-from antiphon.runtime import Effects, Run, UnknownOutcomeError
+from antiphon.runtime import Effects, Run, UnknownOutcomeError, cut_result
 
 __all__ = ["LedgerBackend", "ToolConfig"]
 
@@ -183,9 +183,25 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
                 return {"returned": {"kind": "tool_failed", "message": change}}
             with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), tool_errors():
                 handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
-                return {"returned": cast("Json", self._operation.result_codec.dump(handled))}
+                return {"returned": self._fitting(self._operation.result_codec.dump(handled))}
 
         return self._operation.result_codec.load(_as_result(await with_known_errors(called.perform, call, _as_failed)))
+
+    def _fitting(self, returned: Any) -> Json:
+        """Return what a tool returned, cut if it is too large. What cannot be cut, such as an image, is a failure."""
+        shorter = cut_result(returned)
+        if shorter is not returned and not self._can_be_loaded(shorter):
+            return {"kind": "tool_failed", "message": "it was done, and what it returned is too large to be written down"}
+        return cast("Json", shorter)
+
+    def _can_be_loaded(self, returned: Any) -> bool:
+        if _has_broken_files(returned):
+            return False
+        try:
+            self._operation.result_codec.load(returned)
+        except ValueError:
+            return False
+        return True
 
     async def _do(self, run: LedgerRun, params: ParamsT, name: str, id: DurableOperationId) -> ResultT:
         effects = _EFFECTS.get(type(id), "once")
@@ -262,6 +278,18 @@ async def _in_time(
         if not limit.expired():
             raise
         raise UnknownOutcomeError(f"it took more than {tool.timeout} s") from exc
+
+
+def _has_broken_files(value: Any) -> bool:
+    """Whether a file was cut in what a tool returned: the mark is no base64."""
+    if isinstance(value, list):
+        return any(_has_broken_files(each) for each in cast("list[Any]", value))
+    if not isinstance(value, dict):
+        return False
+    found = cast("dict[str, Any]", value)
+    if found.get("kind") == "binary":
+        return "]" in str(found.get("data", "]"))
+    return any(_has_broken_files(each) for each in found.values())
 
 
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:

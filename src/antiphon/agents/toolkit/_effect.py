@@ -61,8 +61,8 @@ class ToolEffect(Effect):
         return run.is_again and bool(await run.ledger.by_invocation(self.id, thread_id=self.thread_id))
 
     @override
-    async def _may_be_recorded(self) -> bool:
-        return self._is_repeated or await super()._may_be_recorded()
+    def _may_be_recorded(self) -> bool:
+        return self._is_repeated or super()._may_be_recorded()
 
 
 def _without_number(id: str) -> str:

@@ -41,6 +41,7 @@ from antiphon.agents.toolkit._invocations import Invocations
 from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._policy import Policy
+from antiphon.agents.toolkit._results import check_row
 from antiphon.agents.toolkit._rules import Circumstances, Decision, judge
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
@@ -234,7 +235,9 @@ class Guard:
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
             with run_scope(run.part(key)):  # what the tool does in turn is numbered for itself
-                return cast("Json", Withheld.of(run).clean((await self._start(asked)).to_json()))
+                outcome = await self._start(asked)
+            check_row(outcome)
+            return cast("Json", Withheld.of(run).clean(outcome.to_json()))
 
         try:
             effect = ToolEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id)

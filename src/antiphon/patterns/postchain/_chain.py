@@ -75,7 +75,8 @@ PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
 )
 _RESTING = frozenset(error.code for error in RESTS)
 """The codes of a thread that is paused until a person has said something, or its own program goes on with it."""
-_SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05))
+_SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05), heartbeat=5.0)
+"""A manager that does not answer for 15 s hangs. A model that does not is another matter: `ChainConfig.timeout` ends that."""
 
 
 @dataclass(frozen=True, slots=True)
