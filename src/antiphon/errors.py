@@ -31,6 +31,7 @@ AntiphonError                     .retryable: may the same thing succeed later?
     ├── ParkedError               it waits for a person, with the evidence
     ├── ToolServerError           .server: a server of tools that is required cannot be used; look at it
     ├── HistoryMismatchError      this code does something else than the thread says it did
+    │   └── UnguardedToolError    it would start a tool without the toolkit that guards it there
     └── EscalatedError            a supervisor gave up
 ```
 
@@ -74,6 +75,7 @@ __all__ = [
     "StreamFailedError",
     "ToolServerError",
     "UndeliverableError",
+    "UnguardedToolError",
     "UnknownThreadError",
     "WithdrawnError",
 ]
@@ -379,6 +381,15 @@ class HistoryMismatchError(DeliveryError):
     """A handler runs again and does something else than the thread says it did. Bring back the old code, or settle it."""
 
     code = "HISTORY_MISMATCH"
+
+
+class UnguardedToolError(HistoryMismatchError):
+    """The thread was begun under a toolkit, and this program would start a tool of it without. Nothing was started.
+
+    Give the agent the toolkit again; what waits for a person waits on.
+    """
+
+    code = "UNGUARDED_TOOL"
 
 
 class EscalatedError(DeliveryError):

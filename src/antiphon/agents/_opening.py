@@ -109,6 +109,11 @@ class Opened:
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
     """What all parts of the run have in common, by its class."""
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run ended in an earlier program: nothing is started any more."""
+        return isinstance(self.journal, _Finished)
+
     def within(self, course: Course) -> Opened:
         """Return the same for a part of the run."""
         return Opened(
@@ -131,7 +136,7 @@ class Opened:
 
     async def close(self) -> None:
         """Write down that the run has ended, if that is for us to say."""
-        if self.tenure is None or isinstance(self.journal, _Finished):
+        if self.tenure is None or self.is_finished:
             return
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]

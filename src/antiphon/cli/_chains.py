@@ -320,6 +320,8 @@ def said_at_end(result: Outcome, seen: Seen, ledger: str | None) -> None:
         note(label)
     if result.error_code == "PARKED":
         note(f"it waits for a person: {result.error_message}", style="yellow")
+    if result.error_code == "UNGUARDED_TOOL":
+        note(f"it waits for its own program: {result.error_message}", style="yellow")
     if seen.was_interrupted:
         note(f"paused; go on with: {program_name()} resume {result.thread_id}{place}")
         return

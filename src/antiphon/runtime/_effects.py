@@ -138,7 +138,7 @@ class Effect:
         self._parent_id = parent_id or course.invocation_id
         self._forgiven = forgiven
         self.thread_id = course.thread_id or ""
-        self.id = child_id(course.invocation_id, course.next_key(key))
+        self.id: str = child_id(course.invocation_id, course.next_key(key))
         """Its invocation, and the key that `run` is given."""
 
     async def perform(self, run: Run) -> Any:

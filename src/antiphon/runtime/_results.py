@@ -19,6 +19,7 @@ from antiphon.errors import (
     ReplyTimeoutError,
     ToolServerError,
     UndeliverableError,
+    UnguardedToolError,
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionResultPayload, current_port, thaw
@@ -53,6 +54,7 @@ _ERRORS: dict[str, type[DeliveryError]] = {
         ReplyTimeoutError,
         ToolServerError,
         UndeliverableError,
+        UnguardedToolError,
         WithdrawnError,
     )
 }

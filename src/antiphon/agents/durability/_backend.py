@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -52,6 +52,7 @@ from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._found import Found
 from antiphon.agents.durability._offered import change_since_offered
 from antiphon.agents.durability._prices import price_of
+from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of, plain_arguments
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
@@ -145,6 +146,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return await self._do(run, params, name, operation.operation_id)
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
+        await _check_guarded(run, params.run_context, (tool.name for tool in params.model_request_parameters.function_tools))
         asked = Asked(run, params, key="model", option=name, model=id.model_id or id.model_name, limits=self._backend.limits)
 
         async def ask(key: str) -> Json:
@@ -160,6 +162,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
     async def _call(
         self, run: LedgerRun, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, name: str, config: object | None
     ) -> ResultT:
+        await _check_guarded(run, params.ctx, (params.name,))
         is_call = isinstance(self._operation.operation_id, ToolsetCallToolId)
         effects = _effects(config, params, self._backend.effects) if is_call else "none"
         call_id = params.ctx.tool_call_id
@@ -226,6 +229,18 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         if found is None or isinstance(found, NotDone):
             return found
         return cast("Json", to_jsonable_python(found))
+
+
+async def _check_guarded(run: LedgerRun, context: RunContext[Any], tools: Iterable[str]) -> None:
+    """Refuse tools that come here, past every toolkit, where the thread was begun with a toolkit that guards them.
+
+    It is asked with each request too, when the tools are offered: before the first of them starts.
+
+    Raises:
+        UnguardedToolError: there is one.
+    """
+    if not run.opened.is_finished:
+        (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
 
 
 def _context_of(params: object) -> RunContext[Any] | None:

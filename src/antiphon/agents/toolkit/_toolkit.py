@@ -11,6 +11,7 @@ from pydantic_ai import RunContext, Tool
 from pydantic_ai.toolsets import AbstractToolset
 
 from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents.toolkit._book import begin_under
 from antiphon.agents.toolkit._capability import ToolkitCapability
 from antiphon.agents.toolkit._errors import UNKNOWN_TOOL, InvalidArguments, ToolRefusal
 from antiphon.agents.toolkit._foreign import ForeignTools, bare_context, mcp_toolset, server_name
@@ -279,11 +280,13 @@ class Toolkit:
         if tool is None:
             missing = "".join(f"; {each.down.sentence}" for each in self._foreign if each.down is not None)
             raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}{missing}")
+        if run is not None:
+            await begin_under(run, self.policy.cover(self.name, agent, tools))
         asked = Asked(
             tool=tool,
             arguments=_plain(arguments),
             ctx=bare_context(),
-            key=f"tool:{tool.name}:{id}",
+            invocation=id,
             reading=current_reading() or (Reading() if run is None else run.opened.share(Reading)),
             run=run,
             parent_id=id,
