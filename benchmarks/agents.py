@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, cast
+from unittest.mock import patch
 from uuid import uuid4
 
 from dbos import DBOS
@@ -25,6 +26,7 @@ from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.errors import LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message
+from antiphon.runtime import Journal
 from benchmarks._harness import Goal, Table, waited
 
 __all__ = ["tables"]
@@ -97,13 +99,16 @@ _Batches: TypeAlias = list[list[Sequence[Message]]]
 """What was appended at the same time, one after the other."""
 
 
+async def _written_at_once(journal: Journal, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
+    """Append what ends a step by itself, as if nothing could be written soon."""
+    return [record.message for record in await journal.write(thread_id, messages)]
+
+
 class _Recorder:
     """A ledger that remembers what was appended, and what of it at the same time."""
 
-    def __init__(self, ledger: Ledger, *, redacts: bool) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.redacts = redacts
-        """Where something may be redacted, each append is waited for by itself."""
         self._is_over = True
         """Whether one of the last batch has returned: what begins now may depend on it."""
         self.batches: _Batches = []
@@ -140,11 +145,12 @@ class _Durable:
         self._ledger = await self._stack.enter_async_context(open_ledger(url))
         self._bare = _agent(_act)
         self._agent = _agent(_act, LedgerDurability(self._ledger))
-        self.steps = await self._recorded("steps", redacts=True)
-        self.appends = await self._recorded("appends", redacts=False)
+        with patch.object(Journal, "write_soon", _written_at_once):
+            self.steps = await self._recorded("steps")
+        self.appends = await self._recorded("appends")
 
-    async def _recorded(self, thread_id: str, *, redacts: bool) -> _Batches:
-        recorder = _Recorder(self._ledger, redacts=redacts)
+    async def _recorded(self, thread_id: str) -> _Batches:
+        recorder = _Recorder(self._ledger)
         async with ledger_run(thread_id):
             await _agent(_act, LedgerDurability(cast("Ledger", recorder))).run(PROMPT)
         return recorder.batches

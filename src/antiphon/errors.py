@@ -14,6 +14,7 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   ├── FencedError               .epoch: the thread has another owner; stop
 │   ├── RestoreRefusedError       .seq: rows that no head from elsewhere proves; get the heads
 │   ├── UnknownThreadError        nobody has said anything there; look at the name
+│   ├── SecretNameError           .what: a name looks like a secret; choose another
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
 │   └── LedgerFormatError         not a ledger, or of a later antiphon; look at the file
@@ -29,7 +30,9 @@ AntiphonError                     .retryable: may the same thing succeed later?
     ├── ActorFailedError          the actor raised something else; its supervisor knows
     ├── EffectFailedError         what an effect ran has raised
     ├── ParkedError               it waits for a person, with the evidence
+    ├── ToolServerError           .server: a server of tools that is required cannot be used; look at it
     ├── HistoryMismatchError      this code does something else than the thread says it did
+    │   └── UnguardedToolError    it would start a tool without the toolkit that guards it there
     └── EscalatedError            a supervisor gave up
 ```
 
@@ -69,9 +72,12 @@ __all__ = [
     "RefusedError",
     "ReplyTimeoutError",
     "RestoreRefusedError",
+    "SecretNameError",
     "StreamCutError",
     "StreamFailedError",
+    "ToolServerError",
     "UndeliverableError",
+    "UnguardedToolError",
     "UnknownThreadError",
     "WithdrawnError",
 ]
@@ -223,6 +229,16 @@ class UnknownThreadError(LedgerError):
     """There is no such thread in this ledger."""
 
 
+class SecretNameError(LedgerError):
+    """A name looks like a secret. Nothing was written: a name cannot be redacted, because it is what a thing is found by."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f'{what} looks like a secret; choose another name, or open the ledger with redaction="off"')
+        self.args = (what,)
+        self.what = what
+        """Which name it is, such as "the status of a thread". The name itself is not told, because errors are logged."""
+
+
 class LedgerUnavailableError(LedgerError):
     """The store cannot be used at present: locked by another, out of space, failing.
 
@@ -364,10 +380,31 @@ class ParkedError(DeliveryError):
     code = "PARKED"
 
 
+class ToolServerError(DeliveryError):
+    """A server of tools that a toolkit requires cannot be used, or offers what cannot be. The reason says what to do."""
+
+    code = "TOOL_SERVER_FAILED"
+    retryable = True
+
+    @property
+    def server(self) -> str:
+        """What the toolkit calls the server."""
+        return self.address or ""
+
+
 class HistoryMismatchError(DeliveryError):
     """A handler runs again and does something else than the thread says it did. Bring back the old code, or settle it."""
 
     code = "HISTORY_MISMATCH"
+
+
+class UnguardedToolError(HistoryMismatchError):
+    """The thread was begun under a toolkit, and this program would start a tool of it without. Nothing was started.
+
+    Give the agent the toolkit again; what waits for a person waits on.
+    """
+
+    code = "UNGUARDED_TOOL"
 
 
 class EscalatedError(DeliveryError):

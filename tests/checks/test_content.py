@@ -256,12 +256,15 @@ def test_a_part_without_data_is_left_out() -> None:
 
 @pytest.mark.parametrize("target", [CHAT, RESPONSES, CLAUDE, GEMINI])
 def test_somebody_must_say_something(target: str) -> None:
-    for messages in ((), (says("system", "Be terse.", thread_id="t"),), (says("assistant", thinks()),)):
-        silent = of(*messages)
+    instructions = of(says("system", "Be terse.", thread_id="t"))
+    for silent in (of(), instructions, of(says("assistant", thinks()))):
+        if silent is instructions and target == CHAT:
+            assert codes(silent, target) == []
+            continue
         assert "AP305" in codes(silent, target)
         last = mended(silent, target)[-1]
         assert (last.text, last.role_hint_for_llm, last.metadata) == (".", "user", {"checks": {"added": "AP305"}})
-        assert last.thread_id == (messages[-1].thread_id if messages else None)
+        assert last.thread_id == (silent[-1].thread_id if silent else None)
 
 
 @pytest.mark.parametrize(
@@ -360,3 +363,62 @@ def test_a_rule_for_targets_is_not_asked_without_one() -> None:
     with pytest.raises(RuntimeError, match="must name its targets"):
         View(of(), None).accepted  # noqa: B018
     assert View(of(), TARGETS[CHAT]).accepted is TARGETS[CHAT]
+
+
+def test_a_part_of_a_chat_message_has_a_type() -> None:
+    """AP310: whoever is compatible may take it."""
+    content = [{"type": "text", "text": "Hello"}, {"text": "there"}]
+    broken = decode({"model": "gpt-5", "messages": [{"role": "user", "content": content}]}, CHAT)
+    elsewhere = decode({"model": "mistral-large", "messages": [{"role": "user", "content": content}]}, CHAT)
+
+    assert codes(broken, CHAT) == ["AP310"]
+    assert [is_left_out(part) for part in mended(broken, CHAT)[0].parts] == [False, True]
+    assert (codes(elsewhere, CHAT), warnings(elsewhere, CHAT)) == ([], ["AP310"])
+
+
+def test_instructions_that_are_an_empty_text_are_taken() -> None:
+    """AP301: an empty block is not."""
+    ask = {"role": "user", "content": "How warm is it?"}
+
+    assert codes(decode({"system": "", "messages": [ask]}, CLAUDE), CLAUDE) == []
+    assert codes(decode({"system": [{"type": "text", "text": ""}], "messages": [ask]}, CLAUDE), CLAUDE) == ["AP301"]
+
+
+def test_a_part_of_gemini_may_hold_nothing_but_a_proof_or_how_to_see_a_video() -> None:
+    """AP308"""
+    parts = [{"text": "Hi"}, {"thought": True, "thoughtSignature": "AAEC"}, {"videoMetadata": {"fps": 1}}]
+
+    assert codes(decode([{"role": "user", "parts": parts}], GEMINI), GEMINI) == []
+
+
+def test_servers_that_are_compatible_may_take_more() -> None:
+    """AP201, AP205, AP304: what the provider refuses is a warning where the model is somebody else's."""
+    call = {"id": "c" * 41, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    turn = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c" * 41, "content": "18"},
+    ]
+    empty = {"role": "assistant", "content": "Mild.", "tool_calls": []}
+    messages = [{"role": "user", "content": "How warm is it?"}, *turn, empty]
+    item = {"type": "message", "role": "assistant", "id": "0-1", "content": [{"type": "output_text", "text": "Mild."}]}
+    items = [{"role": "user", "content": "How warm is it?"}, item]
+
+    for model, found in (
+        ("gpt-5", "error"),
+        ("ft:gpt-4o:me", "error"),
+        ("mistral-large", "warning"),
+        ("x-ai/grok", "warning"),
+    ):
+        asked = check(decode({"model": model, "messages": messages}, CHAT), CHAT)
+        assert {(each.code, each.severity) for each in asked} == {("AP201", found), ("AP304", found)}
+        asked = check(decode({"model": model, "input": items}, RESPONSES), RESPONSES)
+        assert {(each.code, each.severity) for each in asked} == {("AP205", found)}
+
+
+def test_a_legacy_call_has_no_id_to_be_refused() -> None:
+    """AP201"""
+    name = "w" * 50
+    call = {"role": "assistant", "content": None, "function_call": {"name": name, "arguments": "{}"}}
+    messages = [{"role": "user", "content": "Hi"}, call, {"role": "function", "name": name, "content": "18"}]
+
+    assert codes(decode({"messages": messages}, CHAT), CHAT) == []

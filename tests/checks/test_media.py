@@ -221,3 +221,19 @@ def test_a_breakpoint_that_is_not_written_does_not_count() -> None:
     dropped = [{"at": [place, "cache_control"], "drop": "0"} for place in range(6)]
 
     assert codes(of(ASK, metadata={CLAUDE: {"tools": dropped}}), CLAUDE) == []
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"file_url": "https://example.com/a.mp3"},
+        {"file_data": "data:audio/mpeg;base64,AAEC", "filename": "a.mp3"},
+        {"file_data": "data:application/octet-stream;base64,AAEC", "filename": "a.wav"},
+    ],
+)
+def test_sound_is_not_accepted_as_a_file(file: dict[str, str]) -> None:
+    """AP601, AP602: by its type, or by its name."""
+    content = [{"type": "input_text", "text": "What is said?"}, {"type": "input_file", **file}]
+    found = codes(decode({"input": [{"role": "user", "content": content}]}, "openai-responses"), "openai-responses")
+
+    assert found in (["AP601"], ["AP602"])

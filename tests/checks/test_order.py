@@ -23,8 +23,11 @@ def test_a_user_has_the_first_word(target: str) -> None:
     own = of(says("system", "Be terse."), says("assistant", "Hello!", native=target, thread_id="t"), ASK)
     foreign = of(says("assistant", "Hello!"), ASK)
 
-    assert codes(own, target) == ["AP401"]
     assert (codes(foreign, target), warnings(foreign, target)) == ([], ["AP401"])
+    if target == CLAUDE:  # whether it is taken depends on the host
+        assert (codes(own, target), warnings(own, target)) == ([], ["AP401"])
+        return
+    assert codes(own, target) == ["AP401"]
     made = mended(own, target)
     assert kinds(made) == ["system", "user", "assistant", "user"]
     assert (made[1].text, made[1].thread_id) == (".", "t")
@@ -73,9 +76,9 @@ def first_of(target: str, conversation: Conversation) -> str:
     return str(written["messages" if target == CLAUDE else "contents"][0]["role"])
 
 
-@pytest.mark.parametrize("target", [CLAUDE, GEMINI])
-def test_an_answer_that_has_grown_is_a_request(target: str) -> None:
+def test_an_answer_that_has_grown_is_a_request() -> None:
     """AP401: by a message of ours, by one of the format's own, or by tools; then a user must begin."""
+    target = GEMINI
     answer = decode(ANSWERS[target], target)
     result = decode(OWN_RESULTS[target], target)
 
@@ -89,9 +92,9 @@ def test_an_answer_that_has_grown_is_a_request(target: str) -> None:
     assert "AP401" in codes(alone, target)
 
 
-@pytest.mark.parametrize("target", [CLAUDE, GEMINI])
-def test_a_user_who_says_nothing_does_not_begin(target: str) -> None:
+def test_a_user_who_says_nothing_does_not_begin() -> None:
     """AP401, AP402: the dialect leaves out what is blank, so that the assistant would."""
+    target = GEMINI
     blank = says("user", DataPart(data=""))
     broken = of(blank, says("assistant", "Hello!", native=target), ASK)
 
@@ -99,7 +102,7 @@ def test_a_user_who_says_nothing_does_not_begin(target: str) -> None:
     assert first_of(target, mended_for(target, broken)) == "user"
     words = says("assistant", "I look.", native=GEMINI)
     turn = [calls("c1", native=GEMINI, notes=SIGNED), gives("c1", native=GEMINI)]
-    assert codes(of(ASK, words, blank, *turn), GEMINI) == ["AP402"]
+    assert warnings(of(ASK, words, blank, *turn), GEMINI) == ["AP302", "AP402"]
     assert codes(of(blank, says("assistant", "Hello!", native=GEMINI), ASK, *turn), GEMINI) == ["AP401"]
 
 
@@ -109,13 +112,12 @@ def test_others_may_begin_as_they_like(target: str | None) -> None:
 
 
 def test_a_call_comes_after_a_user_or_results() -> None:
-    """AP402: not after other words of the model's."""
+    """AP402: not after other words of the model's, which some models refuse."""
     turn = [calls("c1", native=GEMINI, notes=SIGNED), gives("c1", native=GEMINI)]
     words = says("assistant", "I look.", native=GEMINI)
     broken = of(ASK, words, *turn)
 
-    assert codes(broken, GEMINI) == ["AP402"]
-    assert kinds(mended(broken, GEMINI)) == ["user", "assistant", "user", "call c1", "result c1"]
+    assert (codes(broken, GEMINI), warnings(broken, GEMINI)) == ([], ["AP402"])
     assert codes(of(ASK, *turn, calls("c2", native=GEMINI, notes=SIGNED), gives("c2")), GEMINI) == []
     assert warnings(of(ASK, words, calls("c1"), gives("c1")), GEMINI) == ["AP402"]
 
@@ -186,3 +188,13 @@ def test_instructions_elsewhere_are_written_as_what_a_user_says() -> None:
 @pytest.mark.parametrize("target", [CHAT, RESPONSES, "pydantic-ai"])
 def test_others_take_instructions_anywhere(target: str) -> None:
     assert warnings(of(ASK, system(target), says("assistant", "Hello!")), target) == []
+
+
+def test_instructions_in_a_row_stand_where_one_may() -> None:
+    """AP404"""
+    system = [says("system", "Be terse.", native=CLAUDE), says("system", "Be kind.", native=CLAUDE)]
+    asked = of(ASK, *system, says("assistant", "Mild.", native=CLAUDE), says("user", "Sure?"))
+    late = of(ASK, says("assistant", "Mild.", native=CLAUDE), *system, says("user", "Sure?"))
+
+    assert (codes(asked, CLAUDE), warnings(asked, CLAUDE)) == ([], ["AP404", "AP404"])
+    assert codes(late, CLAUDE) == ["AP404", "AP404"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.checks.said import calls, codes, finding, gives, mended, says, thinks, warnings
 
-from antiphon import Conversation, ForeignPart, Message, ReasoningPart, repair
+from antiphon import Conversation, ForeignPart, Message, ReasoningPart, decode, repair
 from antiphon.checks import is_left_out
 
 CLAUDE, GEMINI, RESPONSES = "anthropic-messages", "gemini", "openai-responses"
@@ -179,6 +179,10 @@ def test_calls_of_the_current_turn_bring_their_signature() -> None:
     unsigned = [calls("c3", native=GEMINI, turn_id="t3"), gives("c3")]
     history = of(ASK, *old, AGAIN, *signed, gives("c1"), gives("c2"), *unsigned)
 
+    assert (codes(history, GEMINI), warnings(history, GEMINI)) == ([], ["AP508"])
+    older = history.replace(metadata={GEMINI: {"rest": {"model": "models/gemini-2.5-pro"}}})
+    assert codes(older, GEMINI) == []
+    history = history.replace(metadata={GEMINI: {"rest": {"model": "models/gemini-3-flash-preview"}}})
     assert codes(history, GEMINI) == ["AP508"]
     assert finding(history, "AP508", GEMINI).position == 8
     made = mended(history, GEMINI)
@@ -207,3 +211,16 @@ def test_a_signature_may_stand_anywhere_in_the_turn(signed: Message) -> None:
 def test_a_call_from_elsewhere_gets_the_documented_stand_in() -> None:
     """AP508: the dialect adds it."""
     assert codes(of(ASK, calls("c1"), gives("c1")), GEMINI) == []
+
+
+@pytest.mark.parametrize(("settings", "found"), [({}, ["AP501"]), ({"store": True}, ["AP501"]), ({"store": False}, [])])
+def test_a_message_without_an_id_is_not_what_stored_reasoning_led_to(settings: dict[str, Any], found: list[str]) -> None:
+    """AP501: “provided without its required following item”."""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "AAEC"}
+    answer = {"role": "assistant", "content": "Mild."}
+    items = [{"role": "user", "content": "How warm is it?"}, thought, answer, {"role": "user", "content": "Sure?"}]
+    body = {"model": "gpt-5", "input": items, **settings}
+
+    assert codes(decode(body, "openai-responses"), "openai-responses") == found
+    items[2] = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": []}
+    assert codes(decode(body, "openai-responses"), "openai-responses") == []

@@ -362,3 +362,39 @@ def test_long_work_shows_how_far_it_is_in_a_terminal(tmp_path: Path, url: str) -
     ):
         shown = run(*command, "--ledger", used, FORCE_COLOR="1", COLUMNS="100", TERM="xterm")  # as good as one
         assert (word in shown.stderr, word in shown.stdout, shown.exit_code) == (True, False, 0)
+
+
+# ---------------------------------------------------------------- secrets
+
+_KEY = "sk-proj-Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
+
+
+@pytest.mark.parametrize(("said_so", "shown"), [(None, "[redacted:api-key]"), ("on", "[redacted:api-key]"), ("off", _KEY)])
+def test_commands_redact_unless_the_environment_says_otherwise(
+    said_so: str | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7, G23."""
+    if said_so is not None:
+        monkeypatch.setenv("ANTIPHON_REDACTION", said_so)
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    given = save(tmp_path / "chat.json", [{"role": "user", "content": f"it is {_KEY}"}])
+    assert run("import", given, "--from", "marsys", "--thread", "t", "--ledger", url).exit_code == 0
+    monkeypatch.delenv("ANTIPHON_REDACTION", raising=False)
+    assert run("import", given, "--from", "marsys", "--thread", "t", "--ledger", url).exit_code == 0  # as the thread began
+    assert [loads(body).text for body in stored(url, "t")] == [f"it is {shown}"]
+
+
+def test_a_command_refuses_a_name_that_looks_like_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S7: and does not tell it."""
+    url = with_chat(tmp_path)
+    for command in (
+        ("fork", "chat", "--into", _KEY),
+        ("import", tmp_path / "chat.json", "--from", "marsys", "--thread", _KEY),
+    ):
+        result = run(*command, "--ledger", url)
+        assert result.exit_code == 2
+        assert "the name of a thread looks like a secret; choose another name, or set ANTIPHON_REDACTION=off" in result.stderr
+        assert _KEY not in result.stderr
+    monkeypatch.setenv("ANTIPHON_REDACTION", "no")
+    result = run("threads", "--ledger", url)
+    assert (result.exit_code, "ANTIPHON_REDACTION is on or off, not 'no'" in result.stderr) == (2, True)

@@ -11,7 +11,7 @@ from tests import strategies
 from tests.dialects.samples import SAMPLES
 
 from antiphon import decode, encode
-from antiphon.dialects import names
+from antiphon.dialects import detect, names
 from antiphon.errors import DecodeError
 from antiphon.messages._json import canonical
 
@@ -122,6 +122,38 @@ def test_damaged_data_comes_back_the_same_or_is_refused(name: str, data: st.Data
     with suppress(DecodeError):
         conversation = decode(value, name)
         assert canonical(encode(conversation, name).value) == canonical(value)
+
+
+ODD: tuple[Any, ...] = ({}, [], None, 1, True, "x", [{}], [[]], [None], {"a": {}})
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_detect_says_something_of_json_of_any_shape(odd: Any) -> None:
+    """G21: what has no hash stood where a role or a type is expected, and was looked for in a set."""
+    user = {"role": "user", "content": "hi"}
+    for data in (
+        [odd],
+        *([{key: odd}] for key in ("role", "type", "kind", "content", "parts", "antiphon")),
+        *({key: odd} for key in ("role", "type", "messages", "contents", "input", "candidates", "object", "output")),
+        *({"messages": [user], key: odd} for key in ("system", "tools", "model")),
+        {"messages": [{"role": odd, "content": odd}]},
+        {"messages": [{**user, "content": [{"type": odd}]}]},
+        [{**user, "content": [{"type": odd}]}],
+        [{**user, "tool_calls": odd}],
+        {"input": [{"type": odd}], "model": odd},
+        {"contents": [{"parts": odd}]},
+        {"contents": [{"role": odd, "parts": [{"text": odd}]}]},
+        {"candidates": [{"content": odd}]},
+        {"kind": "request", "parts": [odd]},
+        {"type": "message", "stop_reason": odd, "content": odd},
+    ):
+        assert detect(data).name in (None, *names())
+
+
+@given(value=strategies.json_values)
+def test_detect_says_something_of_any_json(value: Any) -> None:
+    for data in ({"content": value}, [value], [{"role": value, "type": value, "content": [{"type": value}]}]):
+        assert detect(data).name in (None, *names())
 
 
 @pytest.mark.parametrize("name", names())

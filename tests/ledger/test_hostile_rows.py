@@ -17,8 +17,11 @@ from antiphon import DataPart, Message, OptionCallPayload, PartsPayload, dumps
 from antiphon.errors import AntiphonError
 from antiphon.ledger import Ledger, ThreadFilter
 from antiphon.ledger._chain import genesis, link
+from antiphon.ledger._door import new_state
 from antiphon.ledger._words import terms_of, words_of
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.ledger.sqlite._appends import insert_thread
+from antiphon.ledger.sqlite._checksums import message_checksum, set_checksum
 from antiphon.ledger.sqlite._connection import Place, connect
 from antiphon.messages import Limits, thaw, use_limits
 
@@ -68,10 +71,10 @@ def plant(path: Path, content: bytes) -> None:
     """Write a row straight into the file, with a chain that fits it: somebody who knows how it is made."""
     connection = connect(Place(str(path), 5), create=True)
     digest = link(genesis("t"), 1, content)
-    connection.run(
-        "INSERT INTO threads VALUES (1, 't', 1, ?, 0, 0, NULL, NULL, NULL, 1, 1, 0, 0, '0', NULL, NULL, 0, NULL, 0)", (digest,)
-    )
-    connection.run("INSERT INTO messages VALUES (1, 1, 1, 7, 7, 7, NULL, 1, ?, NULL, ?)", (digest, content))
+    state = new_state("t", 1)._replace(seq=1, hash=digest)
+    set_checksum(connection, insert_thread(connection, state, None, 0), state)
+    row = (1, 1, 1, 7, 7, 7, None, 1, digest, None, content, message_checksum(1, digest))
+    connection.run("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     connection.close()
 
 

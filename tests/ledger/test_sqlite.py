@@ -76,7 +76,7 @@ def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
     fill(path)
     with connected(path) as connection:
         connection.setting("user_version", 99)
-    with pytest.raises(LedgerFormatError, match="has ledger format 99, and this antiphon knows up to 1: upgrade it"):
+    with pytest.raises(LedgerFormatError, match=r"has ledger format 99, and this antiphon knows up to \d+: upgrade it"):
         opened(f"sqlite:///{path}")
 
 
@@ -90,7 +90,6 @@ def test_a_version_that_was_lowered_is_found_and_nothing_is_made_anew(version: i
     with pytest.raises(LedgerCorruptError, match=f"says it has ledger format {version}, which there never was"):
         opened(f"sqlite:///{path}")
     with connected(path) as connection:
-        connection.setting("user_version", 1)
         assert connection.value("SELECT count(*) FROM messages") == 36
 
 
@@ -101,7 +100,7 @@ def test_an_earlier_version_is_brought_to_the_present_form(tmp_path: Path, monke
     ran: list[str] = []
 
     def step(connection: Any) -> None:
-        ran.append("step")
+        ran.append(connection.filename)
         connection.run("UPDATE threads SET pattern = 'old'")
 
     monkeypatch.setattr(_schema, "MIGRATIONS", (*_schema.MIGRATIONS, "ALTER TABLE threads ADD COLUMN colour TEXT", step))
@@ -111,7 +110,7 @@ def test_an_earlier_version_is_brought_to_the_present_form(tmp_path: Path, monke
 
     assert with_ledger(path, patterns) == {"old"}
     assert with_ledger(path, patterns) == {"old"}
-    assert ran == ["step"]
+    assert [each for each in ran if each] == [str(path)]  # in memory too, to know the schema that it makes
 
 
 @pytest.mark.parametrize("version", ["3.7.17", "3.44.2", "3.50.4", "3.51.2"])

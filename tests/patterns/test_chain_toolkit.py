@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai import Tool
 from tests.agents.toolkit.kit import SetClock
 from tests.cli.running import run as command
 from tests.patterns.chains import NotingLedger, branch, run, said_in
@@ -20,10 +21,10 @@ from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
 from antiphon.agents.toolkit import ApprovalRule, answer, pending_approvals
 from antiphon.agents.tools import ToolOffError
-from antiphon.errors import RefusedError
+from antiphon.errors import RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import OptionResultPayload, use_port
+from antiphon.messages import Message, OptionResultPayload, dumps, loads, use_port
 from antiphon.patterns.postchain import ChainConfig, ChainConfigError, ChainResult, PostChain, ask_owner, rerun
 from antiphon.protocol import PHASES, AgentConfig, Phase
 
@@ -318,12 +319,14 @@ def test_a_process_without_the_toolkit_does_not_go_on_without_the_approval(recov
         await answer(ledger, waiting.id, principal="grace", approved=True)
         more: dict[str, Any] = {} if other is None else {"toolkit": Toolkit(name=other)}
         async with PostChain(ledger, model="scripted", recover=recover, grace=0.05, **more) as elsewhere:
-            with pytest.raises(RefusedError, match="toolkit 'toolkit', which only the program has that the thread is of"):
+            with pytest.raises(
+                UnguardedToolError, match="toolkit 'toolkit', which only the program has that the thread is of"
+            ):
                 await elsewhere.resume(thread_id)
             resume = {"type": "RESUME_THREAD", "data": {"thread_id": thread_id}}
             assert (await elsewhere.send(resume))["type"] == "THREAD_RESUMED"  # whoever does so all the same
             result = await elsewhere.wait(thread_id)
-            assert (result.status, result.error_code) == ("paused", "PARKED")
+            assert (result.status, result.error_code) == ("paused", "UNGUARDED_TOOL")
             assert f"have it go on there, by `await chain.resume({thread_id!r})`" in (result.error_message or "")
         with pytest.raises(ValueError, match="thread .* is paused; only one that has ended can be compared"):
             await rerun(ledger, thread_id)
@@ -336,6 +339,57 @@ def test_a_process_without_the_toolkit_does_not_go_on_without_the_approval(recov
         assert divergence.reason == "another context.metadata.agent.toolkit"
 
     run(main())
+
+
+@pytest.mark.parametrize("approved", [True, False])
+@pytest.mark.parametrize("is_in_toolkit", [True, False])
+def test_a_chain_whose_toolkit_no_longer_asks_does_not_go_on(approved: bool, is_in_toolkit: bool) -> None:
+    """S5, G22: neither in a toolkit of the same name, nor as a plain tool; what was said holds for the program that asks."""
+
+    async def main() -> None:
+        ledger, shop, other = MemoryLedger(), Shop(), Shop(approval=False)
+        async with shop.chain(ledger) as chain:
+            thread_id = (await chain.run(ORDER)).thread_id
+        await say(ledger, approved=approved)
+        more: dict[str, Any] = {} if is_in_toolkit else {"toolkit": None, "tools": [Tool[Any](other._pay, name="pay")]}
+        async with other.chain(ledger, **more) as elsewhere:
+            with pytest.raises(UnguardedToolError, match="have it go on there"):
+                await elsewhere.resume(thread_id)
+            resume = {"type": "RESUME_THREAD", "data": {"thread_id": thread_id}}
+            assert (await elsewhere.send(resume))["type"] == "THREAD_RESUMED"  # whoever does so all the same
+            result = await elsewhere.wait(thread_id)
+            assert (result.status, result.error_code) == ("paused", "UNGUARDED_TOOL")
+        async with shop.chain(ledger) as chain:
+            await chain.resume(thread_id)
+            assert (await chain.wait(thread_id)).status == "completed"
+        assert (shop.paid, other.paid) == (["5"] if approved else [], [])
+
+    run(main())
+
+
+def test_a_chain_without_the_toolkit_does_not_go_on_with_a_thread_that_was_prepared_without_a_mark() -> None:
+    """S5, G11: the approval itself says that the tool is guarded, whatever the phase was prepared with."""
+
+    async def main() -> None:
+        ledger, shop = MemoryLedger(), Shop()
+        async with shop.chain(ledger) as chain:
+            thread_id = (await chain.run(ORDER)).thread_id
+        await say(ledger, approved=False)
+        old = MemoryLedger()
+        await old.append(thread_id, await _as_before(ledger, thread_id), epoch=await old.claim(thread_id), allow_foreign=True)
+        async with shop.chain(old, toolkit=None, tools=[Tool[Any](shop._pay, name="pay")], recover=False) as elsewhere:
+            with pytest.raises(UnguardedToolError, match="'pay' is a tool of a toolkit in thread"):
+                await elsewhere.resume(thread_id)
+        assert shop.paid == []
+
+    run(main())
+
+
+async def _as_before(ledger: Ledger, thread_id: str) -> list[Message]:
+    """Return the rows of a thread as they were before toolkits were written down."""
+    kept = [row for row in await said_in(ledger, thread_id) if row.correlation_id != "TOOLKIT_GUARD"]
+    written = [dumps(row).replace(b',"toolkit":"toolkit"', b"").replace(b'"toolkit":"toolkit",', b"") for row in kept]
+    return [row for each in written if isinstance(row := loads(each), Message)]
 
 
 async def _helped_on(chain: PostChain, thread_id: str) -> ChainResult:

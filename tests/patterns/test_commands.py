@@ -70,6 +70,39 @@ def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
     assert thread_id in command("threads").stdout
 
 
+DEEP = "a = " + "[" * 100_000
+
+
+@pytest.mark.parametrize("arguments", [("run", "Why?"), ("chat",)])
+@pytest.mark.parametrize("text", [DEEP, "model = 3", "modle = 'x'", "model ="])
+def test_a_configuration_that_is_wrong_is_said_in_one_line(folder: Path, arguments: tuple[str, ...], text: str) -> None:
+    """G21: a file of the folder that nobody named is refused as one that somebody did."""
+    (folder / "antiphon.toml").write_text(text)
+    done = command(*arguments, stdin="Why?\n", ANTIPHON_CONFIG="", ANTIPHON_MODEL="")
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("antiphon.toml: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("--config", DEEP), ("--team", DEEP), ("--add", " \n"), ("--config", "[[["), ("--team", "[[[")]
+)
+def test_a_file_that_is_named_and_wrong_is_said_in_one_line(folder: Path, option: str, text: str) -> None:
+    (folder / "named").write_text(text)
+    done = command("run", "Why?", "--model", "scripted", option, "named")
+
+    assert done.exit_code in (1, 2)
+    assert done.stderr.startswith("named: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_document_without_an_end_is_not_read_for_ever(folder: Path) -> None:
+    done = command("run", "Why?", "--model", "scripted", "--add", "/dev/zero")
+
+    assert (done.exit_code, done.stderr) == (2, "/dev/zero: more than 20 MB; divide it\n")
+
+
 def test_programs_get_json_and_nothing_else(folder: Path) -> None:
     done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json")
     result = json.loads(done.stdout)

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, run, said_in, types_of
+from tests.runtime.actors import virtually
 
 from antiphon.patterns.postchain import ChainConfig
 from antiphon.patterns.postchain import _workshop as workshop
+from antiphon.patterns.postchain._agent import AgentManagerActor
 from antiphon.protocol import PHASES
-from antiphon.runtime import Budget, Settings
+from antiphon.runtime import Budget, Context, Settings
 
 BUSY = ModelHTTPError(429, "teller", {"error": "slow down"})
 
@@ -98,6 +100,38 @@ def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
             assert "no answer within 0.05 seconds" in str(result.error_message)
 
     run(main())
+
+
+def test_a_manager_that_hangs_is_begun_anew_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
+    begun: list[str] = []
+
+    async def started(self: AgentManagerActor, context: Context) -> None:
+        begun.append(context.address)
+        if len(begun) == 1:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        monkeypatch.setattr(AgentManagerActor, "started", started)
+        async with chain_on() as chain:
+            result = await chain.run(QUESTION)
+        assert result.status == "completed"
+        assert asyncio.get_running_loop().time() < 25
+        assert len(begun) == len(set(begun)) + 1
+
+    virtually(main())
+
+
+def test_a_model_that_takes_its_time_is_not_taken_for_a_manager_that_hangs() -> None:
+    """G15: as long as it keeps to `timeout`, however long that is, it is asked once."""
+
+    async def main() -> None:
+        witness = Witness(delay=100)
+        async with chain_on(witness=witness) as chain:
+            assert (await chain.run(QUESTION)).status == "completed"
+        assert len(witness.asked) == len(PHASES) + 1
+
+    virtually(main())
 
 
 def test_a_thread_whose_agent_fails_does_not_hold_up_another() -> None:

@@ -9,6 +9,7 @@ _COUNTS: dict[str, tuple[int, int, int]] = {
     "seeds": (500, 20_000, 200_000),  # worlds that are simulated
     "storms": (60, 2_000, 50_000),  # of each of two ways
     "F13": (30, 300, 1_000),  # ledgers, each with three processes killed
+    "F14": (2, 20, 500),  # of each of two ways
     "F16": (5, 20, 200),  # of each of four ways
     "F17": (3, 20, 50),
     "F18": (1, 5, 50),

@@ -3,12 +3,22 @@
 import asyncio
 import time
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 
 import pytest
-from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, rows, virtually
+from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, Via, rows, virtually
 from tests.runtime.counts import count
+from typing_extensions import override
 
-from antiphon.errors import ActorFailedError, ActorStoppedError, EscalatedError, ParkedError, RefusedError
+from antiphon.errors import (
+    ActorFailedError,
+    ActorStoppedError,
+    EscalatedError,
+    LedgerUnavailableError,
+    ParkedError,
+    RefusedError,
+)
 from antiphon.protocol import (
     ErrorNotification,
     Restart,
@@ -18,11 +28,13 @@ from antiphon.protocol import (
 from antiphon.runtime import (
     ROOT,
     Actor,
+    Address,
     Backoff,
     Context,
     Down,
     Settings,
     Supervision,
+    Supervisor,
     System,
     handles,
     system_thread,
@@ -446,27 +458,155 @@ def test_an_actor_that_wants_to_end_does_unless_it_must_always_be_there(restart:
 # ---------------------------------------------------------------- heartbeats
 
 
+_BEATS = Supervision(heartbeat=1.0, misses=3)
+
+
+async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> None:
+    """Have an actor hang, and see that it is begun anew by somebody else, in time."""
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(ActorFailedError, match="it was restarted meanwhile"):
+        await system.ask(address, Do(what="wait", seconds=1000), within=2000)
+    assert asyncio.get_running_loop().time() - began < 10
+    assert await system.ask(address, Ping(text="back")) == Pong(text="back!")
+
+
 def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
-    """CH-127: its handler hangs; nobody else notices."""
+    """CH-127, G14: its handler hangs; nobody else notices. Its supervisor has never got a message."""
 
     async def main() -> None:
         async with System() as system:
-            system.supervise("team/1", Supervision(heartbeat=1.0, misses=3))
+            system.supervise("team/1", _BEATS)
             for key in ("a", "b"):
                 system.spawn(f"probe/{key}", Probe, supervisor="team/1", grace=0.5)
-            await system.ask("team/1", Supervise(actor_id="probe/a"))
             await system.ask("probe/b", Ping(text="well"))
-            hanging = asyncio.create_task(system.ask("probe/a", Do(what="wait", seconds=1000), within=2000))
-            with pytest.raises(ActorFailedError, match="it was restarted meanwhile"):
-                await hanging
-
-            assert asyncio.get_running_loop().time() < 10
-            assert await system.ask("probe/a", Ping(text="back")) == Pong(text="back!")
+            await _hangs_and_is_begun_anew(system)
             assert await system.ask("probe/b", Do(what="list")) == Done(said=("well",))
             await asyncio.sleep(1)
             assert await rows(system.ledger, system_thread("probe/a")) == FAILURE
 
     virtually(main())
+
+
+@pytest.mark.parametrize("how", ["root", "spawned", "factory", "registered", "adopted"])
+def test_heartbeats_run_from_the_first_child_on_however_the_supervisor_was_made(how: str) -> None:
+    """G14."""
+
+    async def main() -> None:
+        async with System(supervision=_BEATS if how == "root" else Supervision(beyond="stop")) as system:
+            team = ROOT if how == "root" else Address.parse("team/1")
+            if how == "factory":
+                system.spawn(team, lambda: Supervisor(_BEATS), concurrency=1000)
+            elif how != "root":
+                system.spawn(team, partial(Supervisor, _BEATS))
+            if how == "registered":
+                system.register("probe", Probe, supervisor=team, grace=0.5)
+            else:
+                system.spawn("probe/a", Probe, supervisor=ROOT if how == "adopted" else team, grace=0.5)
+            if how == "adopted":
+                await system.ask(team, Supervise(actor_id="probe/a"))
+            await asyncio.sleep(20)
+            await _hangs_and_is_begun_anew(system)
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("how", ["restart", "failure", "ledger"])
+def test_heartbeats_go_on_after_the_supervisor_was_begun_anew(how: str) -> None:
+    """G14: without a message for the new one."""
+
+    class Team(Supervisor):
+        @handles
+        async def note(self, note: Note, context: Context) -> None:
+            raise OSError(note.text) if how == "failure" else LedgerUnavailableError("it is full", "t")
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("team/1", partial(Team, _BEATS))
+            system.spawn("probe/a", Probe, supervisor="team/1", grace=0.5)
+            for _ in range(2):
+                if how == "restart":
+                    await system.ask("team/1", Restart(reason="as told"))
+                else:
+                    with suppress(LedgerUnavailableError):
+                        await system.tell("team/1", Note(text="as told"))
+                await asyncio.sleep(30)
+                await _hangs_and_is_begun_anew(system)
+
+    virtually(main())
+
+
+def test_an_actor_that_waits_for_an_answer_or_an_effect_does_not_hang() -> None:
+    """G14, G15: a model that takes a minute is no reason to begin its actor anew; what it may take is said elsewhere."""
+    attempts: list[int] = []
+
+    class Waiting(Actor):
+        @handles
+        async def via(self, request: Via, context: Context) -> Pong:
+            async def model(key: str) -> str:
+                await asyncio.sleep(60)
+                return "said"
+
+            attempts.append(context.attempt)
+            if request.how == "ask":
+                await context.ask(context.address, Do(what="wait"), within=200)
+            return Pong(text=await context.effect("model", {}, model, effects="none"))
+
+        @handles
+        async def do(self, request: Do, context: Context) -> Done:
+            await context.ask("probe/1", Do(what="wait", seconds=60), within=100)
+            return Done()
+
+    async def main() -> None:
+        async with System() as system:
+            system.supervise("team/1", _BEATS)
+            system.spawn("probe/1", Probe)
+            system.spawn("waiting/1", Waiting, supervisor="team/1")
+            for thread in (None, "t"):
+                for how in ("ask", "forward"):
+                    via = Via(to="", text="", how=how)  # type: ignore[arg-type]
+                    assert await system.ask("waiting/1", via, within=300, thread_id=thread) == Pong(text="said")
+            assert await rows(system.ledger, system_thread("waiting/1")) == []
+
+    virtually(main())
+    assert attempts == [1, 1, 1, 1]
+
+
+def test_an_actor_that_is_busy_with_one_message_after_the_other_does_not_hang() -> None:
+    """G15: each takes longer than a heartbeat, and none hangs."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.supervise("team/1", _BEATS)
+            system.spawn("probe/a", Probe, supervisor="team/1")
+            say = (system.ask("probe/a", Do(what="wait", seconds=1.7), within=600) for _ in range(50))
+            assert len(await asyncio.gather(*say)) == 50
+            assert await rows(system.ledger, system_thread("probe/a")) == []
+
+    virtually(main())
+
+
+def test_an_actor_that_hangs_while_it_begins_is_begun_anew_and_there_is_one_of_it() -> None:
+    """G14: also one that handles many messages at once, and so answers heartbeats while a handler hangs."""
+    made: list[int] = []
+
+    class Slow(Probe):
+        concurrency = 10
+
+        @override
+        async def started(self, context: Context) -> None:
+            made.append(len(made))
+            await asyncio.sleep(1e6 if len(made) == 1 else 0.1)
+
+    async def main() -> None:
+        async with System() as system:
+            system.supervise("team/1", _BEATS)
+            system.spawn("slow/1", Slow, supervisor="team/1", grace=0.5)
+            say = (system.ask("slow/1", Ping(text=str(number)), thread_id=f"t{number}", within=600) for number in range(5))
+            assert len(await asyncio.gather(*say)) == 5
+            assert asyncio.get_running_loop().time() < 20
+
+    virtually(main())
+    assert made == [0, 1]
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Processes that are killed, on a ledger in a file: at each named step, at any time, told to end, or out of memory.
 
-F13, F16, F17; what must hold is G1, G6-G9, G13.
+F13, F14, F16, F17; what must hold is G1, G6-G9, G13.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.counts import count
 from tests.runtime.processes import Processes
-from tests.runtime.worker import THREADS, Bank, Shop
+from tests.runtime.worker import FENCED, THREADS, Bank, Shop
 
 from antiphon.ledger import open_ledger
 from antiphon.messages import OptionCallPayload
@@ -128,6 +128,39 @@ def test_a_process_killed_at_any_time_loses_nothing(processes: Processes, tmp_pa
         assert processes.run(folder) == 0
         _check(folder)
     assert killed >= count("F13")  # R0: it was not over before
+
+
+# ---------------------------------------------------------------- thought dead
+
+
+@pytest.fixture(scope="module")
+def others() -> Iterator[Processes]:
+    """Processes beside those of `processes`."""
+    with Processes() as others:
+        yield others
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["stop", "stop ask"])
+def test_a_process_that_was_stopped_while_another_took_its_thread_over_starts_no_effect(
+    place: str, processes: Processes, others: Processes, tmp_path: Path
+) -> None:
+    """F14, G8: SIGSTOP right before it starts an effect of an earlier life, SIGCONT when another process has done it all.
+
+    It ends in time: what it has in hand ends with `FencedError`. Only who asks after that was found out gets the answer.
+    """
+    for folder in _folders(tmp_path, count("F14")):
+        assert processes.run(folder, "idempotent in pay") == KILLED
+        pid = processes.start(folder, f"idempotent {place}")
+        processes.wait_for("stopped")
+        assert others.run(folder, "idempotent") == 0
+        before = _witnessed(folder)
+        assert before["fx m0/1/pay"] == 2  # the one that was killed, and the other
+        processes.signal(pid, signal.SIGCONT)
+        assert processes.end() in ((FENCED,) if place == "stop ask" else (FENCED, 0))
+        after = _witnessed(folder)
+        assert after["fx m0/1/pay"] == 2
+        assert asyncio.run(_look(folder))[1]["t0"] == 0
 
 
 # ---------------------------------------------------------------- told to end

@@ -14,7 +14,7 @@ from typing_extensions import override
 from antiphon.errors import ActorStoppedError
 from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.protocol import Heartbeat, Stop
+from antiphon.protocol import Stop
 from antiphon.runtime import Actor, Context, Settings, Supervision, System, handles
 from antiphon.testing import Faults, simulate
 
@@ -111,7 +111,6 @@ def test_heartbeats_keep_nobody() -> None:
     async def main() -> None:
         async with System(settings=BRIEFLY) as system:
             team = system.supervise("team/1", Supervision(heartbeat=1.0))
-            await system.ask(team, Heartbeat())
             system.register("probe", Probe, supervisor=team)
             await system.ask("probe/1", Ping(text="a"))
             await asyncio.sleep(25)

@@ -1,19 +1,23 @@
-"""Restarts, deadlines, cancellations and a failing ledger, all at once: in the end nothing is open (G6-G9, G14, G16)."""
+"""Restarts, deadlines, cancellations and a failing ledger, all at once: in the end nothing is open (G6-G9, G14, G16).
+
+No append of a storm is refused: the rows of the runtime never take the name of a row that has ended, and no message ends what
+belongs to another.
+"""
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
-from tests.runtime.actors import Note, virtually
+from tests.runtime.actors import Note, Ping, Pong, rows, virtually
 from tests.runtime.counts import count
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, AppendRefusedError, ParkedError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import OptionCallPayload
+from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import Reply, Request, Restart
 from antiphon.runtime import Actor, Context, Supervision, System, handles
 from antiphon.testing import Faults
@@ -66,13 +70,28 @@ class Sink(Actor):
         await asyncio.sleep(0.05)
 
 
+class Recording(MemoryLedger):
+    """A ledger that keeps what it has refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[str] = []
+
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        try:
+            return await super().append(thread_id, messages, **more)
+        except AppendRefusedError as exc:
+            self.refused.append(str(exc))
+            raise
+
+
 class Storm:
     """One storm, as its seed has it."""
 
     def __init__(self, seed: int, link: type[Link]) -> None:
         self._chance = Random(seed)
         self._link = link
-        self.ledger = MemoryLedger()
+        self.ledger = Recording()
         self._faulty = FaultyLedger(self.ledger, self._chance, Faults(ledger_failure=0.05, ledger_delay=0.2), Counter())
         self.outcomes: Counter[str] = Counter()
 
@@ -88,6 +107,7 @@ class Storm:
         for head in await self.ledger.heads():
             left = _left(await self.ledger.open_calls(head.thread_id))
             assert not left, (head.thread_id, left)
+        assert not self.ledger.refused, self.ledger.refused
 
     async def _ask(self, system: System, number: int) -> None:
         chance = self._chance
@@ -141,3 +161,99 @@ def test_after_a_storm_nothing_is_open_and_nothing_happened_twice(link: type[Lin
         assert max(link.paid.values(), default=0) <= 1, seed
         outcomes += storm.outcomes
     assert min(outcomes[each] for each in ("answered", "cancelled", "ReplyTimeoutError", "ParkedError")) > 0, outcomes
+
+
+# ---------------------------------------------------------------- what storms have found, one by one
+
+
+class Slow(Actor):
+    """Fails the first time, then looks at something for ten seconds."""
+
+    @handles
+    async def note(self, note: Note, context: Context) -> None:
+        async def look(key: str) -> None:
+            await asyncio.sleep(10)
+
+        if context.attempt == 1:
+            raise OSError("as it happens")
+        await context.effect("look", {}, look, effects="idempotent")
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        await self.note(Note(text=ping.text), context)
+        return Pong(text=ping.text)
+
+
+class Hasty(Actor):
+    """Tells or asks another and does not wait; it fails the first time, so the ledger is asked what it has left open."""
+
+    asking: ClassVar[set[asyncio.Future[Pong]]] = set()
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        if ping.text == "ask":
+            self.asking.add(asyncio.ensure_future(context.ask("slow/1", Ping(text="look"), within=60)))
+        else:
+            await context.tell("slow/1", Note(text="look"))
+        await asyncio.sleep(1)
+        if context.attempt == 1:
+            raise OSError("as it happens")
+        return Pong(text=ping.text)
+
+
+@pytest.mark.parametrize("how", ["tell", "ask"])
+def test_the_end_of_a_message_leaves_alone_what_belongs_to_those_that_it_has_sent(how: str) -> None:
+    """G16: an effect, or a further delivery, belongs to its own message, and to no message before that one."""
+
+    async def main() -> None:
+        ledger = Recording()
+        async with System(ledger) as system:
+            system.register("slow", Slow)
+            system.register("hasty", Hasty)
+            await system.ask("hasty/1", Ping(text=how), thread_id="t", id="m")
+            await asyncio.gather(*Hasty.asking)
+            await asyncio.sleep(60)
+            assert await ledger.open_calls("t") == ()
+            found = await rows(ledger, "t")
+        assert ledger.refused == []
+        assert found[-3:] == ["=look", "=TEST_PING" if how == "ask" else "=DELIVER", "=AGAIN"]
+
+    Hasty.asking.clear()
+    virtually(main())
+
+
+class Unlucky(Actor):
+    """Its process dies in the middle of a payment, whenever it makes one."""
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        async def pay(key: str) -> str:
+            if ping.text != key:
+                raise SystemExit("killed")
+            return key
+
+        return Pong(text=await context.effect("pay", {}, pay))
+
+
+def test_a_message_that_a_person_has_tried_again_can_be_parked_again() -> None:
+    """G14, G16: a row that parks a message, or says it was delivered again, has a name that no row before it has had."""
+
+    async def main() -> None:
+        ledger = Recording()
+        async with System(ledger, supervision=Supervision(intensity=1000)) as system:
+            system.register("unlucky", Unlucky)
+            asking = asyncio.ensure_future(system.ask("unlucky/1", Ping(text="m/pay~3"), thread_id="t", id="m", within=600))
+            with pytest.raises(ParkedError):
+                await asking
+            for number in (1, 2):
+                (parked,) = await system.parked()
+                assert parked.evidence["effect"] == ("m/pay" if number == 1 else f"m/pay~{number}")
+                await system.settle("t", "m", retry=True)
+                await asyncio.sleep(60)
+            assert await system.parked() == ()
+            found = await rows(ledger, "t")
+        assert ledger.refused == []
+        assert found.count("PARK") == found.count("=PARK") == 2
+        assert found[-1] == "=AGAIN"
+
+    virtually(main())

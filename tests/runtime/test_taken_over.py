@@ -1,14 +1,18 @@
 """What a system does that was thought dead, while another one has its threads (G7, G8)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 import pytest
-from tests.runtime.actors import Note, Ping, Pong, virtually
+from tests.runtime.actors import Do, Note, Ping, Pong, Probe, rows, virtually
 
-from antiphon.errors import DeliveryError, LedgerError
+from antiphon.errors import DeliveryError, FencedError, LedgerError, ReplyTimeoutError
+from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.runtime import Actor, Context, System, _journal, handles
+from antiphon.messages import Message
+from antiphon.runtime import Actor, Context, Effects, Recovered, System, _journal, begun, ended, handles
 
 
 @pytest.mark.parametrize("notices", [True, False])
@@ -62,5 +66,230 @@ def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(
                 await asking
             await asyncio.sleep(5)
         assert started == ["new"]
+
+    virtually(main())
+
+
+# ---------------------------------------------------------------- effects of an earlier life
+
+
+class Looked(MemoryLedger):
+    """A ledger in which something happens right after an effect was looked up, once."""
+
+    then: Callable[[], Awaitable[None]] | None = None
+
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        found = await super().by_invocation(invocation_id, thread_id=thread_id)
+        if self.then is not None and invocation_id == "m/look":
+            then, self.then = self.then, None
+            await then()
+        return found
+
+
+class Looker(Actor):
+    """Looks at something; where its name is `dead`, for ever."""
+
+    def __init__(self, name: str, effects: Effects, started: list[str]) -> None:
+        self._name, self._effects, self._started = name, effects, started
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        async def look(key: str) -> str:
+            self._started.append(self._name)
+            await asyncio.sleep(1e9 if self._name == "dead" else 1)
+            return self._name
+
+        return Pong(text=await context.effect("look", {}, look, effects=self._effects))
+
+
+async def _left_open(ledger: MemoryLedger, effects: Effects, started: list[str]) -> None:
+    """Leave the intent of an effect in the thread, as a process does that is killed in the middle of it."""
+    dead = System(ledger)
+    dead.register("looker", lambda: Looker("dead", effects, started), grace=0)
+    asking = asyncio.ensure_future(dead.ask("looker/1", Ping(text="x"), thread_id="t", id="m", within=1e6))
+    await asyncio.sleep(5)
+    await ledger.claim("t")
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await dead.close()
+
+
+@pytest.mark.parametrize("effects", ["none", "idempotent"])
+def test_who_has_lost_the_thread_starts_no_effect_of_an_earlier_life(effects: Effects) -> None:
+    """G8, F14: also where the intent is there already. The row of the new attempt is refused, so nothing is started."""
+    started: list[str] = []
+
+    async def main() -> None:
+        ledger = Looked()
+        await _left_open(ledger, effects, started)
+        async with System(ledger) as system:
+            system.register("looker", lambda: Looker("late", effects, started))
+
+            async def taken_over() -> None:
+                await ledger.claim("t")
+
+            ledger.then = taken_over
+            with pytest.raises(FencedError):
+                await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m", within=1e6)
+            await asyncio.sleep(60)
+        assert started == ["dead"]
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("effects", ["none", "idempotent"])
+def test_each_further_attempt_of_an_effect_is_a_row_before_it_is_started(effects: Effects) -> None:
+    """G6, G8: a thread that has no such rows, of an earlier version, is taken up all the same."""
+    started: list[str] = []
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        await _left_open(ledger, effects, started)
+        await _left_open(ledger, effects, started)
+        async with System(ledger) as system:
+            system.register("looker", lambda: Looker("next", effects, started))
+            assert await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="next")
+        attempts = [record.message for record in await ledger.by_correlation("m/look", thread_id="t")]
+        assert [(row.id, row.lane, row.kind) for row in attempts] == [
+            ("m/look@attempt2", "effect", "parts"),
+            ("m/look@attempt3", "effect", "parts"),
+        ]
+        assert await ledger.open_calls("t") == ()
+        assert (await ledger.verify()).is_whole
+        found = await rows(ledger, "t")
+        assert found.count("look") == found.count("=look") == 1
+
+    virtually(main())
+    assert started == ["dead", "dead", "next"]
+
+
+@pytest.mark.parametrize(
+    ("effects", "is_begun"),
+    [("none", False), ("idempotent", False), ("once", False), ("none", True), ("idempotent", True)],
+)
+def test_what_another_owner_did_while_the_thread_was_lost_and_taken_back_is_not_done_again(
+    effects: Effects, is_begun: bool
+) -> None:
+    """G7, G8: what was looked up counts only while the thread is owned without a break."""
+    started: list[str] = []
+
+    async def main() -> None:
+        ledger = Looked()
+        if is_begun:
+            await _left_open(ledger, effects, started)
+        else:
+            await ledger.claim("t")
+        async with System(ledger) as system:
+            system.register("looker", lambda: Looker("late", effects, started))
+
+            async def taken_over_and_back() -> None:
+                said = {"thread_id": "t", "parent_id": "m"}
+                intent = begun("look", "m/look", **said, arguments={"effects": effects, "arguments": {}}, policy="looker/1")
+                outcome = ended("look", "m/look", **said, policy="look", result="by another")
+                new = [outcome] if is_begun else [intent, outcome]
+                await ledger.append("t", new, epoch=await ledger.claim("t"))
+                system._kernel.journal._disown("t")  # as if an append had been refused
+                await system.tell("probe/1", Note(text="go on here"), thread_id="t")
+
+            system.register("probe", Probe)
+            ledger.then = taken_over_and_back
+            assert await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="by another")
+        assert started == (["dead"] if is_begun else [])
+
+    virtually(main())
+
+
+# ---------------------------------------------------------------- what was in hand
+
+
+class Held(MemoryLedger):
+    """A ledger that holds back rows of an option until it is told to go on."""
+
+    def __init__(self, option: str) -> None:
+        super().__init__()
+        self.option = option
+        self.arrived, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        messages = list(messages)
+        if any(getattr(message.payload, "option_name", "") == self.option for message in messages):
+            self.arrived.set()
+            await self.goes_on.wait()
+        return await super().append(thread_id, messages, **more)
+
+
+@pytest.mark.parametrize("first", ["recover", "ask"])
+def test_everybody_who_waits_for_a_message_gets_to_know_that_its_thread_was_lost(first: str) -> None:
+    """G8, G16: also who has asked the same while it was being delivered again; and the recovery goes on with the others."""
+
+    async def main() -> None:
+        ledger = Held("AGAIN")
+        async with System(ledger) as dead:
+            dead.register("probe", Probe, grace=0)
+            for thread in ("t", "u"):
+                await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id=thread, id=f"m{thread}", within=1e6)
+        async with System(ledger) as system:
+            system.register("probe", Probe)
+            same = Do(what="wait", seconds=1e6)
+            asking = [system.ask("probe/1", same, thread_id="t", id="mt", within=1e6) for _ in range(3)]
+            waiting = [asyncio.ensure_future(asking.pop() if first == "ask" else system.recover())]
+            await ledger.arrived.wait()
+            waiting += [asyncio.ensure_future(each) for each in asking]
+            await asyncio.sleep(1)
+            await ledger.claim("t")
+            ledger.goes_on.set()
+            async with asyncio.timeout(10):
+                ended_with = await asyncio.gather(*waiting, return_exceptions=True)
+        if first == "recover":
+            assert ended_with.pop(0) == Recovered(threads=1, delivered=1)
+        assert [type(each) for each in ended_with] == [FencedError] * 3
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("within", [1e6, 3.0])
+def test_a_recovery_does_not_deliver_again_what_has_ended_since_it_looked(within: float) -> None:
+    """G9: also where the time of the message is over when the recovery comes to it."""
+
+    async def main() -> None:
+        ledger = Held("AGAIN")
+        async with System(ledger) as dead:
+            dead.register("probe", Probe, grace=0)
+            await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="left", within=1e6)
+        async with System(ledger) as system:
+            system.register("probe", Probe, grace=0)
+            asked = system.ask("probe/2", Do(what="wait", seconds=2), thread_id="t", id="m", within=within)
+            asking = asyncio.ensure_future(asked)
+            await asyncio.sleep(1)
+            recovering = asyncio.ensure_future(system.recover())
+            await asking
+            await asyncio.sleep(5)
+            ledger.goes_on.set()
+            assert await recovering == Recovered(threads=1, delivered=1)
+            await asyncio.sleep(5)
+            rows_of_m = [record.message.id for record in await ledger.by_invocation("m", thread_id="t")]
+            assert len(rows_of_m) == 2
+            assert await ledger.by_invocation("m#2", thread_id="t") == ()
+
+    virtually(main())
+
+
+def test_a_system_does_not_take_a_thread_back_that_it_has_lost_unless_somebody_wants_it_here() -> None:
+    """G8: neither to write down that a message is given up, nor to see what became of it."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        async with System(ledger) as system:
+            system.register("probe", Probe)
+            asking = system.ask("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="m", within=5)
+            waiting = asyncio.ensure_future(asking)
+            await asyncio.sleep(1)
+            epoch = await ledger.claim("t")
+            with pytest.raises(ReplyTimeoutError):
+                await waiting
+            await asyncio.sleep(600)
+            assert (await ledger.head("t")).epoch == epoch
+            assert await system.ask("probe/1", Ping(text="x"), thread_id="t", id="n") == Pong(text="x!")
+            assert (await ledger.head("t")).epoch == epoch + 1
 
     virtually(main())

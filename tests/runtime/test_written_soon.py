@@ -15,9 +15,9 @@ from antiphon.errors import (
     HistoryMismatchError,
     LedgerUnavailableError,
 )
-from antiphon.ledger import STANDARD_REDACTION, Record
+from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionResultPayload
+from antiphon.messages import Message, OptionResultPayload, dumps
 from antiphon.runtime import Budget, Journal, begun, ended
 
 THREAD = "t"
@@ -113,17 +113,34 @@ async def test_settle_waits_until_it_is_written_whoever_writes_it() -> None:
     assert await ledger.ids() == ["a@begun", "b@begun", "a@ended", "b@ended"]
 
 
+def login() -> Message:
+    return ended("act", "a", thread_id=THREAD, result={"password": "hunter2-and-more"})
+
+
 @in_virtual_time
-async def test_what_a_ledger_may_redact_is_waited_for() -> None:
-    """Whoever did something acts on what is stored of it (S6)."""
-    ledger = Watched(redaction=STANDARD_REDACTION)
+async def test_what_a_ledger_redacts_is_known_before_it_is_written() -> None:
+    """S6, S7, G10: whoever did something acts on what will be stored of it, and that goes with what is begun next."""
+    ledger = Watched()
     journal = await _begun(ledger, "a")
-    (stored,) = await journal.write_soon(
-        THREAD, [ended("act", "a", thread_id=THREAD, result={"password": "hunter2-and-more"})]
-    )
+    (stored,) = await journal.write_soon(THREAD, [login()])
     assert isinstance(stored.payload, OptionResultPayload)
     assert stored.payload.result == {"password": "[redacted:key]"}
-    assert ledger.appended == [1, 1]
+    assert ledger.appended == [1]
+    await journal.write(THREAD, [intent("b")])
+    assert ledger.appended == [1, 2]
+    bodies = [record.body async for record in ledger.read(THREAD)]
+    assert bodies[1] == dumps(stored)
+
+
+@in_virtual_time
+async def test_what_is_written_soon_is_redacted_as_the_thread_is() -> None:
+    """G2: a thread that was begun unredacted goes on so, also where its owner does not wait for the ledger."""
+    ledger = Watched(redaction="off")
+    journal = await _begun(ledger, "a")
+    given = login()
+    assert await journal.write_soon(THREAD, [given]) == [given]
+    await journal.settle(THREAD)
+    assert (await ledger.append(THREAD, [given], epoch=1))[0].message == given
 
 
 @in_virtual_time

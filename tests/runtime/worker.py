@@ -4,11 +4,16 @@
 
 For each line of stdin, `LEDGER<tab>WITNESS<tab>PLACE`, a process is forked: so a test can have many, each a real one, and what
 takes long is imported once. Stdout says `pid N`, `busy` when an effect has begun, `ending` when the process was told to end,
-and `ended N` with its exit code. What a process does to the world it writes to the witness itself.
+`stopped` when it was stopped by a signal, and `ended N` with its exit code: 3, if another process has taken a thread over.
+What a process does to the world it writes to the witness itself.
 
 A place is `before NAME` or `after NAME`: the process kills itself right before or after the append of the first row with that
 option that it writes; `in pay`, in the middle of the effect; `slow N`, the effect takes so many seconds; or `greedy PATH`, the
 effect takes all the memory that the cgroup at that path lets it have.
+
+After `idempotent `, there is one thread, its effect may be done twice, and the process ends within 30 s whatever happens.
+There, a place is also `stop`: the process stops itself when it has looked up an effect that another has begun, right before
+it would start it. `stop ask` does not recover, but asks at once.
 """
 
 import asyncio
@@ -20,12 +25,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from antiphon.errors import FencedError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol import Reply, Request
-from antiphon.runtime import Actor, Context, Settings, System, handles, run
+from antiphon.runtime import Actor, Context, Effects, Settings, System, handles, run
 
 THREADS = 4
+FENCED = 3
+"""The exit code of a process that has lost a thread."""
 
 
 class Paid(Reply, frozen=True, type="WORKER_PAID"):
@@ -58,6 +66,12 @@ class Killing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
+        if self._place.startswith("stop") and [_name(record.message) for record in records] == ["pay"]:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return records
+
     async def append(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
         names = {_name(message) for message in messages}
         if self._place in {f"before {name}" for name in names}:
@@ -88,6 +102,7 @@ class Shop(Actor):
 class Bank(Actor):
     witness = ""
     place = ""
+    effects: Effects = "once"
 
     @handles
     async def pay(self, pay: Pay, context: Context) -> Paid:
@@ -98,7 +113,7 @@ class Bank(Actor):
             note(self.witness, f"fxend {key}")
             return f"receipt {pay.to}"
 
-        return Paid(receipt=await context.effect("pay", {"to": pay.to}, at_the_bank))
+        return Paid(receipt=await context.effect("pay", {"to": pay.to}, at_the_bank, effects=self.effects))
 
 
 async def _take_time(place: str) -> None:
@@ -119,6 +134,11 @@ def note(path: str, line: str) -> None:
 
 
 async def main(path: str, witness: str, place: str = "") -> None:
+    threads = THREADS
+    if place.startswith("idempotent"):
+        threads, Bank.effects = 1, "idempotent"
+        place = place.removeprefix("idempotent").strip()
+        signal.alarm(30)
     Bank.witness, Bank.place = witness, place
     async with (
         open_ledger(f"sqlite:///{path}") as ledger,
@@ -126,13 +146,17 @@ async def main(path: str, witness: str, place: str = "") -> None:
     ):
         system.register("shop", Shop, grace=60)
         system.register("bank", Bank, grace=60)
-        await system.recover()
-        orders = asyncio.gather(*(_order(system, witness, number) for number in range(THREADS)), return_exceptions=True)
+        if place != "stop ask":
+            await system.recover()
+        orders = asyncio.gather(*(_order(system, witness, number) for number in range(threads)), return_exceptions=True)
         try:
-            await orders
+            outcomes = await orders
         except asyncio.CancelledError:
             say("ending")
             raise
+    for outcome in outcomes:
+        if isinstance(outcome, FencedError):
+            raise outcome
 
 
 async def _order(system: System, witness: str, number: int) -> None:
@@ -151,7 +175,10 @@ def serve() -> None:
         if child == 0:
             live(*line.rstrip("\n").split("\t"))
         say(f"pid {child}")
-        _, status = os.waitpid(child, 0)
+        _, status = os.waitpid(child, os.WUNTRACED)
+        while os.WIFSTOPPED(status):
+            say("stopped")
+            _, status = os.waitpid(child, os.WUNTRACED)
         say(f"ended {os.waitstatus_to_exitcode(status)}")
 
 
@@ -164,6 +191,8 @@ def live(path: str, witness: str, place: str) -> None:
         run(main(path, witness, place))
     except SystemExit as exc:
         code = exc.code
+    except FencedError:
+        code = FENCED
     except BaseException:  # noqa: BLE001 (the test prints it)
         traceback.print_exc()
         code = 1

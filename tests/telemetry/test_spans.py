@@ -269,6 +269,9 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
         def next_key(self, name: str | None = None) -> str:
             return name or "1"
 
+        def wait(self, change: int) -> None:
+            pass
+
     async def done(key: str) -> str:
         return "done"
 

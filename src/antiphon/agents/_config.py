@@ -11,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import AntiphonError
 
-__all__ = ["Config", "ConfigError", "WebConfig", "read_config", "read_toml"]
+__all__ = ["Config", "ConfigError", "WebConfig", "read_config", "read_small", "read_toml"]
 
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"
+_MOST_BYTES = 1_000_000
+"""Of a file that somebody wrote by hand."""
 
 
 class ConfigError(AntiphonError):
@@ -56,6 +58,20 @@ class Config(_Section):
 FormT = TypeVar("FormT", bound=BaseModel)
 
 
+def read_small(path: Path | str) -> bytes:
+    """Return the bytes of a file that is read whole. No more is read than that: a device has no end.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too large.
+    """
+    with Path(path).open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"larger than {_MOST_BYTES // 1_000_000} MB")
+    return data
+
+
 def read_toml(path: Path | str, form: type[FormT], error: type[AntiphonError]) -> FormT:
     """Return what a TOML file says, in the form that it must have.
 
@@ -63,9 +79,11 @@ def read_toml(path: Path | str, form: type[FormT], error: type[AntiphonError]) -
         AntiphonError: of the class `error`: it cannot be read, or is wrong; the text says where.
     """
     try:
-        return form.model_validate(tomllib.loads(Path(path).read_text()))
+        return form.model_validate(tomllib.loads(read_small(path).decode()))
     except OSError as exc:
         raise error(f"{path}: {exc.strerror or exc}") from exc
+    except RecursionError:  # its traceback would have a thousand lines
+        raise error(f"{path}: nested too deeply") from None
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
         raise error(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from exc
@@ -81,8 +99,10 @@ def read_config() -> Config:
     """
     named = os.environ.get(_VARIABLE)
     path = Path(named or _FILE)
-    if not path.is_file():
+    if not path.exists():
         if not named:
             return Config()
         raise ConfigError(f"{path}: No such file or directory; look at {_VARIABLE}")
+    if not named and not path.is_file():  # nobody named it: a named pipe would be waited for without end
+        raise ConfigError(f"{path}: not a file")
     return read_toml(path, Config, ConfigError)

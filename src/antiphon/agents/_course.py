@@ -49,6 +49,9 @@ class RunCourse(Keys):
         self.attempt = attempt
         self.open_effects: tuple[Message, ...] = ()
 
+    def wait(self, change: int) -> None:
+        """Nothing: nobody watches what is no actor."""
+
 
 class Part(Keys):
     """A part of a course, which numbers what it does for itself: an agent's run, or what a tool does."""
@@ -77,6 +80,10 @@ class Part(Keys):
     @open_effects.setter
     def open_effects(self, rows: tuple[Message, ...]) -> None:
         self._whole.open_effects = rows
+
+    def wait(self, change: int) -> None:
+        """Have the whole wait."""
+        self._whole.wait(change)
 
     @override
     def __repr__(self) -> str:

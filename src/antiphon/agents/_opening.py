@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from typing_extensions import override
 
 from antiphon.agents._budget import kind_of
 from antiphon.agents._course import RunCourse, as_key
-from antiphon.errors import AppendRefusedError, FencedError, HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.runtime import (
@@ -31,6 +32,7 @@ from antiphon.runtime import (
     begun,
     ended,
     park_id,
+    unused,
 )
 
 __all__ = ["RUN", "Opened", "open_run"]
@@ -51,25 +53,10 @@ class _Owned(Journal):
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, Budget())
-        self._fenced: list[FencedError] = []
 
     @override
-    async def own(self, thread_id: str) -> int:
-        if self._fenced:
-            raise FencedError(*self._fenced[0].args)
-        return await super().own(thread_id)
-
-    @override
-    async def has_had_owners(self, thread_id: str) -> bool:
+    def has_had_owners(self, thread_id: str) -> bool:
         return False  # it claims once, and a run that was begun before is a second attempt
-
-    @override
-    async def _append(self, thread_id: str, messages: Any, more: dict[str, Any]) -> tuple[Record, ...]:
-        try:
-            return await super()._append(thread_id, messages, more)
-        except FencedError as exc:
-            self._fenced[:] = [exc]
-            raise
 
     def passing(self, admit: Admit | None) -> Self:
         """Return the same for one of the runs: its effects pass `admit` when they begin."""
@@ -79,7 +66,11 @@ class _Owned(Journal):
 
 
 class _Finished(Journal):
-    """The journal of a run that is finished: it can be read."""
+    """The journal of a run that is finished: it can be read, which takes the thread from nobody."""
+
+    @override
+    async def own(self, thread_id: str) -> int:
+        return self.epoch(thread_id)
 
     @override
     async def write(self, thread_id: str, messages: Any, **more: Any) -> tuple[Record, ...]:
@@ -120,6 +111,11 @@ class Opened:
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
     """What all parts of the run have in common, by its class."""
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run ended in an earlier program: nothing is started any more."""
+        return isinstance(self.journal, _Finished)
+
     def within(self, course: Course) -> Opened:
         """Return the same for a part of the run."""
         return Opened(
@@ -142,7 +138,7 @@ class Opened:
 
     async def close(self) -> None:
         """Write down that the run has ended, if that is for us to say."""
-        if self.tenure is None or isinstance(self.journal, _Finished):
+        if self.tenure is None or self.is_finished:
             return
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
@@ -256,11 +252,12 @@ class _Opening:
         standing = Standing.of(await self._journal.ledger.open_calls(self._thread_id), self._id)
         if standing.parked is not None:
             raise ParkedError(f"run {self._id!r} waits for a person: see `antiphon parked`")
-        attempt = len(standing.again) + 2
         if len(standing.again) >= _RECOVERIES:
-            reason = f"it was begun {attempt - 1} times, and never ended"
-            await self._park_row(self._id, {"reason": reason, "to": "program"})
+            reason = f"it was begun {len(standing.again) + 1} times, and never ended"
+            time = await self._unused(partial(park_id, self._id), 1)
+            await self._park_row(self._id, {"reason": reason, "to": "program"}, time)
             raise ParkedError(f"run {self._id!r} waits for a person: {reason}")
+        attempt = await self._unused(partial(again_id, self._id), len(standing.again) + 2)
         row = again_id(self._id, attempt)
         said: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=said)
@@ -296,7 +293,10 @@ class _Opening:
         """Leave an effect to a person; the other effects of the run may go on."""
         await self._park_row(str(evidence["effect"]), {"reason": reason, "to": "program", **evidence})
 
-    async def _park_row(self, about: str, evidence: dict[str, Json]) -> None:
-        row: Message = begun(PARK, park_id(about), thread_id=self._thread_id, parent_id=about, arguments=evidence)
+    async def _unused(self, name: Callable[[int], str], first: int) -> int:
+        return await unused(self._journal.ledger, self._thread_id, name, first)
+
+    async def _park_row(self, about: str, evidence: dict[str, Json], time: int = 1) -> None:
+        row: Message = begun(PARK, park_id(about, time), thread_id=self._thread_id, parent_id=about, arguments=evidence)
         with suppress(AppendRefusedError):  # it is parked already, for another reason
             await self._journal.write(self._thread_id, [row])

@@ -187,6 +187,14 @@ class LedgerRun:
         """
         return await self._append(message, key, "control")
 
+    async def note_soon(self, message: Message, *, key: str) -> None:
+        """Do as `note`, with the next rows of the thread: before anything begins that follows from it, and without a commit.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self.journal.write_soon(self.thread_id, [self._row(message, key, "control")])
+
     async def say(self, message: Message, *, key: str = "say") -> Record:
         """Append something that is said, as talk; when the program runs again, not twice. Otherwise as `note`.
 
@@ -197,16 +205,19 @@ class LedgerRun:
         return await self._append(message, key, "talk")
 
     async def _append(self, message: Message, key: str, lane: Lane) -> Record:
-        course = self.course
-        own = {"thread_id": self.thread_id, "lane": lane, "created_at": None}
-        own_id = f"{course.invocation_id}/{course.next_key(key)}"
-        row = message.model_copy(update={**own, "id": own_id, "parent_id": message.parent_id or course.invocation_id})
+        row = self._row(message, key, lane)
         try:
             (record,) = await self.journal.write(self.thread_id, [row], allow_foreign=lane == "talk")
         except AppendRefusedError as exc:
-            reason = f"the program writes something else in {own_id!r} than thread {self.thread_id!r} says"
-            raise HistoryMismatchError(reason, course.to) from exc
+            reason = f"the program writes something else in {row.id!r} than thread {self.thread_id!r} says"
+            raise HistoryMismatchError(reason, self.course.to) from exc
         return record
+
+    def _row(self, message: Message, key: str, lane: Lane) -> Message:
+        course = self.course
+        own = {"thread_id": self.thread_id, "lane": lane, "created_at": None}
+        own_id = f"{course.invocation_id}/{course.next_key(key)}"
+        return message.model_copy(update={**own, "id": own_id, "parent_id": message.parent_id or course.invocation_id})
 
     # ------------------------------------------------------------ parts
 

@@ -36,6 +36,8 @@ _DATA_FIELDS = {
     "toolresponse",
 }
 """Of which a part of Gemini's has one, in either spelling."""
+_MODIFYING_FIELDS = {"thoughtsignature", "videometadata"}
+"""Which a part may have alone: a proof of thoughts that are not shown, and how the video before it is to be seen."""
 
 
 # ---------------------------------------------------------------- empty texts and silent messages
@@ -68,8 +70,15 @@ def _empty_texts(view: View) -> Iterator[Trouble]:
     silent = {position for group in _silent(view) for position in group}
     for position in view.shown:
         empty = tuple(place for place, part in view.parts(position) if plain_text(part) == "")
-        if (empty or _has_empty_block(view, position)) and position not in silent:
+        is_found = (empty or _has_empty_block(view, position)) and not _is_empty_slot(view, position)
+        if is_found and position not in silent:
             yield Trouble(position, "a text is empty", view.severity(position), empty)
+
+
+def _is_empty_slot(view: View, position: int) -> bool:
+    """Whether all there is are instructions that are an empty text, and no list: these are taken."""
+    notes = view.messages[position].metadata.get(view.accepted.name, {})
+    return notes.get("slot") is True and _AS_BLOCKS not in notes and len(view.messages[position].parts) == 1
 
 
 def _has_empty_block(view: View, position: int) -> bool:
@@ -130,8 +139,9 @@ def _blank_texts(view: View) -> Iterator[Trouble]:
 
 def _nothing_said(view: View) -> Iterator[Trouble]:
     orphans = {position for position in view.pairing.orphans if not view.is_native(position)}  # dialects write none
-    said = (position for position in view.shown if view.sides[position] != "system" and position not in orphans)
-    if all(is_silent(view, position) for position in said):
+    unheard = "system" if view.accepted.needs_message else None
+    said = (position for position in view.shown if view.sides[position] != unheard and position not in orphans)
+    if not view.has_setting("prompt") and all(is_silent(view, position) for position in said):
         yield Trouble(None, "nothing is said" if "system" not in view.sides.values() else "nothing is said but instructions")
 
 
@@ -156,7 +166,7 @@ def _empty_lists(view: View) -> Iterator[Trouble]:
             str(path[-1]) for path, value in said_on_wire(message, view.accepted.name) if _is_empty_list(view, path, value)
         }
         if found and position not in silent:
-            yield Trouble(position, f"the list {min(found)!r} is empty")
+            yield Trouble(position, f"the list {min(found)!r} is empty", view.by_host)
 
 
 def _unsay_empty_list(view: View, trouble: Trouble, edits: Edits) -> str:
@@ -177,6 +187,18 @@ def _write_anew(view: View, trouble: Trouble, edits: Edits) -> str:
     return "the words are written anew from the core"
 
 
+def _untyped_parts(view: View) -> Iterator[Trouble]:
+    for position in view.shown:
+        untyped = tuple(place for place, part in view.parts(position) if _is_untyped(view, part))
+        if untyped:
+            yield Trouble(position, "a part has no type", view.by_host, untyped)
+
+
+def _is_untyped(view: View, part: Part) -> bool:
+    is_own = isinstance(part, ForeignPart) and part.dialect == view.accepted.name
+    return is_own and not isinstance(own_block(part, view.accepted.name).get("type"), str)
+
+
 def _hollow_parts(view: View) -> Iterator[Trouble]:
     for position in view.shown:
         hollow = tuple(place for place, part in view.parts(position) if _is_hollow(view, part))
@@ -187,7 +209,7 @@ def _hollow_parts(view: View) -> Iterator[Trouble]:
 def _is_hollow(view: View, part: Part) -> bool:
     is_foreign = isinstance(part, ForeignPart) and part.dialect == view.accepted.name
     fields = {key.replace("_", "").lower() for key in own_block(part, view.accepted.name)}
-    return is_foreign and not _DATA_FIELDS & fields
+    return is_foreign and not (_DATA_FIELDS | _MODIFYING_FIELDS) & fields
 
 
 def _leave_out_parts(view: View, trouble: Trouble, edits: Edits) -> str:
@@ -299,6 +321,16 @@ CONTENT = (
         find=_hollow_parts,
         mend=_leave_out_parts,
         targets=("gemini",),
+    ),
+    Rule(
+        code="AP310",
+        title="a part has no type",
+        why="A part of content says by `type` what it is. Other formats have parts without, and requests are put together by "
+        "hand.",
+        hint="Give the part its type, such as `text`.",
+        find=_untyped_parts,
+        mend=_leave_out_parts,
+        targets=("openai-chat",),
     ),
     Rule(
         code="AP309",

@@ -19,6 +19,9 @@ __all__ = ["MEDIA"]
 _CACHE_MARK = "cache_control"
 
 
+_SOUND_ENDINGS = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
+
+
 # ---------------------------------------------------------------- media
 
 
@@ -39,7 +42,7 @@ def _misplaced_media(view: View) -> Iterator[Trouble]:
 
 def _unreadable_media(view: View) -> Iterator[Trouble]:
     for position, part, accepted in _media(view):
-        reason = None if accepted is None else _why_not(part, accepted)
+        reason = None if accepted is None else _why_not(part, accepted) or _why_no_file(view, part)
         if reason is not None:
             yield Trouble(position, reason, view.severity(position))
 
@@ -52,6 +55,14 @@ def _why_not(part: MediaPart, accepted: Accepted) -> str | None:
     if scheme == "data" and accepted.mimes is not None and mime and mime not in accepted.mimes:
         return f"{part.modality} of type {mime!r} is not accepted"
     return None
+
+
+def _why_no_file(view: View, part: MediaPart) -> str | None:
+    """Return why a file is refused that does not say its type: by its name it is sound, which is given in another way."""
+    name = part.prompt_hint or part.url.partition("?")[0].rpartition("/")[2]
+    is_sound = name.rpartition(".")[2].lower() in _SOUND_ENDINGS
+    is_file = view.accepted.name == "openai-responses" and part.modality == "document"
+    return f"the file {name!r} is audio, which is not accepted as a file" if is_file and is_sound else None
 
 
 def _mime_of(part: MediaPart) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from antiphon.checks._edits import Edits
 from antiphon.checks._items import items_with_ids
+from antiphon.checks._native import wire_value
 from antiphon.checks._rule import Rule, Trouble
 from antiphon.checks._targets import Spelling
 from antiphon.checks._view import View
@@ -37,7 +38,8 @@ def _release(view: View, trouble: Trouble, edits: Edits) -> str:
 def _call_ids(view: View) -> Iterator[Trouble]:
     spelling = view.accepted.call_id
     for position, call in view.calls():
-        if not spelling.accepts(call.invocation_id):
+        is_written = wire_value(view.messages[position], view.accepted.name, "legacy") is not True
+        if is_written and not spelling.accepts(call.invocation_id):
             answer = view.pairing.answers.get(position)
             pair = (position,) if answer is None else (position, answer)
             problem = f"the call id {_shown(call.invocation_id)} {_why_not(spelling, call.invocation_id)}"
@@ -95,7 +97,7 @@ def _item_ids(view: View) -> Iterator[Trouble]:
             spelling = view.accepted.item_ids.get(item.type)
             if spelling is not None and not spelling.accepts(item.id):
                 problem = f"the id {_shown(item.id)} of a {item.type} {_why_not(spelling, item.id)}"
-                yield Trouble(position, problem, about=item.places)
+                yield Trouble(position, problem, view.by_host, item.places)
 
 
 def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:

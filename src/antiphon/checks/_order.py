@@ -17,7 +17,8 @@ def _first_words(view: View) -> Iterator[Trouble]:
     said = (position for position in view.shown if view.sides[position] != "system" and not is_unsaid(view, position))
     first = next(said, None)
     if first is not None and view.sides[first] == "assistant":
-        severity = "warning" if _is_answer(view, first) else view.severity(first)
+        is_taken = view.accepted.name == "anthropic-messages" or _is_answer(view, first)
+        severity = "warning" if is_taken else view.severity(first)
         yield Trouble(first, "the assistant has the first word", severity)
 
 
@@ -38,7 +39,7 @@ def _calls_after_own_words(view: View) -> Iterator[Trouble]:
         calls = any(view.messages[position].kind == "option_call" for position in utterance)
         if calls and before is not None and view.sides[before] == "assistant":
             problem = "a turn that calls comes after another turn of the model"
-            yield Trouble(utterance[0], problem, view.severity(utterance[0]))
+            yield Trouble(utterance[0], problem)
 
 
 def _said_before(view: View, position: int) -> int | None:
@@ -87,6 +88,10 @@ def _later_instructions(view: View, position: int) -> Iterator[Trouble]:
 def _may_stand(view: View, position: int) -> bool:
     """Whether instructions follow a user (or a result of the provider's own), and are the last word or precede an answer."""
     before, after = view.before(position), view.after(position)
+    while before is not None and view.sides[before] == "system":
+        before = view.before(before)
+    while after is not None and view.sides[after] == "system":
+        after = view.after(after)
     follows = before is not None and (view.sides[before] in ("user", "result") or _ends_with_server_result(view, before))
     return follows and (after is None or view.sides[after] == "assistant")
 
@@ -105,12 +110,11 @@ ORDER = (
     Rule(
         code="AP402",
         title="a turn that calls comes after another turn of the model",
-        why="Before a turn with calls stands a user's turn or the responses to earlier calls.",
+        why="Before a turn with calls stands a user's turn or the responses to earlier calls. Newer models take others.",
         hint="Join the model's turns, or let the user say something between them.",
         find=_calls_after_own_words,
-        mend=_let_user_begin,
+        severity="warning",
         targets=("gemini",),
-        is_eased=True,
     ),
     Rule(
         code="AP404",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 from antiphon.checks._edits import Edits
 from antiphon.checks._finding import Severity
 from antiphon.checks._items import Item, items_with_ids
-from antiphon.checks._native import own_block, unit_id
+from antiphon.checks._native import ABSENT, box_of, own_block, setting_of, unit_id
 from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._targets import TARGETS
 from antiphon.checks._view import View
-from antiphon.messages import OptionCallPayload
+from antiphon.messages import ForeignPart, OptionCallPayload
 
 __all__ = ["PAIRING"]
 
@@ -41,10 +41,26 @@ def _close(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 def _orphans(view: View) -> Iterator[Trouble]:
-    is_continued = view.target is not None and view.has_setting(*view.target.continues)
+    is_continued = any(setting_of(view.conversation, *each) not in (ABSENT, None) for each in _continued(view))
+    served = {box.get("call_id") for position, _ in view for box in _native_calls(view, position)}
     for position in view.pairing.orphans:
+        if view.messages[position].invocation_id in served:
+            continue
         problem = f"the result of {view.messages[position].invocation_id!r} has no call before it"
         yield Trouble(position, problem, "warning" if is_continued else _severity(view, position))
+
+
+def _native_calls(view: View, position: int) -> Iterator[Mapping[str, Any]]:
+    """Return the calls of the service's own tools, which the caller may answer too, as it does a tool search."""
+    for _, part in view.parts(position):
+        if isinstance(part, ForeignPart) and str((box := box_of(part.value)).get("type", "")).endswith("_call"):
+            yield box
+
+
+def _continued(view: View) -> Iterator[tuple[str, str]]:
+    """Return the settings by which the service has what came before: the target's, and, without one, those of all."""
+    for target in TARGETS.values() if view.target is None else (view.target,):
+        yield from ((target.name, key) for key in target.continues)
 
 
 def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
@@ -85,15 +101,10 @@ def _distant_results(view: View) -> Iterator[Trouble]:
 def _split_results(view: View) -> Iterator[Trouble]:
     for utterance in view.utterances:
         results = list(view.adjacent_results(utterance))
-        for last, position in pairwise(results):
+        for position in results[1:]:
             if view.was_apart(position):
-                yield Trouble(position, "the results of one turn stand in more than one message", about=(last,))
-
-
-def _join_results(view: View, trouble: Trouble, edits: Edits) -> str:
-    for position in (*trouble.about, trouble.place):
-        edits.release(position)
-    return "the results are written anew, in one message"
+                problem = "the results of one turn stand in more than one message"
+                yield Trouble(position, problem)
 
 
 # ---------------------------------------------------------------- ids
@@ -268,10 +279,10 @@ PAIRING = (
     Rule(
         code="AP109",
         title="the results of one turn stand in more than one message",
-        why="All responses to the calls of one turn are parts of one content.",
+        why="All responses to the calls of one turn are parts of one content. Newer models take several.",
         hint="Write the results of one turn as one content.",
         find=_split_results,
-        mend=_join_results,
+        severity="warning",
         targets=("gemini",),
     ),
     Rule(

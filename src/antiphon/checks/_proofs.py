@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from antiphon.checks._edits import Edits
+from antiphon.checks._finding import Severity
+from antiphon.checks._items import items_with_ids
 from antiphon.checks._marks import is_marked
 from antiphon.checks._native import (
     ABSENT,
@@ -28,6 +31,8 @@ from antiphon.messages import Message, ReasoningPart
 __all__ = ["PROOFS"]
 
 _SIGNATURE = "thoughtSignature"
+_WITH_SIGNATURES = re.compile(r"gemini-(?:[3-9]|\d\d)")
+"""Models that want signatures back."""
 _REASONING_ID = "rs_"
 """How the ids of reasoning items begin."""
 
@@ -64,9 +69,15 @@ def _own_items(view: View) -> Iterator[int]:
 def _lonely_reasoning(view: View) -> Iterator[Trouble]:
     for position in _own_items(view):
         after = view.after(position)
-        is_followed = after is not None and view.sides[after] == "assistant" and view.is_native(after)
+        is_followed = after is not None and view.sides[after] == "assistant" and _is_its_item(view, after)
         if _is_only_reasoning(view, position) and not is_followed:
-            yield Trouble(position, "the reasoning stands without what came of it")
+            yield Trouble(position, "the reasoning stands without what came of it", view.by_host)
+
+
+def _is_its_item(view: View, position: int) -> bool:
+    """Whether an item may be what a stored reasoning led to: a message is known to the service by its id only."""
+    is_known = view.messages[position].kind != "parts" or any(items_with_ids(view, position))
+    return view.is_native(position) and (is_known or view.setting("store") is False)
 
 
 def _unreasoned_items(view: View) -> Iterator[Trouble]:
@@ -160,13 +171,15 @@ def _disable_thinking(view: View, trouble: Trouble, edits: Edits) -> str:
 
 def _unsigned_calls(view: View) -> Iterator[Trouble]:
     """Look at the calls of the current turn: all since the user last said something."""
+    model = view.setting("model")
+    severity: Severity = "error" if isinstance(model, str) and _WITH_SIGNATURES.search(model) else "warning"
     since = max((position for position in view.shown if view.sides[position] == "user"), default=-1)
     for utterance in view.utterances:
         call = next((position for position in utterance if view.messages[position].kind == "option_call"), None)
         if call is None or call < since or not view.is_native(call):
             continue
         if not any(_is_signed(view, view.messages[position]) for position in utterance):
-            yield Trouble(call, "the first call of the turn has no thought signature")
+            yield Trouble(call, "the first call of the turn has no thought signature", severity)
 
 
 def _is_signed(view: View, message: Message) -> bool:
@@ -255,7 +268,8 @@ PROOFS = (
     Rule(
         code="AP508",
         title="a call of the current turn has no thought signature",
-        why="Gemini 3 and later want the signature back that came with the first call of each step since the user last spoke.",
+        why="Gemini 3 and later want the signature back that came with the first call of each step since the user last spoke. "
+        "Where the request does not name such a model, it is a warning.",
         hint="Have it written anew by the dialect, which adds the documented placeholder.",
         find=_unsigned_calls,
         mend=_release,

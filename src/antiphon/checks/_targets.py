@@ -60,6 +60,10 @@ class Target:
     media: Media
     files: str = ""
     """How the owner begins in the URN of a file that this provider holds; empty: files of all are taken."""
+    models: re.Pattern[str] | None = None
+    """How the provider's own models are called; others are those of compatible servers. None: there are no such servers."""
+    joins_turns: bool = False
+    """Whether turns of the model that stand in a row are taken for one."""
     results: Literal["next", "later"] = "later"
     """Where results stand: directly after the turn that called, or anywhere later."""
     reuses_ids: bool = True
@@ -98,6 +102,8 @@ class Target:
 _UNBOUNDED = 2**31
 _ANYTHING = Spelling(re.compile(r".+", re.DOTALL), _UNBOUNDED)
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]+")
+
+_OPENAI_MODELS = re.compile(r"(ft:)?(chatgpt-|codex-|computer-use-|gpt-|o\d)")
 
 _WEB = frozenset({"http", "https"})
 _BYTES = frozenset({"data"})
@@ -139,8 +145,10 @@ _OPENAI_CHAT = Target(
         "assistant": {"audio": Accepted(_FILE)},
     },
     files="openai",
+    models=_OPENAI_MODELS,
     results="next",
     speaks=frozenset({"assistant"}),
+    needs_message=False,
     most_tools=128,
     longest_text=1_048_576,
 )
@@ -157,6 +165,7 @@ _OPENAI_RESPONSES = Target(
         "assistant": {"image": Accepted(_BYTES | _FILE)},  # what its own image tool made
     },
     files="openai",
+    models=_OPENAI_MODELS,
     continues=("previous_response_id", "conversation"),
     item_ids={kind: Spelling(re.compile(rf"{begin}[a-zA-Z0-9_-]*"), 64) for kind, begin in _ITEM_PREFIXES.items()},
     most_tools=128,
@@ -171,8 +180,8 @@ _ANTHROPIC_MESSAGES = Target(
     speaker=None,
     media={"user": _CLAUDE, "result": _CLAUDE},
     files="anthropic",
+    joins_turns=True,
     results="next",
-    reuses_ids=False,
     arguments="object",
     first_role="user",
     system="after_user",
@@ -198,6 +207,7 @@ _GEMINI_TARGET = Target(
         "assistant": dict.fromkeys(_EVERY_MEDIUM, _GEMINI),
     },
     files="gemini",
+    joins_turns=True,
     results="next",
     arguments="object",
     first_role="user",

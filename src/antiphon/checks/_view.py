@@ -80,7 +80,14 @@ class View:
 
     def severity(self, *positions: int) -> Severity:
         """Return how bad it is where a dialect mends what it writes itself."""
-        return "error" if any(map(self.is_native, positions)) else "warning"
+        return self.by_host if any(map(self.is_native, positions)) else "warning"
+
+    @cached_property
+    def by_host(self) -> Severity:
+        """How bad it is what the provider refuses and servers compatible with it may take: they are known by their models."""
+        model = self.setting("model")
+        own = None if self.target is None else self.target.models
+        return "warning" if own is not None and isinstance(model, str) and not own.match(model) else "error"
 
     def parts(self, position: int) -> Iterator[tuple[int, Part]]:
         """Return the parts of a message that are shown, with their places in it."""
@@ -184,13 +191,26 @@ class View:
         return self._ends[utterance[0]]
 
     def adjacent_results(self, utterance: list[int]) -> Iterator[int]:
-        """Return the results of an utterance that stand directly after it."""
+        """Return the results of an utterance that stand directly after it, or after the turns that are joined to it."""
         members = set(utterance)
-        for place in range(self.place[utterance[-1]] + 1, len(self.shown)):
+        last = utterance[-1]
+        if self.target is not None and self.target.joins_turns:
+            turns = self._turns[utterance[0]]
+            members, last = {position for turn in turns for position in turn}, turns[-1][-1]
+        for place in range(self.place[last] + 1, len(self.shown)):
             position = self.shown[place]
             if self.pairing.calls.get(position) not in members:
                 return
             yield position
+
+    @cached_property
+    def _turns(self) -> dict[int, list[list[int]]]:
+        """The utterances that stand in a row with each, by its first message."""
+        rows: list[list[list[int]]] = []
+        for utterance in self.utterances:
+            is_next = rows and self.after(rows[-1][-1][-1]) == utterance[0]
+            rows[-1].append(utterance) if is_next else rows.append([utterance])
+        return {utterance[0]: row for row in rows for utterance in row}
 
     # ------------------------------------------------------------ pairs
 

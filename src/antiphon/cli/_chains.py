@@ -83,10 +83,14 @@ class Seen:
 
 def chosen_model(name: str | None) -> str | None:
     """Return the model to use: as said, as configured, else the local one where it is installed, else the scripted one."""
-    from antiphon.agents._config import read_config  # noqa: PLC0415 (only where threads are run)
+    from antiphon.agents._config import ConfigError, read_config  # noqa: PLC0415 (only where threads are run)
     from antiphon.agents.models import MissingExtraError, WeightsError, model  # noqa: PLC0415
 
-    if name or os.environ.get("ANTIPHON_MODEL") or read_config().model:
+    try:
+        is_chosen = name or os.environ.get("ANTIPHON_MODEL") or read_config().model
+    except ConfigError as exc:
+        fail(str(exc), code=2)
+    if is_chosen:
         check_model(name)
         return name
     try:
@@ -99,11 +103,12 @@ def chosen_model(name: str | None) -> str | None:
 
 def check_model(name: str | None) -> None:
     """Refuse a model that cannot be had, before there is a thread that it would fail."""
-    from antiphon.agents.models import ModelError, model  # noqa: PLC0415 (only where threads are run)
+    from antiphon.agents._config import ConfigError  # noqa: PLC0415 (only where threads are run)
+    from antiphon.agents.models import ModelError, model  # noqa: PLC0415
 
     try:
         model(name)
-    except ModelError as exc:
+    except (ConfigError, ModelError) as exc:
         fail(str(exc), code=2)
 
 
@@ -315,6 +320,8 @@ def said_at_end(result: Outcome, seen: Seen, ledger: str | None) -> None:
         note(label)
     if result.error_code == "PARKED":
         note(f"it waits for a person: {result.error_message}", style="yellow")
+    if result.error_code == "UNGUARDED_TOOL":
+        note(f"it waits for its own program: {result.error_message}", style="yellow")
     if seen.was_interrupted:
         note(f"paused; go on with: {program_name()} resume {result.thread_id}{place}")
         return

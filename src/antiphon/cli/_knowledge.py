@@ -70,9 +70,11 @@ def search(
 def read_document(path: Path) -> str:
     """Return the text of a file; what is none is said in one line, and ends the command."""
     try:
-        if path.stat().st_size > _LARGEST:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)  # no more, whatever it says of its size: a device has none and no end
+        if len(data) > _LARGEST:
             fail(f"{path}: more than {_LARGEST // 1_000_000} MB; divide it", code=2)
-        text = path.read_text(encoding="utf-8-sig")
+        text = data.decode("utf-8-sig")
     except OSError as exc:
         fail(f"{path}: {exc.strerror or exc}", code=2)
     except UnicodeDecodeError:

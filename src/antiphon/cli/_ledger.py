@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, TypeVar
 
 import typer
 
@@ -23,6 +23,7 @@ from antiphon.errors import (
     LedgerCorruptError,
     LedgerFormatError,
     LedgerUnavailableError,
+    SecretNameError,
     UnknownThreadError,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 VARIABLE = "ANTIPHON_LEDGER"
+REDACTION = "ANTIPHON_REDACTION"
 DEFAULT = "sqlite:///antiphon.db"
 BUSY_SECONDS = 10.0
 """How long to wait for another process that writes."""
@@ -89,6 +91,8 @@ def complaints() -> Generator[None]:
         fail(f"no thread is called {exc.thread_id!r}; `antiphon threads` lists them, with --all those of the system too", 2)
     except FencedError as exc:
         fail(f"thread {exc.thread_id!r} has an owner, and nobody else may append to it; choose another with --thread")
+    except SecretNameError as exc:
+        fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
         fail(str(exc) if exc.thread_id is None else f"{exc}; `antiphon verify` names every thread that is damaged")
     except (LedgerUnavailableError, LedgerFormatError) as exc:
@@ -123,12 +127,23 @@ async def _within(url: str, work: Callable[[Ledger], Awaitable[ResultT]], create
 
     async with AsyncExitStack() as stack:
         try:
-            ledger = await stack.enter_async_context(open_ledger(url, create=create, busy_timeout=BUSY_SECONDS))
+            opened = open_ledger(url, create=create, redaction=_redaction(), busy_timeout=BUSY_SECONDS)
+            ledger = await stack.enter_async_context(opened)
         except (ModuleNotFoundError, ValueError) as exc:
             fail(str(exc), code=2)
         except OSError as exc:
             fail(f"{url}: {exc.strerror or exc}; look at the path", code=2)
         return await work(ledger)
+
+
+def _redaction() -> Literal["off"] | None:
+    """Return what the environment says about secrets: they are taken out of what a command writes, unless it says off."""
+    said = os.environ.get(REDACTION, "")
+    if said == "off":
+        return "off"
+    if said not in ("", "on"):
+        fail(f"{REDACTION} is on or off, not {said!r}", code=2)
+    return None
 
 
 async def known_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.cli._chains import ConfigOption, ModelOption, QuietOption, chosen_model, opened, show_result, watched
+from antiphon.cli._knowledge import read_document
 from antiphon.cli._ledger import JsonOption, LedgerOption
 from antiphon.cli._screen import fail
 from antiphon.cli._teams import Where, run_team
@@ -50,7 +51,7 @@ def run(
         run_team(team, question, where, for_programs=for_programs, is_quiet=is_quiet)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
-    texts = {str(path): _document(path) for path in documents or ()}
+    texts = {str(path): read_document(path) for path in documents or ()}
     is_shown = not (is_quiet or for_programs)
 
     async def work(chain: PostChain) -> Any:
@@ -80,10 +81,3 @@ async def _add(chain: PostChain, texts: dict[str, str]) -> None:
 
     for source, text in texts.items():
         await KnowledgeBase(chain.ledger).add(source, text)
-
-
-def _document(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        fail(f"{path}: {exc.strerror if isinstance(exc, OSError) else 'not text in UTF-8'}", code=2)

@@ -17,7 +17,7 @@ from antiphon.dialects._arrange import is_regular
 from antiphon.dialects._body import Body, BodyFormat
 from antiphon.dialects._body_read import opened, read_body, read_tools, read_units
 from antiphon.dialects._body_write import began, joins, talk, write_body, write_long, write_more
-from antiphon.dialects._measure import Written, kept_out, measured
+from antiphon.dialects._measure import Written, around, kept_out, measured
 from antiphon.dialects._plain import is_whole
 from antiphon.dialects._units import parsed_loosely, refusal
 from antiphon.dialects._writing import BodyWriting
@@ -88,6 +88,7 @@ class BodyDialect(BodyFormat):
         again = self.open(parsed_loosely(self.close(body), self.name))
         groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]
         losses = (*kept_out(conversation), *measured(shown, written, groups, self.reasons, f"{self.name} has no place for it"))
+        losses = (*losses, *around(conversation, self.name))
         tools = read_tools(self, again.tools, writing.aliases.given)
         if [tool.name for tool in tools] != [tool.name for tool in conversation.tools]:
             return (*losses, Loss(None, "tools", f"{self.name} cannot say all tools"))

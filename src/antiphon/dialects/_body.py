@@ -35,6 +35,8 @@ class Body:
     slot: str = "instructions"
     """The key of that place, for errors."""
     tools: list[Any] = field(default_factory=list[Any])
+    native: list[str] = field(default_factory=list[str])
+    """What the tools of the service itself are called that do not stand among the others."""
     rest: dict[str, Any] = field(default_factory=dict[str, Any])
     """Everything else, as it was: settings of a request, facts of a response."""
     usage: Usage | None = None

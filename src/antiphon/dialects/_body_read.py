@@ -16,7 +16,7 @@ from antiphon.checks import TARGETS
 from antiphon.dialects._body import Body, BodyFormat
 from antiphon.dialects._residue import residue
 from antiphon.dialects._shares import shared_out
-from antiphon.dialects._units import Reading, Unit, kind_of, parsed_loosely, refuse_depth
+from antiphon.dialects._units import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
 from antiphon.dialects._writing import BodyWriting
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, Message, Tool
@@ -117,12 +117,21 @@ def _envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
     envelope: dict[str, Any] = {"shape": body.shape}
     if body.rest:
         envelope["rest"] = body.rest
+    native = [_native_name(tool) for tool in body.tools if form.read_tool(tool) is None]
+    if native := [*native, *body.native]:
+        envelope["native"] = native
     if body.tools:
         known = [form.read_tool(tool) for tool in body.tools]
         written = [form.write_tool(Tool.model_validate(tool), tool["name"]) for tool in known if tool is not None]
         if patch := residue(written, body.tools):
             envelope["tools"] = patch
     return envelope
+
+
+def _native_name(tool: Any) -> str:
+    """Return what a tool is called that the provider runs, or knows the schema of."""
+    found = as_object(tool) or {}
+    return str(found.get("type") or found.get("name") or "a tool")
 
 
 def _refuse(form: BodyFormat, exc: ValidationError, what: str, where: str = "") -> NoReturn:

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from antiphon.dialects._meaning import facets_of_parts
+from antiphon.dialects._meaning import continued, facets_of_parts, joined
 from antiphon.dialects._units import Writing, fresh
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, Payload
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, Payload, TextPart
 from antiphon.messages._json import plain, write
 from antiphon.messages._model import json_text_of, plain_of
 
@@ -50,19 +50,20 @@ def arguments_text(call: OptionCallPayload) -> str:
 def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
     """Return a message's parts as text, data as JSON text, and report what is not the same in text."""
     parts = message.parts
-    text = parts[0].text if len(parts) == 1 and parts[0].kind == "text" else "\n".join(_lines(parts))
+    text = parts[0].text if len(parts) == 1 and parts[0].kind == "text" else joined(_lines(parts), continued(message))
     if not writing.counts:
         return text
     facets = facets_of_parts(parts)
     for what in facets.keys() - {"text"}:
         writing.lose(message, what, f"{format_name} says plain text")
-    if text != facets.get("text", ""):
+    words = [(part, part.text) for part in parts if isinstance(part, TextPart)]
+    if text != joined(words, continued(message)):
         writing.lose(message, "text", f"in {format_name} it has data in it")
     return text
 
 
-def _lines(parts: Iterable[Part]) -> list[str]:
-    return [line for part in parts if (line := _line(part)) is not None]
+def _lines(parts: Iterable[Part]) -> list[tuple[Part, str]]:
+    return [(part, line) for part in parts if (line := _line(part)) is not None]
 
 
 def _line(part: Part) -> str | None:
@@ -71,7 +72,7 @@ def _line(part: Part) -> str | None:
 
 def has_words(message: Message) -> bool:
     """Whether a message says anything as text."""
-    return any(_lines(message.parts))
+    return any(line for _, line in _lines(message.parts))
 
 
 def time_text(time: datetime) -> str:

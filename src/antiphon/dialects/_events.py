@@ -18,7 +18,7 @@ _BETWEEN = re.compile(rb"[\s,\[\]\xef\xbb\xbf]*")
 _BLOCK_END = re.compile(rb"(?>\r\n|\n|\r){2}")  # atomic: CR LF is one line end, never two
 _OUTSIDE = re.compile(rb'["{}]')
 _INSIDE = re.compile(rb'["\\]')
-_FIELDS = (b"data", b"event", b"id", b"retry", b"")
+_FIELDS = (b"data", b"event", b"id", b"retry", b"error", b"")
 """What a line of a server-sent event begins with; a comment begins with the colon."""
 
 
@@ -142,17 +142,21 @@ def _between_end(held: bytearray, start: int) -> int:
 def _block(text: bytes) -> RawEvent:
     """Read the lines of a server-sent event, as its specification says; unknown fields and comments are nothing."""
     data: list[bytes] = []
-    name, event_id = "", None
+    name, event_id, error = "", None, b""
     for line in text.splitlines():
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         match field:
             case b"data":
                 data.append(value)
+            case b"error" if value.startswith(b"{"):
+                error = value
             case b"event":
                 name = value.decode(errors="replace")
             case b"id":
                 event_id = value.decode(errors="replace")
             case _:
                 pass
+    if error and not data:  # no field of the specification; some servers say in it why they fail
+        data = [b'{"error":' + error + b"}"]
     return RawEvent(b"\n".join(data), name, event_id)

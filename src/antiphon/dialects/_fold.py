@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from io import StringIO
-from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias, cast
+from typing import Any, Final, Literal, NoReturn, Protocol, Self, TypeAlias, cast
 
 from antiphon.dialects._units import kind_of
 from antiphon.messages._json import Json, JsonError, freeze, parse, write
@@ -132,9 +132,15 @@ class Fold(Protocol):
         ...
 
 
+DERIVED: Final = {"derived": True}
+"""Metadata of a field that is found out from others, and stored nowhere."""
+_LATER = frozenset({"begins"})
+"""Fields that states stored by earlier versions do not have."""
+
+
 @dataclass(slots=True)
 class Folding:
-    """The part of a fold that is the same for all formats."""
+    """The part of a fold that is the same for all formats. Its fields are its state, but those that follow from others."""
 
     pieces: dict[str, int] = field(default_factory=dict[str, int])
     """The number of each piece that was told of, by what the format knows it by."""
@@ -146,7 +152,7 @@ class Folding:
 
     @property
     def state(self) -> dict[str, Any]:
-        return {each.name: settled(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: settled(getattr(self, each.name)) for each in fields(self) if not each.metadata}
 
     @classmethod
     def resumed(cls, state: Mapping[str, Any]) -> Self:
@@ -156,10 +162,12 @@ class Folding:
             EventError: it is no state of this fold.
         """
         fresh = cls()
-        for each in fields(cls):
-            if type(state.get(each.name)) is not type(getattr(fresh, each.name)):
+        for each in [each for each in fields(cls) if not each.metadata]:
+            begun = getattr(fresh, each.name)
+            held = state.get(each.name, begun if each.name in _LATER else None)
+            if type(held) is not type(begun):
                 raise EventError(f"expected the state of a {cls.__name__}", each.name)
-            setattr(fresh, each.name, state[each.name])
+            setattr(fresh, each.name, held)
         return fresh
 
     def end(self) -> None:

@@ -10,6 +10,8 @@ not come back, and the tests hold that against the losses it reports.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
+from itertools import pairwise
 from typing import Any
 
 from antiphon.messages import (
@@ -27,7 +29,7 @@ from antiphon.messages import (
 )
 from antiphon.messages._json import JsonError, parse
 
-__all__ = ["FACETS", "facets_of_parts", "meaning"]
+__all__ = ["FACETS", "continued", "facets_of_parts", "is_refusal", "joined", "meaning"]
 
 FACETS = (
     "speaker",
@@ -42,7 +44,9 @@ FACETS = (
     "reply",
     "turn",
     "text",
+    "refusal",
     "media",
+    "hint",
     "reasoning",
     "data",
     "foreign",
@@ -58,6 +62,10 @@ FACETS = (
 """Everything that a message can say, by the word that a `Loss` has for it."""
 
 
+_PIECEWISE = frozenset({"anthropic-messages", "gemini", "pydantic-ai"})
+"""Formats in which the texts of an answer are pieces of one text."""
+_REFUSING = ("openai-chat", "openai-responses")
+"""Formats that tell a refusal from other texts."""
 _NOTHING: tuple[Any, ...] = (None, (), [], "")
 
 
@@ -108,14 +116,37 @@ def _payload_facets(message: Message, answered: int | None) -> dict[str, Any]:
                 **_part_facets(outcome.parts),
             }
         case _:
-            return _part_facets(message.parts)
+            texts = [part for part in message.parts if isinstance(part, TextPart)]
+            return {**_part_facets(message.parts), "text": joined([(part, part.text) for part in texts], continued(message))}
+
+
+def continued(message: Message) -> Set[int]:
+    """Return which texts of an answer go on with the one before them, by `id`: some models say one text in pieces."""
+    if message.role_hint_for_llm != "assistant" or _PIECEWISE.isdisjoint(message.metadata):
+        return frozenset()
+    pairs = pairwise(message.parts)
+    return {id(part) for before, part in pairs if isinstance(before, TextPart) and isinstance(part, TextPart)}
+
+
+def joined(texts: Iterable[tuple[Part, str]], goes_on: Set[int]) -> str:
+    """Return texts as one: a line each, except those that go on with the one before."""
+    pieces = [piece for part, text in texts for piece in ("" if id(part) in goes_on else "\n", text)]
+    return "".join(pieces[1:])
+
+
+def is_refusal(part: Part) -> bool:
+    """Whether a text is a model's word that it refuses."""
+    return isinstance(part, TextPart) and any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
 
 
 def _part_facets(parts: tuple[Part, ...]) -> dict[str, Any]:
+    thoughts = [part for part in parts if isinstance(part, ReasoningPart)]
     return {
         "text": "\n".join(part.text for part in parts if isinstance(part, TextPart)),
+        "refusal": [part.text for part in parts if isinstance(part, TextPart) and is_refusal(part)],
         "media": [(part.modality, part.url) for part in parts if isinstance(part, MediaPart)],
-        "reasoning": [part.text for part in parts if isinstance(part, ReasoningPart) and part.text],
+        "hint": [part.prompt_hint for part in parts if isinstance(part, MediaPart) and part.prompt_hint],
+        "reasoning": [part.text or "(encrypted)" for part in thoughts if part.text or part.encrypted_content],
         "data": [thaw(part.data) for part in parts if isinstance(part, DataPart)],
         "foreign": [(part.dialect, thaw(part.value)) for part in parts if isinstance(part, ForeignPart)],
         "citations": [part.citations for part in parts if isinstance(part, TextPart) and part.citations],

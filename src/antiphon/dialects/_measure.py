@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from antiphon.checks import is_left_out
 from antiphon.dialects._api import Loss
 from antiphon.dialects._meaning import facets_of_parts, meaning
 from antiphon.messages import Conversation, Message
 
-__all__ = ["Piece", "Written", "kept_out", "measured"]
+__all__ = ["Piece", "Written", "around", "kept_out", "measured"]
 
+_TOOLS = ("functions", "tools")
+_MARKERS: tuple[Any, ...] = (None, False, "", {}, [])
+"""What a dialect keeps in the place of something that is read."""
 _PLACES = ("answers", "reply", "turn")
 """Facets that name another message by its place."""
 
@@ -69,6 +72,21 @@ def kept_out(conversation: Conversation) -> Iterator[Loss]:
         else:
             for facet in facets_of_parts(tuple(filter(is_left_out, message.parts))):
                 yield Loss(message.id, facet, reason)
+
+
+def around(conversation: Conversation, target: str) -> Iterator[Loss]:
+    """Yield what is lost of a request of another format besides what is said: its own tools, and its settings."""
+    for tool in conversation.tools:
+        if any(notes.get("custom") for name, notes in tool.metadata.items() if name != target):
+            yield Loss(None, "tools", f"the tool {tool.name!r} takes text, and is written as one that takes JSON")
+    for name, notes in conversation.metadata.items():
+        if name == target or notes.get("shape") != "request":
+            continue
+        rest, native = cast("Mapping[str, Any]", notes.get("rest") or {}), cast("Sequence[str]", notes.get("native") or ())
+        if native := [*native, *(key for key in rest if key == "functions")]:
+            yield Loss(None, "tools", f"only {name} has {', '.join(native)}")
+        if settings := sorted(key for key, value in rest.items() if key not in _TOOLS and value not in _MARKERS):
+            yield Loss(None, "settings", f"settings of a request are not carried over: {', '.join(settings)}")
 
 
 def _next_id(pieces: Sequence[Piece], place: int) -> str | None:

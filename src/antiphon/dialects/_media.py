@@ -74,7 +74,10 @@ def modality_of(mime: str | None) -> Modality:
 
 
 def described(part: MediaPart) -> str:
-    """Return words for a medium that cannot be shown."""
+    """Return words for a medium that cannot be shown: what is said in it, where that is known."""
+    for notes in part.metadata.values():
+        if isinstance(said := notes.get("transcript"), str) and said:
+            return said
     if part.url[:4].lower() == "http":
         return f"[{part.modality}: {part.url}]"
     return f"[{part.modality} {part.prompt_hint}]" if part.prompt_hint else f"[{part.modality}, not shown]"

@@ -80,12 +80,12 @@ def detect(data: Any) -> Detected:
 
 
 def _recognised(name: str, value: Any) -> str | None:
-    """Ask one dialect. One of another package that cannot be loaded recognises nothing, and breaks nothing."""
+    """Ask one dialect. One of another package that cannot be loaded, or fails, recognises nothing, and breaks nothing."""
+    if name in _OURS:
+        return get(name).recognise(value)
     try:
         return get(name).recognise(value)
-    except (ImportError, AttributeError):
-        if name in _OURS:
-            raise
+    except Exception:  # noqa: BLE001 (whatever another package raises)
         return None
 
 

@@ -10,7 +10,7 @@ then compared with what was there, so that encoding later sees exactly what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from antiphon.checks import projected
 from antiphon.dialects._api import Encoded, Loss, Losses
-from antiphon.dialects._measure import kept_out
+from antiphon.dialects._measure import around, kept_out
 from antiphon.dialects._residue import residue, restore
 from antiphon.errors import DecodeError, EncodeError
 from antiphon.messages import Conversation, Lane, Limits, Message, Part, Payload, Tool, Usage, current_limits, thaw
@@ -33,11 +33,14 @@ from antiphon.messages._model import EMPTY, plain_of
 from antiphon.messages._names import is_name
 
 __all__ = [
+    "CHAT_KEYS",
     "Reading",
     "Unit",
     "UnitDialect",
     "Writing",
     "as_object",
+    "content_parts",
+    "is_one_of",
     "kind_of",
     "notes_of",
     "parsed",
@@ -67,6 +70,25 @@ def sample_units(data: Any) -> list[dict[str, Any]]:
     """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
     units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
     return units if all(isinstance(unit, dict) for unit in units) else []
+
+
+def is_one_of(value: Any, choices: Collection[str]) -> bool:
+    """Whether parsed JSON is one of some texts; an object or a list, which has no hash, is none."""
+    return isinstance(value, str) and value in choices
+
+
+CHAT_KEYS = frozenset(
+    {"frequency_penalty", "functions", "logit_bias", "max_completion_tokens", "n", "response_format", "stream_options"}
+)
+"""Keys of a request of Chat Completions that other formats with `messages` do not have."""
+
+
+def content_parts(unit: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the parts of a message's content, none of a text; None if they are of a format whose parts have no type."""
+    content = unit.get("content")
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    are_typed = all(isinstance(part, dict) and isinstance(cast("dict[str, Any]", part).get("type"), str) for part in parts)
+    return parts if are_typed else None
 
 
 def parsed(data: Any, dialect: str) -> Any:
@@ -207,7 +229,7 @@ class Unit:
     # Slots, because every message goes through here: an attribute that is now in the class, now in the instance is slow.
     __slots__ = (
         *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "made"),
-        *("created_at", "to", "turn_id", "correlation_id", "metadata"),
+        *("created_at", "to", "turn_id", "correlation_id", "metadata", "_made_id"),
     )
 
     def __init__(
@@ -226,6 +248,7 @@ class Unit:
         """Its place in a list; None if it stands alone."""
         self.root = root
         """Where the list, or the unit that stands alone, is in the whole."""
+        self._made_id: str | None = None
         self.id = id
         """Its id, where that does not stand in the unit or is known already."""
         self.is_slot = is_slot
@@ -314,8 +337,10 @@ class Unit:
         found = self.id or self.maybe_text(key)
         if found:
             return found
-        place = 0 if self.position is None else self.position
-        return f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
+        if self._made_id is None:  # once: a unit may say thousands of messages
+            place = 0 if self.position is None else self.position
+            self._made_id = f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
+        return self._made_id
 
     def refuse(self, exc: ValidationError) -> NoReturn:
         """Say what the core refuses, and where in a message it would have been."""
@@ -623,7 +648,7 @@ class UnitDialect:
         for _ in self._written(groups, writing):
             pass
         tools = (Loss(None, "tools", f"{self.name} has no place for tools"),) if conversation.tools else ()
-        return (*kept_out(conversation), *writing.losses, *tools)
+        return (*kept_out(conversation), *writing.losses, *tools, *around(conversation, self.name))
 
     def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
         groups: list[list[Message]] = []

@@ -65,7 +65,8 @@ class BodyWriting:
         for part in parts:
             if isinstance(part, MediaPart):
                 self.media += 1
-                yield TextPart(text=f"Media {self.media}:")
+                hint = f" ({part.prompt_hint})" if part.prompt_hint else ""
+                yield TextPart(text=f"Media {self.media}{hint}:")
             yield part
 
     def role(self, message: Message) -> str:

@@ -4,7 +4,7 @@ from antiphon.ledger._contract import Ledger
 from antiphon.ledger._open import open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._record import Record
-from antiphon.ledger._redaction import STANDARD_REDACTION, Redaction
+from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction
 from antiphon.ledger._summaries import SYSTEM_PATTERN
 from antiphon.ledger._values import (
     Damage,
@@ -33,6 +33,7 @@ __all__ = [
     "Hit",
     "Ledger",
     "Record",
+    "Redacting",
     "Redaction",
     "Snapshot",
     "Tailed",

@@ -10,9 +10,13 @@ message before the one that precedes it, and what was acknowledged before an app
 **Together.** The messages of one append, its outbox entries, its snapshot and the thread's status are committed together.
 
 **One owner.** `claim` gives an epoch. From then on, an append must bring the latest one; it is compared in the same
-transaction, so a worker that has lost the thread cannot write, however late it notices. Everybody else uses `post`.
+transaction, so a worker that has lost the thread cannot write, however late it notices. That holds for every append, also
+for one that changes nothing, because it is empty or there already. Everybody else uses `post`.
 
-**Unaltered.** What was appended comes back byte for byte, with a chain of hashes over it. What was altered in the store is
+**Without secrets.** What looks like a secret is taken out before anything is stored, unless the ledger was told otherwise, and
+what was stored is what comes back. A thread goes on as it began, redacted or not. Names are refused and not rewritten.
+
+**Unaltered.** What was stored comes back byte for byte, with a chain of hashes over it. What was altered in the store is
 found when it is read, named, and never handed out.
 
 A thread that nobody has spoken in is an empty one, not an error. A ledger belongs to the event loop it was opened in.
@@ -26,6 +30,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, overload
 
 from antiphon.ledger._record import Record
+from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._values import (
     Diff,
     Fold,
@@ -53,9 +58,12 @@ class Ledger(Protocol):
 
     # ------------------------------------------------------------ writing
 
-    @property
-    def redacts(self) -> bool:
-        """Whether something may be taken out of messages before they are stored."""
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
+        """Return what is taken out of messages before they are stored in a thread; None if nothing is.
+
+        It stays the same as long as the thread is there and the ledger is open. So whoever cannot wait for an append
+        knows what will be stored: `redaction.message(message)`.
+        """
         ...
 
     async def append(
@@ -87,6 +95,7 @@ class Ledger(Protocol):
             AppendRefusedError: a message breaks a rule.
             FencedError: the thread is claimed, and `epoch` is not its owner's.
             LedgerUnavailableError: the store is locked, full or failing.
+            SecretNameError: a name, a status or a pattern looks like a secret, and the thread is redacted.
             ValueError: a message is of another thread, or a name is none.
         """
         ...
@@ -99,6 +108,7 @@ class Ledger(Protocol):
         Raises:
             AppendRefusedError: it breaks a rule.
             LedgerUnavailableError: the store is locked, full or failing.
+            SecretNameError: the name of the thread looks like a secret, and the thread is redacted.
             ValueError: it is addressed to nobody, of the journal, or of another thread; or `by` is a name of the machine.
         """
         ...
@@ -108,6 +118,7 @@ class Ledger(Protocol):
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
+            SecretNameError: there is no such thread, and its name looks like a secret.
         """
         ...
 
@@ -120,6 +131,7 @@ class Ledger(Protocol):
         nobody runs them a second time. Without `at` and `at_step` it branches off at the end; without `into` it gets a new id.
 
         Raises:
+            SecretNameError: `into` looks like a secret.
             UnknownThreadError: there is no such thread.
             ValueError: the place is not in the thread, or there is a thread called `into`.
         """
@@ -255,7 +267,7 @@ class Ledger(Protocol):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
-        """Check all threads, or one: every hash, every place, everything that was derived from messages, and media.
+        """Check all threads, or one: every hash, every place, everything that was derived from messages, media, and the store.
 
         With heads from before, also that each thread still has what it had then. `progress` is told how many messages have
         been looked at, and of how many.

@@ -84,6 +84,8 @@ class State(NamedTuple):
     cost: str
     forked_from: str | None
     forked_at: int | None
+    is_redacted: bool | None = None
+    """Whether secrets are taken out of what is appended, as since the thread began; None if that was not noted then."""
 
 
 class Row(NamedTuple):
@@ -121,9 +123,9 @@ class Lookup(Protocol):
         ...
 
 
-def new_state(thread_id: str, now: int) -> State:
+def new_state(thread_id: str, now: int, *, is_redacted: bool | None = None) -> State:
     """Return the state of a thread that nobody has said anything in."""
-    return State(thread_id, 0, genesis(thread_id), 0, 0, None, None, None, now, now, 0, 0, "0", None, None)
+    return State(thread_id, 0, genesis(thread_id), 0, 0, None, None, None, now, now, 0, 0, "0", None, None, is_redacted)
 
 
 def admit(state: State, open_calls: OpenCalls, request: Request, lookup: Lookup) -> Admission:
@@ -263,7 +265,7 @@ class _Door:
     def new_state(self) -> State:
         """Return the state of the thread with everything let in."""
         request, pairing = self._request, self.pairing
-        name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork = self._state
+        name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork, clean = self._state
         if costly := [row.message for row in self.rows if row.message.usage is not None]:
             tokens_in, tokens_out, cost = spent(Spent(tokens_in, tokens_out, cost), costly)
         return State(
@@ -282,6 +284,7 @@ class _Door:
             cost,
             origin,
             fork,
+            clean,
         )
 
 

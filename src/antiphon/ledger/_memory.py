@@ -20,7 +20,7 @@ from antiphon.ledger._examination import Examination, StoredRow, missing_threads
 from antiphon.ledger._news import News
 from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._record import Record
-from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import Request, check_limit, check_name, make_post, make_request
 from antiphon.ledger._restoring import Base, existing, missing_origin, proven, restored
 from antiphon.ledger._summaries import SYSTEM_PATTERN, cursor_position, head_of, order_of, page_of, page_start, summary_of
@@ -104,9 +104,8 @@ class _Thread:
 class MemoryLedger(Verbs):
     """A ledger that lives as long as its process."""
 
-    def __init__(self, *, redaction: Redaction | None = None) -> None:
-        self._redaction = redaction
-        self.redacts = redaction is not None
+    def __init__(self, *, redaction: Redacting = None) -> None:
+        self.redaction = LedgerRedaction.of(redaction)
         self._threads: dict[str, _Thread] = {}
         self._log: list[tuple[int, _Thread, int]] = []
         self._outbox: dict[int, Undelivered] = {}
@@ -117,8 +116,8 @@ class MemoryLedger(Verbs):
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, *, redaction: Redaction | None = None) -> AsyncGenerator[MemoryLedger, None]:
-        """Open an empty ledger."""
+    async def open(cls, *, redaction: Redacting = None) -> AsyncGenerator[MemoryLedger, None]:
+        """Open an empty ledger, which redacts the usual shapes of secrets unless it is told otherwise."""
         yield cls(redaction=redaction)
 
     # ------------------------------------------------------------ writing
@@ -141,7 +140,7 @@ class MemoryLedger(Verbs):
             make_request(
                 thread_id,
                 messages,
-                redaction=self._redaction,
+                redaction=self.redaction,
                 expected_version=expected_version,
                 epoch=epoch,
                 outbox=outbox,
@@ -154,15 +153,19 @@ class MemoryLedger(Verbs):
         )
 
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
-        return self._append(make_post(thread_id, message, redaction=self._redaction, by=by))[0]
+        return self._append(make_post(thread_id, message, redaction=self.redaction, by=by))[0]
 
     def _append(self, request: Request) -> tuple[Record, ...]:
-        thread = self._threads.get(request.thread_id) or self._new_thread(new_state(request.thread_id, request.micros))
+        thread = self._threads.get(request.thread_id) or self._begun(request.thread_id, request.micros)
+        request = request.for_thread(thread.state.is_redacted)
         admission = admit(thread.state, thread.open_calls, request, thread)
         if admission.is_news and not request.is_empty:
             self._threads[request.thread_id] = thread
             self._write(thread, admission, request)
         return admission.records
+
+    def _begun(self, thread_id: str, now: int) -> _Thread:
+        return self._new_thread(new_state(thread_id, now, is_redacted=self.redaction.is_on))
 
     def _new_thread(self, state: State, base: _Thread | None = None, base_seq: int = 0) -> _Thread:
         self._keys += 1
@@ -190,10 +193,17 @@ class MemoryLedger(Verbs):
             thread.positions.append(self._position)
             thread.open_from.append(row.open_from)
 
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
+        thread = self._threads.get(thread_id)
+        return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
+
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")
         now = to_micros(current_port().now())
-        thread = self._threads.setdefault(thread_id, self._new_thread(new_state(thread_id, now)))
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            self.redaction.check_name(thread_id, "the name of a thread")
+            thread = self._threads[thread_id] = self._begun(thread_id, now)
         thread.state = thread.state._replace(epoch=thread.state.epoch + 1)
         return thread.state.epoch
 
@@ -204,7 +214,8 @@ class MemoryLedger(Verbs):
         base = self._known(head.thread_id)
         state = new_state(closing.thread_id, closing.micros)
         state = state._replace(seq=at, run=at, hash=_link_at(base, at), forked_from=head.thread_id, forked_at=at)
-        state = state._replace(open_from=pairing.open_from)
+        state = state._replace(open_from=pairing.open_from, is_redacted=base.state.is_redacted)
+        closing = closing.for_thread(state.is_redacted)
         branch = self._new_thread(state, base, at)
         branch.open_calls = OpenCalls(pairing.open)
         self._threads[closing.thread_id] = branch
@@ -226,7 +237,7 @@ class MemoryLedger(Verbs):
 
     def _restored(self, journal: ThreadJournal, head: Head, made: Mapping[str, _Thread]) -> _Thread:
         base, at = self._base_of(journal, made), journal.forked_at or 0
-        found = restored(journal, head, _shared(journal.thread_id, base, at))
+        found = restored(journal, head, _shared(journal.thread_id, base, at), self.redaction)
         thread = self._new_thread(found.state, base, at if base is not None else 0)
         self._put(thread, found.rows)
         thread.open_calls = OpenCalls(found.pairing.open)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._memory import MemoryLedger
-from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._redaction import Redacting
 
 __all__ = ["open_ledger"]
 
@@ -16,18 +16,21 @@ _SQLITE = "sqlite:///"
 
 @asynccontextmanager
 async def open_ledger(
-    url: str, *, create: bool = True, redaction: Redaction | None = None, busy_timeout: float = 10.0
+    url: str, *, create: bool = True, redaction: Redacting = None, busy_timeout: float = 10.0
 ) -> AsyncGenerator[Ledger, None]:
     """Open a ledger for an `async with` block.
 
     `memory:` lives as long as the block. `sqlite:///ledger.db` is a file in the current folder, `sqlite:////var/ledger.db`
-    one at an absolute path; it is made if it is not there, unless `create` is False. `redaction` is what must never be
-    stored. `busy_timeout` is how many seconds to wait for other processes that write.
+    one at an absolute path; it is made if it is not there, unless `create` is False. The usual shapes of secrets are
+    taken out before anything is stored; `redaction` has other rules for that, or is "off". `busy_timeout` is how many seconds
+    to wait for other processes that write.
 
     Raises:
+        LedgerCorruptError: the schema of the file was altered.
         LedgerFormatError: the file is something else, or of a later version.
         LedgerUnavailableError: it cannot be opened.
         ModuleNotFoundError: what the store needs is not installed.
+        TypeError: the redaction is none.
         ValueError: the URL is none that is known.
     """
     if url == "memory:":

@@ -4,78 +4,60 @@ A ledger only grows, so a secret in it cannot be edited away. Therefore messages
 whoever appended acts on what was stored. The same message always becomes the same one, so that appending again is no news.
 
 Three kinds of rule, all over every text of a message, wherever it stands: registered values (also as base64, once or
-twice, as hex or percent-encoded), patterns of well-known secrets, and names of keys whose value is never kept, also in JSON
-inside a text. Base64 in a `data:` URL is searched for registered values only: in so many random letters every pattern matches
-something.
+twice, as hex or percent-encoded), patterns of well-known secrets (see `_rules`), and names of keys whose value is never kept,
+also in JSON inside a text and in what a dialect notes of a unit. Everything is looked for in percent-encoded text as well.
+Base64 in a `data:` URL is searched for registered values only: in so many random letters every pattern matches something.
+
+What is found is marked as a stretch of the text, and stretches that overlap become one mark: so what one rule sees half of is
+not left to stand because another has changed the text already.
+
+Names of threads, folds, states and patterns are not rewritten, because they are what a thread is found by: one that looks like
+a secret is refused.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote
 
+from antiphon.errors import SecretNameError
+from antiphon.ledger._rules import (
+    KEYS,
+    PATTERNS,
+    SCHEMA_VALUES,
+    Hint,
+    Rule,
+    Span,
+    decoded,
+    hint_for,
+    is_schema,
+    plain_key,
+    rules_of,
+)
 from antiphon.messages import Message, dumps, loads
 from antiphon.messages._json import parse, write
 from antiphon.messages._limits import NO_LIMITS
 
-__all__ = ["STANDARD_REDACTION", "Redaction"]
+__all__ = ["STANDARD_REDACTION", "LedgerRedaction", "Redacting", "Redaction"]
 
-_MEDIUM = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
-_IDS = ("id", "turn_id", "thread_id", "correlation_id", "in_reply_to", "parent_id")
-_FEWEST = 6
+_MEDIUM: Final = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
+_MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=_-]*", re.IGNORECASE)
+_IDS: Final = ("id", "turn_id", "thread_id", "correlation_id", "in_reply_to", "parent_id")
+_CARD: Final = "card-number"
+_CHANGE: Final = frozenset(("at", "is", "was", "add", "drop", "in"))
+"""The fields of a change that a dialect notes, to bring back what was read: `at` is the path of keys that it is at."""
+_TAG: Final = "__atlas__"
+"""The key of an object that stands for one value, of a type that JSON has not; without the value it would be wrong."""
+_ROUNDS: Final = 4
+"""How often a text is looked through at most: where a secret was taken out, another may begin that was part of a word."""
+_FEWEST: Final = 6
 """Characters of the shortest value that may be registered: less would be found everywhere."""
-
-_KEYS = (
-    "api_key",
-    "access_key",
-    "access_token",
-    "authorization",
-    "client_secret",
-    "cookie",
-    "credential",
-    "credentials",
-    "id_token",
-    "passphrase",
-    "passwd",
-    "password",
-    "private_key",
-    "proxy_authorization",
-    "pwd",
-    "refresh_token",
-    "secret",
-    "secret_access_key",
-    "secret_key",
-    "session_token",
-    "set_cookie",
-    "token",
-    "x_api_key",
-)
-_ASSIGNED = "|".join(key.replace("_", "[-_ ]?") for key in sorted(_KEYS, key=len, reverse=True))
-
-_PATTERNS = {
-    "private-key": r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?:(?!-----BEGIN).)*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
-    "url-password": r"(?<=://)[^\s/:@\"']*:[^\s/@\"']+(?=@)",
-    "jwt": r"\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*",
-    "api-key": r"\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9_-]{16,}",
-    "aws-key": r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}\b",
-    "github-token": r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,})",
-    "gitlab-token": r"\bglpat-[\w-]{16,}",
-    "google-key": r"\b(?:AIza[\w-]{30,}|ya29\.[\w-]{20,})",
-    "slack-token": r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|https://hooks\.slack\.com/services/[\w/]+",
-    "huggingface-token": r"\bhf_[A-Za-z0-9]{20,}",
-    "npm-token": r"\bnpm_[A-Za-z0-9]{20,}",
-    "pypi-token": r"\bpypi-[\w-]{20,}",
-    "authorization": r"(?i:\b(?:bearer|basic|digest|token)\s+)(?P<secret>(?=\S*[\d=])[\w.~+/=-]{8,})",
-    "assignment": rf"(?i:(?<![a-z0-9])(?:{_ASSIGNED})[\"'\\]*\s*[:=]\s*[\"'\\]*)"
-    r"""(?P<secret>(?<=")[^"\\\n]+|(?<=')[^'\\\n]+|[^\s"'\\,;&]{3,})""",
-    "card-number": r"(?<![\d.-])\d(?:[ -]?\d){12,18}(?![\d.-])",
-}
 
 
 @dataclass(frozen=True)
@@ -102,14 +84,28 @@ class Redaction:
     def message(self, message: Message) -> Message:
         """Return the message as it may be stored; the same one if there is nothing to take out."""
         body = dumps(message)
+        clean = self.body(body)
+        return message if clean is body else loads(clean, Message, limits=NO_LIMITS)
+
+    def json(self, text: bytes) -> bytes:
+        """Return a JSON text as it may be stored; the same object if there is nothing to take out."""
+        if self.is_clean(text.decode()):
+            return text
+        clean = write(self.value(parse(text)))
+        return text if clean == text else clean
+
+    def body(self, body: bytes) -> bytes:
+        """Return a message's house bytes as they may be stored; the same object if there is nothing to take out."""
+        if self.is_clean(body.decode()):
+            return body
         form = parse(body)
         clean = write(self._identified(form, self.value(form)))
-        return message if clean == body else loads(clean, Message, limits=NO_LIMITS)
+        return body if clean == body else clean
 
     def _identified(self, form: Any, clean: Any) -> Any:
         """Return a message's clean form with its ids as they were, where they only look like the number of a card.
 
-        One long number in ten has the check digit of one, and messages whose ids became the same would be taken for one.
+        Messages whose ids became the same would be taken for one.
         """
         names = {name: self._without_cards(form[name]) for name in _IDS if isinstance(form.get(name), str)}
         payload = form["payload"]
@@ -118,32 +114,66 @@ class Redaction:
         return {**clean, **names}
 
     def _without_cards(self, text: str) -> str:
-        return self.text(text, but="card-number")
+        return self.text(text, but=_CARD)
+
+    def is_secret(self, name: str) -> bool:
+        """Whether a name looks like a secret, that of a card aside: many ids are long numbers."""
+        return self._without_cards(name) != name
 
     def value(self, value: Any) -> Any:
         """Return a JSON value, made of plain dicts and lists, as it may be stored."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            items = cast("dict[str, Any]", value).items()
-            return {self.text(key): self._under(key, each) for key, each in items}
+            items = cast("dict[str, Any]", value)
+            if items.keys() <= _CHANGE and isinstance(items.get("at"), list):
+                return self._change(items)
+            return {self.text(key): self._under(key, each) for key, each in items.items()}
         if isinstance(value, list):
             return [self.value(each) for each in cast("list[Any]", value)]
         return value
 
+    def _change(self, change: dict[str, Any]) -> dict[str, Any]:
+        """Return a change that a dialect has noted: what it puts under a secret key is not kept, nor a hash of it."""
+        steps = [step for step in change["at"] if isinstance(step, str)]
+        is_secret = any(plain_key(step) in self._plain_keys for step in steps)
+        return {
+            key: _masked(each) if is_secret and key not in ("at", "in") else self.value(each) for key, each in change.items()
+        }
+
     def _under(self, key: str, value: Any) -> Any:
-        return _masked(value) if _plain(key) in self._plain_keys else self.value(value)
+        plain = plain_key(key)
+        if plain not in self._plain_keys or (plain == "pwd" and isinstance(value, str) and value[:1] in ("/", "~")):
+            return self.value(value)
+        if is_schema(value):
+            items = cast("dict[str, Any]", value).items()
+            return {name: _masked(each) if name in SCHEMA_VALUES else self.value(each) for name, each in items}
+        return _masked(value)
+
+    # ------------------------------------------------------------ texts
 
     def text(self, text: str, *, but: str | None = None) -> str:
         """Return a text as it may be stored; `but` is a pattern that is not looked for."""
-        clean = self._registered.sub(self._mark_registered, text) if self.secrets else text
+        if self.is_clean(text):
+            return text
         if _MEDIUM.fullmatch(text):
-            return clean
-        clean = self._structured(clean)
-        for name, pattern in self._compiled:
-            if name != but:
-                clean = pattern.sub(_marking(name), clean)
+            return _marked(text, self._registered_spans(text))
+        rules = [rule for rule in self._rules if rule.name != but]
+        clean = self._structured(text)
+        for _ in range(_ROUNDS):
+            before, clean = clean, self._marked(clean, rules)
+            if clean == before:
+                break
         return clean
+
+    def _marked(self, text: str, rules: Iterable[Rule]) -> str:
+        said = _without_media(text)
+        found = [*self._registered_spans(text), *_spans(rules, said)]
+        return _marked(text, [*found, *self._encoded_spans(rules, said)])
+
+    def is_clean(self, text: str) -> bool:
+        """Whether there is nothing to be taken out of a text or of a message's bytes, at the first look."""
+        return not self.secrets and self._hint is not None and not self._hint.is_in(text)
 
     def _structured(self, text: str) -> str:
         """Return a text that is JSON without what stands under secret keys in it; if nothing does, as it is."""
@@ -156,13 +186,30 @@ class Redaction:
             return text
         return text if clean == value else write(clean).decode()
 
-    @cached_property
-    def _plain_keys(self) -> frozenset[str]:
-        return frozenset(map(_plain, self.keys))
+    def _encoded_spans(self, rules: Iterable[Rule], text: str) -> Iterator[Span]:
+        """Yield the secrets in a text that are percent-encoded, or partly so, as they stand there."""
+        found = decoded(text)
+        if found is not None:
+            plain, places = found
+            for start, end, name in (*self._registered_spans(plain), *_spans(rules, plain)):
+                yield Span(places[start], places[end], name)
+
+    def _registered_spans(self, text: str) -> Iterator[Span]:
+        if self.secrets:
+            for match in self._registered.finditer(text):
+                yield Span(*match.span(), self._names[match[0]])
 
     @cached_property
-    def _compiled(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
-        return tuple((name, re.compile(pattern, re.DOTALL)) for name, pattern in self.patterns.items())
+    def _plain_keys(self) -> frozenset[str]:
+        return frozenset(map(plain_key, self.keys))
+
+    @cached_property
+    def _rules(self) -> tuple[Rule, ...]:
+        return rules_of(self.patterns)
+
+    @cached_property
+    def _hint(self) -> Hint | None:
+        return hint_for(self._rules, self.keys)
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -173,45 +220,50 @@ class Redaction:
         longest_first = sorted(self._names, key=lambda spelling: (-len(spelling), spelling))
         return re.compile("|".join(map(re.escape, longest_first)))
 
-    def _mark_registered(self, match: re.Match[str]) -> str:
-        return _marker(self._names[match[0]])
-
 
 def _masked(value: Any) -> Any:
     """Return a value with everything in it taken out but its shape."""
     if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {key: _masked(each) for key, each in items}
+        items = cast("dict[str, Any]", value)
+        return _marker("key") if _TAG in items else {key: _masked(each) for key, each in items.items()}
     if isinstance(value, list):
         return [_masked(each) for each in cast("list[Any]", value)]
     return value if value is None or isinstance(value, bool) else _marker("key")
-
-
-def _plain(key: str) -> str:
-    return key.casefold().replace("-", "").replace("_", "").replace(" ", "")
 
 
 def _marker(name: str) -> str:
     return f"[redacted:{name}]"
 
 
-def _marking(name: str) -> Callable[[re.Match[str]], str]:
-    marker = _marker(name)
-
-    def mark(match: re.Match[str]) -> str:
-        whole, secret = match[0], match.groupdict().get("secret", match[0])
-        if "[redacted:" in secret or (name == "card-number" and not _has_check_digit(secret)):
-            return whole
-        return whole.removesuffix(secret) + marker
-
-    return mark
+def _spans(rules: Iterable[Rule], text: str) -> list[Span]:
+    return [span for rule in rules for span in rule.spans(text)]
 
 
-def _has_check_digit(text: str) -> bool:
-    """Whether the last digit of a number is the one that Luhn's rule gives."""
-    digits = [int(letter) for letter in reversed(text) if letter.isdigit()]
-    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[1::2])
-    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+def _without_media(text: str) -> str:
+    """Return a text of the same length that has blanks in the place of media."""
+    return _MEDIUM_INSIDE.sub(lambda match: " " * len(match[0]), text) if ";base64," in text else text
+
+
+def _marked(text: str, spans: Iterable[Span]) -> str:
+    """Return a text with a mark in the place of each secret; where several overlap, one, of the first that was found."""
+    pieces: list[str] = []
+    done = 0
+    for start, end, name in _merged(spans):
+        pieces += [text[done:start], _marker(name)]
+        done = end
+    return "".join([*pieces, text[done:]]) if pieces else text
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[tuple[int, Span]] = []
+    for rank, span in sorted(enumerate(spans), key=lambda pair: (pair[1].start, pair[0])):
+        if not merged or span.start >= merged[-1][1].end:
+            merged.append((rank, span))
+            continue
+        first, last = merged[-1]
+        name = last.name if first < rank else span.name
+        merged[-1] = min(first, rank), Span(last.start, max(last.end, span.end), name)
+    return [span for _, span in merged]
 
 
 def _spellings(value: str) -> Iterator[str]:
@@ -236,5 +288,56 @@ def _base64(data: bytes) -> Iterator[str]:
         yield text.replace("+", "-").replace("/", "_")
 
 
-STANDARD_REDACTION = Redaction(frozenset(_KEYS), MappingProxyType(_PATTERNS))
+STANDARD_REDACTION = Redaction(frozenset(KEYS), MappingProxyType(dict(PATTERNS)))
 """The shapes of secrets that are in wide use. `with_secrets` adds your own."""
+
+Redacting: TypeAlias = Redaction | Literal["off"] | None
+"""How a ledger is told what to take out: by rules, not at all, or (None) by the usual ones, `STANDARD_REDACTION`."""
+
+
+class LedgerRedaction(NamedTuple):
+    """The rules of an open ledger, and which threads they are for.
+
+    A thread goes on as it began, redacted or not: otherwise a message that is appended again would have other bytes under
+    the same id. Of a thread from before this was noted nobody knows how it began, but its ledger redacted only where it was
+    given rules. So rules that are given now are for it, as they were then, and those that nobody has asked for are not.
+    """
+
+    rules: Redaction | None = None
+    """None if nothing is taken out."""
+    is_given: bool = True
+    """Whether somebody chose the rules; if not, they are the usual ones."""
+
+    @classmethod
+    def of(cls, redaction: Redacting) -> LedgerRedaction:
+        """Return what a ledger was told when it was opened.
+
+        Raises:
+            TypeError: it is something else than rules, "off" or None.
+        """
+        if redaction is None:
+            return cls(STANDARD_REDACTION, is_given=False)
+        if redaction == "off":
+            return cls()
+        if not isinstance(redaction, Redaction):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f'redaction is a Redaction, "off", or None for the usual shapes, not {redaction!r}')
+        return cls(redaction)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a thread that begins now is redacted."""
+        return self.rules is not None
+
+    def for_thread(self, is_redacted: bool | None) -> Redaction | None:
+        """Return the rules for a thread that began redacted, or not, or (None) nobody knows; None if there are none."""
+        is_for_it = self.is_given if is_redacted is None else is_redacted
+        return self.rules if is_for_it else None
+
+    def check_name(self, name: str, what: str) -> None:
+        """Refuse a name that looks like a secret.
+
+        Raises:
+            SecretNameError: it does.
+        """
+        if self.rules is not None and self.rules.is_secret(name):
+            raise SecretNameError(what)

@@ -1,18 +1,24 @@
-"""What an append asks for, made ready before it reaches a store: checked, stamped, redacted, and written down once."""
+"""What an append asks for, made ready before it reaches a store: checked, stamped, redacted, and written down once.
+
+Whether a thread is redacted is known only where it is looked up. So an append from which something was taken out also has the
+form without that, and `for_thread` chooses. Nearly always nothing was taken out, and both are the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
+from antiphon.errors import SecretNameError
 from antiphon.ledger._chain import to_micros
 from antiphon.ledger._outside import from_outside
-from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._redaction import LedgerRedaction, Redaction
 from antiphon.ledger._values import Snapshot
-from antiphon.messages import RESERVED_POLICIES, Message, current_port, dumps, is_name, thaw
+from antiphon.messages import RESERVED_POLICIES, Message, current_port, dumps, is_name, loads, thaw
 from antiphon.messages._json import write
+from antiphon.messages._limits import NO_LIMITS
 from antiphon.messages._message import stored_form
 from antiphon.messages._model import house_bytes
 
@@ -20,6 +26,9 @@ __all__ = ["Entry", "Request", "check_limit", "check_name", "make_post", "make_r
 
 _BEFORE_THREAD = frozenset({"antiphon", "id", "policy", "payload", "role_hint_for_llm", "step_num", "turn_id"})
 """The fields that stand before `thread_id` in the house form."""
+
+
+NO_REDACTION = LedgerRedaction()
 
 
 class Entry(NamedTuple):
@@ -53,6 +62,24 @@ class Request(NamedTuple):
     is_outside: bool = False
     foreign: tuple[Entry, ...] = ()
     """Foreign history, which stands after the talk: between calls and results it would part them."""
+    redaction: LedgerRedaction = NO_REDACTION
+    """What is taken out, and of which threads."""
+    unredacted: Request | None = None
+    """The same with nothing taken out; None if that makes no difference."""
+    refusal: SecretNameError | None = None
+    """Why a thread that is redacted does not take it."""
+
+    def for_thread(self, is_redacted: bool | None) -> Request:
+        """Return the append as a thread takes it that is redacted, or not, or of which nobody knows.
+
+        Raises:
+            SecretNameError: a name in it looks like a secret, and the thread is redacted.
+        """
+        if self.redaction.for_thread(is_redacted) is None:
+            return self.unredacted or self
+        if self.refusal is not None:
+            raise self.refusal
+        return self
 
     @property
     def weight(self) -> int:
@@ -69,7 +96,7 @@ def make_request(
     thread_id: str,
     messages: Iterable[Message],
     *,
-    redaction: Redaction | None = None,
+    redaction: LedgerRedaction = NO_REDACTION,
     expected_version: int | None = None,
     epoch: int | None = None,
     outbox: Iterable[Message] = (),
@@ -92,29 +119,69 @@ def make_request(
     if pattern is not None:
         check_name(pattern, "a pattern")
     now = current_port().now()
-    entries = [_entry(thread_id, message, redaction, is_post) for message in messages]
-    foreign: list[Entry] = []
-    if outside:
-        entries, foreign = _from_outside(thread_id, entries)
-    return Request(
+    given = [_entry(thread_id, message, is_post) for message in messages]
+    entries, foreign = _from_outside(thread_id, given) if outside else (given, [])
+    request = Request(
         thread_id,
         tuple(entries),
         now,
         to_micros(now),
         expected_version,
         epoch,
-        tuple([dumps(_checked(message, redaction)) for message in outbox]),
-        None if snapshot is None else _written(snapshot, redaction),
+        tuple([dumps(_checked(message)) for message in outbox]),
+        None if snapshot is None else _written(snapshot),
         status,
         pattern,
         allow_foreign,
         is_post,
         outside,
         tuple(foreign),
+        redaction,
     )
+    return request if redaction.rules is None else _redacted(request, redaction.rules, given)
 
 
-def make_post(thread_id: str, message: Message, *, redaction: Redaction | None = None, by: str | None = None) -> Request:
+def _redacted(request: Request, rules: Redaction, given: Sequence[Entry]) -> Request:
+    """Return an append with what must not be stored taken out; with a name that must not be, one that is refused.
+
+    What comes from outside is redacted as it was given, before it becomes talk: foreign history holds rows as data.
+    """
+    if rules.is_clean(_joined(request, given)):
+        return request
+    for name, what in _names_in(request):
+        if name is not None and rules.is_secret(name):
+            return request._replace(unredacted=request, refusal=SecretNameError(what))
+    clean = [_clean(entry, rules) for entry in given]
+    outbox = tuple([rules.body(body) for body in request.outbox])
+    snapshot = None if request.snapshot is None else (request.snapshot[0], rules.json(request.snapshot[1]))
+    if (clean, outbox, snapshot) == (list(given), request.outbox, request.snapshot):
+        return request
+    entries, foreign = _from_outside(request.thread_id, clean) if request.is_outside else (clean, [])
+    changed = request._replace(entries=tuple(entries), foreign=tuple(foreign), outbox=outbox, snapshot=snapshot)
+    return changed._replace(unredacted=request)
+
+
+def _joined(request: Request, given: Sequence[Entry]) -> str:
+    """Return everything that an append would store, as one text: one search is quicker than many."""
+    fold, state = request.snapshot or ("", b"")
+    bodies = [entry.body for entry in given]
+    names = f"{request.thread_id}\n{request.status}\n{request.pattern}\n{fold}\n"
+    return names + b"\n".join([*bodies, *request.outbox, state]).decode()
+
+
+def _names_in(request: Request) -> Iterator[tuple[str | None, str]]:
+    yield request.thread_id, "the name of a thread"
+    yield request.status, "the status of a thread"
+    yield request.pattern, "the pattern of a thread"
+    yield None if request.snapshot is None else request.snapshot[0], "the name of a fold"
+
+
+def _clean(entry: Entry, rules: Redaction) -> Entry:
+    body = rules.body(entry.body)
+    return entry if body is entry.body else Entry(loads(body, Message, limits=NO_LIMITS), body, is_stamped=False)
+
+
+def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> Request:
     """Return the append of a posted message; `by` is somebody outside whose message it is.
 
     Raises:
@@ -125,7 +192,7 @@ def make_post(thread_id: str, message: Message, *, redaction: Redaction | None =
         raise ValueError(f"{by!r} is a name of the machine; nobody outside has it")
     if by is not None:
         check_name(by, "the name of somebody outside")
-        message = _checked(message, None).model_copy(update={"policy": by})
+        message = _checked(message).model_copy(update={"policy": by})
     return make_request(thread_id, (message,), redaction=redaction, is_post=True, outside=by is not None)
 
 
@@ -150,8 +217,8 @@ def check_name(name: str, what: str) -> None:
         raise ValueError(f"{what} is a name of 1 to 512 visible characters, not {name!r}")
 
 
-def _entry(thread_id: str, message: Message, redaction: Redaction | None, is_post: bool) -> Entry:
-    message = _checked(message, redaction)
+def _entry(thread_id: str, message: Message, is_post: bool) -> Entry:
+    message = _checked(message)
     if is_post:
         _refuse_unposted(message)
     if message.thread_id is None:
@@ -170,16 +237,16 @@ def _from_outside(thread_id: str, entries: Iterable[Entry]) -> tuple[list[Entry]
         if message is entry.message:
             talk.append(entry)
         elif entry.message.lane == "talk":
-            talk.append(_entry(thread_id, message, None, is_post=False)._replace(row=entry))
+            talk.append(_entry(thread_id, message, is_post=False)._replace(row=entry))
         else:
-            foreign.append(_entry(thread_id, message, None, is_post=False)._replace(row=entry))
+            foreign.append(_entry(thread_id, message, is_post=False)._replace(row=entry))
     return talk, foreign
 
 
-def _checked(message: Message, redaction: Redaction | None) -> Message:
+def _checked(message: Message) -> Message:
     if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a ledger holds messages, not {type(message).__name__}")
-    return message if redaction is None else redaction.message(message)
+    return message
 
 
 def _refuse_unposted(message: Message) -> None:
@@ -199,7 +266,6 @@ def _stamped(message: Message, thread_id: str) -> bytes:
     return house_bytes({**before, "thread_id": thread_id, **form})
 
 
-def _written(snapshot: Snapshot, redaction: Redaction | None) -> tuple[str, bytes]:
+def _written(snapshot: Snapshot) -> tuple[str, bytes]:
     check_name(snapshot.fold, "a fold's name")
-    state = thaw(snapshot.state)
-    return snapshot.fold, write(state if redaction is None else redaction.value(state))
+    return snapshot.fold, write(thaw(snapshot.state))

@@ -6,7 +6,8 @@ exactly at a head that is given beside them, into a thread that does not exist, 
 written. Rows after the head are not proven, and rows missing before it may be effects that would be done again: both are
 refused.
 
-What is not in the chain is not taken from the file: the thread has no owner, status or pattern until somebody appends.
+What is not in the chain is not taken from the file: the thread has no owner, status or pattern until somebody appends. It is
+redacted from then on if the ledger redacts and its rows have nothing that would be taken out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from antiphon.errors import DecodeError, RestoreRefusedError
 from antiphon.ledger._chain import link, to_micros
 from antiphon.ledger._door import NOTHING_SPENT, Row, State, new_state, spent
 from antiphon.ledger._pairing import OpenCalls, Pairing
+from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import Head, ThreadJournal
 from antiphon.messages import Message, loads
@@ -90,7 +92,7 @@ def missing_origin(journal: ThreadJournal) -> RestoreRefusedError:
     return RestoreRefusedError(reason, journal.thread_id)
 
 
-def restored(journal: ThreadJournal, head: Head, base: Base) -> Restored:
+def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRedaction) -> Restored:
     """Check the rows of a journal against a head, and return them as they are written.
 
     Raises:
@@ -114,7 +116,14 @@ def restored(journal: ThreadJournal, head: Head, base: Base) -> Restored:
         ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
         reason = f"{ends}, and the head at {head.seq} with {head.hash[:12]}…; take the heads together with the journal"
         raise RestoreRefusedError(reason, name, None if seq == head.seq else min(seq, head.seq) + 1)
-    return Restored(_state(journal, base, rows, pairing), rows, pairing)
+    state = _state(journal, base, rows, pairing)._replace(is_redacted=redaction.is_on and _is_clean(rows, redaction))
+    return Restored(state, rows, pairing)
+
+
+def _is_clean(rows: Sequence[Row], redaction: LedgerRedaction) -> bool:
+    """Whether rows are as a redacted thread has them. Others go on unredacted: the same id must not get other bytes."""
+    rules = redaction.rules
+    return rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
 
 
 def _message(body: bytes, thread_id: str, seq: int) -> Message:

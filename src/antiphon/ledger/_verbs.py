@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar, overload
 from antiphon.errors import UnknownThreadError
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._record import Record
+from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import Request, check_name, make_request
 from antiphon.ledger._values import Diff, Fold, Head, ThreadSummary
 from antiphon.messages import (
@@ -27,6 +28,9 @@ StateT = TypeVar("StateT")
 
 class _Store(Protocol):
     """What the verbs ask of a ledger."""
+
+    @property
+    def redaction(self) -> LedgerRedaction: ...
 
     def read(
         self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
@@ -79,9 +83,11 @@ class Verbs:
         place = await _place(self, head, at, at_step)
         branch_id = current_port().new_id() if into is None else into
         check_name(branch_id, "a thread's id")
+        self.redaction.check_name(branch_id, "the name of a thread")
         pairing, calls = await _open_at(self, thread_id, place)
         results = [_closed(call, branch_id, thread_id) for call in calls]
-        return await self.branch(head, place, pairing, make_request(branch_id, results, allow_foreign=True))
+        closing = make_request(branch_id, results, redaction=self.redaction, allow_foreign=True)
+        return await self.branch(head, place, pairing, closing)
 
 
 async def _place(store: _Store, head: Head, at: int | None, at_step: int | None) -> int:

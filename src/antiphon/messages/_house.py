@@ -16,7 +16,6 @@ never takes what the careful one refuses; the tests hold the two against each ot
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import cache
@@ -33,6 +32,7 @@ from antiphon.messages._limits import Limits, current_limits, use_limits
 from antiphon.messages._message import Message, count_values, most_values, read_time, stored_form
 from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, JsonField, house_bytes
 from antiphon.messages._names import ASCII_NAME, NAME_LENGTH
+from antiphon.messages._parts import DATA_URLS
 from antiphon.messages._payloads import OptionResultPayload
 
 __all__ = ["HOUSE_VERSION", "dumps", "loads"]
@@ -45,7 +45,6 @@ _BIG = 64 * 1024
 _LARGE = {"option_call": "arguments", "option_result": "result", "parts": ""}
 """The field of each kind that is kept as text."""
 _HOUSE_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?Z$"
-_DATA_URL = re.compile(rb'"data:[^"\\]*"', re.IGNORECASE)
 
 _UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """From a version to a function that turns its form (of a message, or of a conversation's first line) into the next one's."""
@@ -165,7 +164,7 @@ class _Line:
         if len(text) <= min(limits.message_bytes, 2 * limits.nodes):
             return
         is_header = _HEADER in text[: 2 * len(HOUSE_MARK + _HEADER)]
-        rest = len(text) if len(text) <= limits.message_bytes else len(_DATA_URL.sub(b"", text))
+        rest = len(text) if len(text) <= limits.message_bytes else len(DATA_URLS.sub(b"", text))
         most = limits.message_bytes + (limits.data_url_bytes if is_header else 0)
         if rest > most:
             raise _error(f"{rest} bytes, more than {most}; store large content outside and send its URL", self.place)

@@ -21,7 +21,7 @@ class Limits:
     """What is refused as too much, at construction and by `loads`."""
 
     message_bytes: int = MIB
-    """The house form of one message, in bytes, without the `data:` URLs in it."""
+    """The house form of one message, in bytes, without the `data:` URLs of its media, and those in the metadata of parts."""
 
     data_url_bytes: int = 32 * MIB
     """All `data:` URLs of one message together, in bytes."""

@@ -15,7 +15,7 @@ from typing_extensions import override
 from antiphon.messages._limits import DEFAULT_LIMITS, Limits, current_limits
 from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, MUCH, Model, house_bytes, written
 from antiphon.messages._names import Name
-from antiphon.messages._parts import Count, MediaPart, MetadataField, Part, TextPart, is_data_url
+from antiphon.messages._parts import DATA_URLS, Count, MediaPart, MetadataField, Part, TextPart, is_data_url
 from antiphon.messages._payloads import Kind, OptionCallPayload, PartsPayload, Payload
 from antiphon.messages._port import new_id
 
@@ -233,6 +233,10 @@ def check_size(message: Message) -> None:
     inline = sum(len(part.url.encode()) for part in message.parts if isinstance(part, MediaPart) and is_data_url(part.url))
     text = house_bytes(message)
     size = len(HOUSE_MARK) - 1 + len(text) - inline
+    if size > limits.message_bytes:  # opaque bytes in metadata, such as a provider's proof of 2 MB, are media too
+        notes = [house_bytes({"metadata": written(part.__dict__["metadata"])}) for part in message.parts]
+        noted = sum(len(url) for note in notes for url in DATA_URLS.findall(note))
+        inline, size = inline + noted, size - noted
     _refuse_over(limits.message_bytes, size, "message", "bytes", "store large content outside and send its URL")
     _refuse_over(limits.data_url_bytes, inline, "data: URLs of the message", "bytes", "upload the file and send its URL")
     _refuse_over(most_values(limits), count_values(text, limits), "message", "values", "store large data as media")

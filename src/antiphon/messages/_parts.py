@@ -64,6 +64,10 @@ def _check_url(url: str) -> str:
     return url
 
 
+DATA_URLS = re.compile(rb'"data:[^"\\]*"', re.IGNORECASE)
+"""The `data:` URLs in a JSON text, with their quotes."""
+
+
 def is_data_url(url: str) -> bool:
     """Whether a URL holds its content itself."""
     return url[:5].lower() == "data:"

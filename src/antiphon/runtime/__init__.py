@@ -11,10 +11,11 @@ from antiphon.runtime._effects import Course, Effect, Effects, FailedError, Park
 from antiphon.runtime._journal import Admit, Budget, Journal
 from antiphon.runtime._observer import Activity, Delivery, EffectRun, Observer, Place, describe
 from antiphon.runtime._operations import AgentOperation, ModelOperation, Operation, ToolOperation
+from antiphon.runtime._own import cut_result, is_too_large, text_of
 from antiphon.runtime._port import RuntimePort
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._ref import Ref
-from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id
+from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id, unused
 from antiphon.runtime._run import run
 from antiphon.runtime._same import says_the_same_value
 from antiphon.runtime._settings import Settings
@@ -70,12 +71,16 @@ __all__ = [
     "again_id",
     "begun",
     "concerned",
+    "cut_result",
     "decide",
     "describe",
     "ended",
     "handles",
+    "is_too_large",
     "park_id",
     "run",
     "says_the_same_value",
     "system_thread",
+    "text_of",
+    "unused",
 ]

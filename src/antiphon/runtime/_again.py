@@ -7,14 +7,15 @@ the evidence beside it, until a person settles it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from antiphon.errors import FencedError, LedgerError, ParkedError
 from antiphon.messages import Json, Message, OptionCallPayload
 from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, park_id
+from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, park_id, unused
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -96,8 +97,9 @@ class Again:
             count = len(envelope.standing.again) + 1
             await self.park(envelope, f"it was delivered {count} times", {"last": reason})
             return
-        attempt = len(envelope.standing.again) + 2
-        row = again_id(envelope.invocation_id, attempt)
+        name = partial(again_id, envelope.invocation_id)
+        attempt = await self._unused(envelope, name, len(envelope.standing.again) + 2)
+        row = name(attempt)
         await self._note(AGAIN, row, envelope, {"attempt": attempt, "cause": cause, "reason": reason})
         envelope.begin_again(cell, envelope.standing.plus(row, cause))
         self._durable.take_over(envelope)
@@ -121,11 +123,15 @@ class Again:
         Raises:
             LedgerError: it could not be written down.
         """
-        row = park_id(envelope.invocation_id)
+        name = partial(park_id, envelope.invocation_id)
+        row = name(await self._unused(envelope, name, 1))
         await self._note(PARK, row, envelope, {"reason": reason, "to": str(envelope.to), **evidence})
         if self._kernel.hooks is not None:
             self._kernel.hooks.parked(envelope)
         self._durable.let_go(envelope, ParkedError(reason, envelope.to))
+
+    async def _unused(self, envelope: Envelope, name: Callable[[int], str], first: int) -> int:
+        return await unused(self._kernel.journal.ledger, envelope.thread_id or "", name, first)
 
     async def _note(self, option: str, row: str, envelope: Envelope, arguments: dict[str, Json]) -> None:
         thread_id = envelope.thread_id or ""

@@ -1,7 +1,8 @@
 """Cell: the place at an address where an actor lives. It keeps the mailbox, runs the handlers, and outlives the actor.
 
 **Nothing while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
-left, and ends. There are at most `concurrency` drains; each handles one message at a time.
+left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
+message; one that supervises others is made with its first child, because it may have to watch that one.
 
 **States.** A cell is *active*; *suspended* from a failure until its supervisor has decided, while messages wait;
 *stopped* for good; or *resting*: nobody needed it, the system has let go of it, and the next message is given to a new one.
@@ -64,6 +65,7 @@ class Cell:
         "actor",
         "address",
         "began",
+        "beginning",
         "drains",
         "has_failed",
         "held",
@@ -86,6 +88,8 @@ class Cell:
         self.mailbox: Mailbox | None = None
         self.drains: dict[asyncio.Task[None], Envelope | None] | None = None
         """The tasks that handle messages, and what each handles at present."""
+        self.beginning: asyncio.Lock | None = None
+        """Held while the actor is made and begins, so that there is only one of it."""
         self.has_failed = False
         """Whether the actor is there only until its supervisor has decided."""
         self.held = 0
@@ -122,6 +126,18 @@ class Cell:
         """Whether there is nothing to do, nobody is about to give it something, and nobody depends on it."""
         has_work = bool(self.drains) or not (self.mailbox is None or self.mailbox.is_idle)
         return not (has_work or self.held or self.has_failed or self.kernel.tree.children(self.address))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether everything that it handles waits for an answer or an effect, each of which has its own time limit."""
+        handled = (self.drains or {}).values()
+        return bool(handled) and all(envelope is not None and envelope.waits for envelope in handled)
+
+    def begin_early(self) -> None:
+        """Have the actor made without a message, if there is none."""
+        if self.actor is None and self.beginning is None and self.state == "active":
+            self.beginning = asyncio.Lock()  # at once: more children may follow before it runs
+            self.kernel.start(self._begin_or_fail())
 
     def wake(self) -> None:
         """Have messages handled that were put into the mailbox."""
@@ -219,13 +235,26 @@ class Cell:
         return outcome
 
     async def _begin(self) -> Actor:
+        incarnation = self.incarnation
+        lock = self.beginning = self.beginning or asyncio.Lock()
+        async with lock:
+            if self.actor is not None:
+                return self.actor  # another drain has begun it
+            try:
+                actor = self.props.factory()
+                await actor.started(Context(self, None))
+            except Exception as exc:
+                raise _BeginError from exc
+            if self.incarnation == incarnation:  # else this one came too late
+                self.actor, self.beginning = actor, None
+            return actor
+
+    async def _begin_or_fail(self) -> None:
         try:
-            actor = self.props.factory()
-            await actor.started(Context(self, None))
-        except Exception as exc:
-            raise _BeginError from exc
-        self.actor = actor
-        return actor
+            await self._begin()
+        except _BeginError as exc:
+            self.state, self.has_failed = "suspended", True
+            self.kernel.care.report(self, Failure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
 
     # ------------------------------------------------------------ what a handler raised
 

@@ -41,7 +41,7 @@ class Commands:
         except DeliveryError as exc:
             await self._kernel.post.put_away(envelope, exc)
         except LedgerError as exc:
-            envelope.fail(exc)
+            self._kernel.post.let_go(envelope, exc)
 
     async def _do(self, cell: Cell, envelope: Envelope) -> RestartComplete | StopComplete:
         request = _read(envelope)

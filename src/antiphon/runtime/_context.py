@@ -136,11 +136,17 @@ class Context:
             LedgerError: it could not be written down.
         """
         envelope = self._envelope_for(to, said, key)
+        handled = None if to == self.address else self._envelope  # what it asks itself is done by its own handler
+        if handled is not None:
+            handled.wait(1)
         try:
             return answer_to(said, envelope, await self._cell.kernel.post.ask(envelope, within))
         except DeliveryError as exc:
             exc.message_id = envelope.id
             raise
+        finally:
+            if handled is not None:
+                handled.wait(-1)
 
     async def work_out(self, said: Request[ReplyT], *, key: str | None = None) -> ReplyT:
         """Have the own handler answer something that takes thinking and nothing else, and return what it answers.

@@ -26,10 +26,12 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
+from antiphon.messages._model import MUCH
 from antiphon.runtime._again import Again, Standing
 from antiphon.runtime._endings import endings, leftovers
 from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._results import error_result, result_of
+from antiphon.runtime._own import error_fields
+from antiphon.runtime._results import error_of, error_result, result_of
 from antiphon.runtime._rows import DELIVER, begun, ended
 from antiphon.runtime._same import says_the_same
 
@@ -61,6 +63,8 @@ class Durable:
 
     async def say(self, cell: Cell, envelope: Envelope, until: float) -> None:
         """Append a message to its thread, then deliver it."""
+        if envelope.parent is None:
+            self._journal.take_back(_thread(envelope))  # a caller from outside wants it here
         cell.held += 1
         try:
             await self._say(cell, envelope, until)
@@ -71,20 +75,23 @@ class Durable:
         if envelope.may_be_known and await self._recall(cell, envelope):
             return
         self.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
-        is_said = False
         try:
             await self._append(cell, envelope, until)
-            is_said = True
-        except LedgerUnavailableError:
-            self._kernel.recovery.later(_thread(envelope))  # it may have been written
+        except BaseException as exc:
+            self._drop_unsaid(envelope, exc)
             raise
-        except asyncio.CancelledError:
-            self._kernel.start(self._take_back(envelope))  # as above
-            raise
-        finally:
-            if not is_said:
-                self.drop(envelope)
-                envelope.disappoint()
+
+    def _drop_unsaid(self, envelope: Envelope, error: BaseException) -> None:
+        """Have a message in hand no more that could not be written down, or of which it is not sure that it was.
+
+        Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
+        """
+        self.drop(envelope)
+        envelope.disappoint(error)
+        if isinstance(error, LedgerUnavailableError):
+            self._kernel.recovery.later(_thread(envelope))
+        elif isinstance(error, asyncio.CancelledError):
+            self._kernel.start(self._take_back(envelope))
 
     async def _take_back(self, envelope: Envelope) -> None:
         """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
@@ -99,7 +106,7 @@ class Durable:
             return
         if call is not None and result is None and not self.has(envelope):
             envelope.take(call)
-            envelope.waiter = None
+            envelope.waiter, envelope.is_unsure = None, True  # it may have been delivered again meanwhile
             await self.put_away(envelope, WithdrawnError("whoever asked was cancelled", envelope.to))
 
     async def note(self, envelope: Envelope) -> bool:
@@ -158,6 +165,11 @@ class Durable:
         """Whether a message is in hand."""
         return _key(envelope) in self.in_flight
 
+    async def is_open(self, envelope: Envelope) -> bool:
+        """Whether nobody has a message in hand, and it has no outcome."""
+        _, result = await self._recorded(envelope)
+        return result is None and not self.has(envelope)
+
     async def hand_over(self, cell: Cell, envelope: Envelope) -> None:
         """Deliver what was appended, however full the mailbox is."""
         cell.box.waiting += 1
@@ -192,8 +204,9 @@ class Durable:
             _check_same(call.message, envelope)
             if result is None:
                 envelope.take(call)
-                await self.take_up(cell, envelope, "it was said again")
-                return True
+                if await self._take_up_said(cell, envelope):
+                    return True
+                continue  # it has ended meanwhile
             if not (envelope.is_derived and _is_withdrawn(result)):
                 envelope.settle(result)
                 return True
@@ -210,27 +223,46 @@ class Durable:
             return call, result
         return await self._journal.before(_thread(envelope), call), result
 
-    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> None:
-        """Deliver a message that the ledger has and nobody has in hand.
+    async def _take_up_said(self, cell: Cell, envelope: Envelope) -> bool:
+        try:
+            return await self._take_up(cell, envelope, "it was said again")
+        except BaseException as exc:
+            self._drop_unsaid(envelope, exc)
+            raise
+
+    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
+        """Deliver a message that the ledger has and nobody has in hand; say whether it is still open.
 
         Raises:
             ParkedError: it waits for a person.
             LedgerError: it could not be written down.
         """
+        try:
+            is_open = await self._take_up(cell, envelope, reason)
+            if not is_open:
+                _, result = await self._recorded(envelope)
+                envelope.settle(result)  # somebody may have asked the same meanwhile
+        except BaseException as exc:
+            self.drop(envelope)
+            envelope.disappoint(exc)
+            raise
+        return is_open
+
+    async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
         self.take_over(envelope)
-        is_delivered = False
         cell.held += 1
         try:
             rows = await self._journal.ledger.open_calls(_thread(envelope))
+            if not any(_is_call_of(envelope, row.message) for row in rows):
+                self.drop(envelope)  # what said that it is open was read before it ended
+                return False
             envelope.standing = Standing.of(rows, envelope.invocation_id)
             if envelope.standing.parked is not None:
                 raise ParkedError("it waits for a person", envelope.to)
             await self.again.deliver(cell, envelope, "recovered", reason)
-            is_delivered = True
+            return True
         finally:
             cell.held -= 1
-            if not is_delivered:
-                self.drop(envelope)
 
     # ------------------------------------------------------------ and back
 
@@ -256,7 +288,7 @@ class Durable:
             self.let_go(envelope, exc)
             self._kernel.recovery.later(_thread(envelope))
         else:
-            envelope.fail(error)
+            envelope.fail(_as_written(row, error))
 
     async def _close(self, envelope: Envelope, row: Message) -> Message:
         """Append the end of a message, and return that as the ledger has it."""
@@ -278,7 +310,7 @@ class Durable:
     async def _leftovers(self, envelope: Envelope) -> list[Message]:
         await self._journal.settle(_thread(envelope))
         rows = await self._journal.ledger.open_calls(_thread(envelope))
-        return list(leftovers(rows, envelope.invocation_id, _thread(envelope), str(envelope.to)))
+        return await leftovers(self._journal.ledger, rows, envelope.invocation_id, _thread(envelope), str(envelope.to))
 
     def take_over(self, envelope: Envelope) -> None:
         """Have a message in hand."""
@@ -323,8 +355,16 @@ def _said(envelope: Envelope) -> list[Message]:
 def _delivered(envelope: Envelope, error: DeliveryError | None = None) -> Message:
     outcome: dict[str, Any] = {}
     if error is not None:
-        outcome = {"is_error": True, "error_type": error.code, "error_message": error.reason, "retryable": error.retryable}
+        outcome = error_fields(error.reason, error.code, retryable=error.retryable)
     return ended(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id, **outcome)
+
+
+def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
+    """Return an error as its row says it: a large one may have been cut, and the caller gets the same if it runs again."""
+    payload = row.payload
+    if not isinstance(payload, OptionResultPayload) or payload.__weight__() <= MUCH:
+        return error
+    return error_of(payload, error.address or "")
 
 
 def _check_same(recorded: Message, envelope: Envelope) -> None:
@@ -337,6 +377,11 @@ def _check_same(recorded: Message, envelope: Envelope) -> None:
     if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
         reason = f"{envelope.id!r} says {envelope.type} here, and something else in thread {envelope.thread_id!r}"
         raise HistoryMismatchError(reason, envelope.to)
+
+
+def _is_call_of(envelope: Envelope, row: Message) -> bool:
+    """Whether an open call is that of a message: the call itself, or the delivery of what is told."""
+    return row.invocation_id == envelope.invocation_id and (row.lane == "effect") != envelope.is_call
 
 
 def _is_withdrawn(result: Message) -> bool:

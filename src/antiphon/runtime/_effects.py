@@ -9,6 +9,14 @@ depends on what it is:
 | `none` | a look at the world | done again |
 | `idempotent` | something that may be done twice under the same key | done again, under the same key |
 | `once` | something that must not be done twice | parked: a person says what became of it |
+
+**Every start follows a row.** Before the first start that is the intent, before each further one a row of that attempt. The
+ledger compares the owner's epoch in the transaction that writes it, so a process that has lost the thread starts nothing.
+What was looked up before the row counts only if the thread was owned without a break from then until the row was written:
+otherwise another owner may have done the thing in between, and it is looked up again.
+
+An outcome that is too large for a row is cut, with a mark, and the handler gets what the row says: the same as it gets when
+it runs again. A failure is recorded however much it says, because a `once` effect without an outcome would be parked.
 """
 
 from __future__ import annotations
@@ -20,9 +28,11 @@ from pydantic import ValidationError
 
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
+from antiphon.messages._model import MUCH
 from antiphon.runtime._observer import EffectRun
+from antiphon.runtime._own import cut_result, error_fields, text_of
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import begun, child_id, ended
+from antiphon.runtime._rows import attempted, begun, child_id, ended
 from antiphon.runtime._same import says_the_same
 
 if TYPE_CHECKING:
@@ -34,6 +44,8 @@ __all__ = ["Course", "Effect", "Effects", "FailedError", "Park", "Run", "Unknown
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]
 """Does the thing. It is given a key that is the same whenever it is tried, for whoever can tell a second try by it."""
+_MOST_WORDS = 2000
+"""Characters of why an outcome is not known that are kept."""
 Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
 """Leaves what is done to a person, with a reason and the evidence."""
 
@@ -71,6 +83,10 @@ class Course(Protocol):
 
     def next_key(self, name: str | None = None) -> str:
         """Return what the next thing is known by that is done."""
+        ...
+
+    def wait(self, change: int) -> None:
+        """Take note that it waits for one effect more, or less."""
         ...
 
 
@@ -122,7 +138,7 @@ class Effect:
         self._parent_id = parent_id or course.invocation_id
         self._forgiven = forgiven
         self.thread_id = course.thread_id or ""
-        self.id = child_id(course.invocation_id, course.next_key(key))
+        self.id: str = child_id(course.invocation_id, course.next_key(key))
         """Its invocation, and the key that `run` is given."""
 
     async def perform(self, run: Run) -> Any:
@@ -137,15 +153,24 @@ class Effect:
         if self.journal.hooks is not None:
             effect = EffectRun(self._option, self._effects, self.arguments)
             run = self.journal.hooks.effect(self.course, effect, run, self.operation)
-        if self.course.thread_id is None:
-            return await run(current_port().new_id())
-        intent, outcome = await self._recall() if await self._may_be_recorded() else (None, None)
-        if outcome is not None:
-            return _value(outcome, self.course.to)
-        if intent is not None and self._effects == "once":
-            reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
-            return await self._end(run, intent, await self.unknown(reason))
-        return await self._run(run, await self._admitted(intent))
+        self.course.wait(1)
+        try:
+            return await (run(current_port().new_id()) if self.course.thread_id is None else self._perform(run))
+        finally:
+            self.course.wait(-1)
+
+    async def _perform(self, run: Run) -> Any:
+        while True:
+            epoch = await self.journal.own(self.thread_id)
+            intent, outcome = await self._recall() if self._may_be_recorded() else (None, None)
+            if outcome is not None:
+                return _value(outcome, self.course.to)
+            if intent is not None and self._effects == "once":
+                reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
+                return await self._end(run, intent, await self.unknown(reason))
+            intent = await self._admitted(intent)
+            if self.journal.epoch(self.thread_id) == epoch:
+                return await self._run(run, intent)
 
     # ------------------------------------------------------------ what a kind of effect may do in its own way
 
@@ -192,9 +217,9 @@ class Effect:
 
     # ------------------------------------------------------------ what every effect does
 
-    async def _may_be_recorded(self) -> bool:
-        """Whether the ledger may have something of it: the thread is owned first, so that nobody else begins it meanwhile."""
-        return await self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
+    def _may_be_recorded(self) -> bool:
+        """Whether the ledger may have something of it. The thread is owned, so nobody else begins it meanwhile."""
+        return self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
 
     async def _recall(self) -> tuple[Message | None, OptionResultPayload | None]:
         """Return the intent and the outcome that the ledger has: of the last try, where there were several."""
@@ -225,22 +250,29 @@ class Effect:
             raise HistoryMismatchError(reason, self.course.to)
 
     async def _admitted(self, intent: Message | None) -> Message:
-        """Wait until the thread admits that something is begun; write down that it is, unless the ledger has that."""
+        """Wait until the thread admits that something is begun; write down that it is, or is another time."""
         async with self.journal.admit(self.thread_id):
-            return intent or await self.begin()
+            return await (self.begin() if intent is None else self._begin_again(intent))
+
+    async def _begin_again(self, intent: Message) -> Message:
+        records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+        number = 2 + sum(record.message.lane == "effect" for record in records)
+        row = attempted(self.id, number, thread_id=self.thread_id, policy=self.course.to)
+        await self.journal.write(self.thread_id, [row])
+        return intent
 
     async def _run(self, run: Run, intent: Message) -> Any:
         self.course.open_effects += (intent,)
         try:
-            outcome = self.outcome(result=await run(self.id))
+            outcome = self._result(await run(self.id))
         except (DeliveryError, LedgerError):
             raise  # of what it asked others for, or of the ledger: it stays open, and whoever asked learns of it
         except UnknownOutcomeError as exc:
             outcome = await self._unsure(exc, intent)
         except FailedError as exc:
-            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, result=exc.details)
+            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
         except ValidationError as exc:
-            outcome = self._failure(TypeError(f"its result cannot be written down: {exc.errors()[0]['msg']}"))
+            outcome = self._failure(TypeError(f"its result cannot be written down: {_first_problem(exc)}"))
         except Exception as exc:  # noqa: BLE001 (whatever it raises is its outcome, and is raised again below)
             outcome = self._failure(exc)
         return await self._end(run, intent, outcome)
@@ -252,7 +284,7 @@ class Effect:
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == WithdrawnError.code:
             self._rename()
-            return await self._run(run, await self._admitted(None))
+            return await self._perform(run)
         return _value(payload, self.course.to)
 
     def _is_no_longer_open(self, intent: Message) -> None:
@@ -263,19 +295,39 @@ class Effect:
         base, mark, count = self.id.rpartition("~")
         self.id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
 
-    def _error(self, reason: str, code: str, *, retryable: bool, result: Json = None) -> Message:
-        words = reason.encode(errors="replace").decode()
-        return self.outcome(is_error=True, error_type=code, error_message=words, retryable=retryable, result=result)
+    def _result(self, value: Json) -> Message:
+        """Return the row of a result, cut if it is large. Most results are small, and are not measured for this."""
+        try:
+            outcome = self.outcome(result=value)
+        except ValidationError:
+            shorter = cut_result(value)
+            if shorter is value:
+                raise
+            return self.outcome(result=shorter)
+        if outcome.payload.__weight__() <= MUCH or (shorter := cut_result(value)) is value:
+            return outcome
+        return self.outcome(result=shorter)
+
+    def _error(self, reason: str, code: str, *, retryable: bool, details: Json = None) -> Message:
+        """Return the row of a failure. It is recorded also where its details cannot be."""
+        try:
+            return self.outcome(**error_fields(reason, code, retryable=retryable, details=details))
+        except ValidationError:
+            return self.outcome(**error_fields(reason, code, retryable=retryable))
 
     def _failure(self, error: Exception) -> Message:
         retryable = bool(getattr(error, "retryable", False))
-        return self._error(f"{type(error).__qualname__}: {error}", EffectFailedError.code, retryable=retryable)
+        return self._error(f"{type(error).__qualname__}: {text_of(error)}", EffectFailedError.code, retryable=retryable)
 
     async def _unsure(self, error: UnknownOutcomeError, intent: Message) -> Message:
         if self._effects == "once":
             self._is_no_longer_open(intent)  # it is parked, or there is an outcome
-            return await self.unknown(f"nobody knows whether {self._option!r} was done: {error}")
-        return self._error(str(error), EffectFailedError.code, retryable=True)
+            return await self.unknown(f"nobody knows whether {self._option!r} was done: {text_of(error)[:_MOST_WORDS]}")
+        return self._error(text_of(error), EffectFailedError.code, retryable=True)
+
+
+def _first_problem(error: ValidationError) -> str:
+    return str(error.errors(include_input=False, include_url=False)[0]["msg"])
 
 
 def _value(outcome: OptionResultPayload, address: str) -> Any:

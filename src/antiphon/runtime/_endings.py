@@ -2,23 +2,26 @@
 
 Deliveries of it; effects that its handler began and did not end; what it asked itself. Usually the envelope knows them.
 Where a handler was stopped in the middle of something, or another ran before it, only the ledger does.
+
+An effect belongs to the message that is the longest prefix of its id: `m/agent/tool` is an effect of `m`, unless `m/agent`
+is a message of its own. Messages that `m` has sent end for themselves, also those that outlive it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.errors import WithdrawnError
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime._own import own_message
-from antiphon.runtime._rows import AGAIN, PARK, begun, ended, park_id
+from antiphon.runtime._rows import AGAIN, DELIVER, PARK, begun, ended, park_id
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Record
+    from antiphon.ledger import Ledger, Record
     from antiphon.runtime._envelope import Envelope
 
-__all__ = ["endings", "is_asked_of_itself", "leftovers"]
+__all__ = ["endings", "is_asked_of_itself", "leftovers", "owner_of"]
 
 _WITHDRAWN: dict[str, Any] = {
     "is_error": True,
@@ -35,36 +38,50 @@ def endings(envelope: Envelope) -> list[Message]:
     return rows + [_abandoned(intent, thread_id, str(envelope.to)) for intent in envelope.open_effects]
 
 
-def leftovers(rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> Iterator[Message]:
-    """Yield the rows that end what is open only for the sake of a message, by the open calls of its thread."""
+async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
+    """Return the rows that end what is open only for the sake of a message, by the open calls of its thread."""
     parked = {row.message.parent_id for row in rows if _option(row.message) == PARK}
-    for message in _following([row.message for row in rows], invocation_id):
+    found: list[Message] = []
+    for message in await _following(ledger, [row.message for row in rows], invocation_id, thread_id):
         payload = message.payload
         assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
         if message.lane == "effect" and payload.option_name == AGAIN:
-            yield ended(AGAIN, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id)
-        elif message.lane == "effect" and "effects" in payload.arguments and payload.invocation_id not in parked:
-            yield _abandoned(message, thread_id, to)
+            found.append(ended(AGAIN, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id))
+        elif _is_effect(message) and payload.invocation_id not in parked:
+            found.append(_abandoned(message, thread_id, to))
         elif is_asked_of_itself(message):
-            yield from leftovers(rows, payload.invocation_id, thread_id, to)
-            yield _withdrawn(message, payload)
+            found += await leftovers(ledger, rows, payload.invocation_id, thread_id, to)
+            found.append(_withdrawn(message, payload))
+    return found
 
 
-def _following(calls: Sequence[Message], invocation_id: str) -> list[Message]:
-    """Return what is said and done in the course of a message: what says so, and effects of a part of its handling.
-
-    Those are known by the message's id and more; what others do for it is too, but in the course of a message of its own.
-    """
-    others = [call.invocation_id for call in calls if call.lane != "effect" and call.parent_id == invocation_id]
+async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: str, thread_id: str) -> list[Message]:
+    """Return what is said and done in the course of a message: what says so, and effects of a part of its handling."""
     own = [call for call in calls if call.parent_id == invocation_id]
-    return own + [
-        call
-        for call in calls
-        if call.lane == "effect"
-        and call.parent_id != invocation_id
-        and (call.invocation_id or "").startswith(f"{invocation_id}/")
-        and not any((call.invocation_id or "").startswith(f"{other}/") for other in others)
-    ]
+    for call in calls:
+        is_below = (call.invocation_id or "").startswith(f"{invocation_id}/") and call.parent_id != invocation_id
+        if is_below and _is_effect(call) and await owner_of(ledger, call, thread_id) == invocation_id:
+            own.append(call)
+    return own
+
+
+async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | None:
+    """Return the message in whose course an effect was begun; None if the thread has none."""
+    name = effect.invocation_id or ""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        if any(_is_said(record.message) for record in await ledger.by_invocation(name, thread_id=thread_id)):
+            return name
+    return None
+
+
+def _is_said(message: Message) -> bool:
+    """Whether a row of an invocation is of a message: of one that was asked, or of the delivery of one that was told."""
+    return message.lane != "effect" or _option(message) == DELIVER
+
+
+def _is_effect(call: Message) -> bool:
+    return call.lane == "effect" and isinstance(call.payload, OptionCallPayload) and "effects" in call.payload.arguments
 
 
 def is_asked_of_itself(message: Message) -> bool:

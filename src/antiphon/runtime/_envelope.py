@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from antiphon.errors import ReplyTimeoutError, WithdrawnError
+from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import (
     DataPart,
     Json,
@@ -99,6 +99,8 @@ class Envelope:
     """Rows of its handler that are written down together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
     """How the thread is listed from the next row of its handler on."""
+    waits: int = 0
+    """How many answers and effects its handler waits for."""
     keys: tuple[str, ...] = ()
     """The keys that its handler has used."""
     said_count: int = 0
@@ -109,6 +111,8 @@ class Envelope:
     """The one that has what whoever waits for this waits for."""
     sharers: tuple[Envelope, ...] = ()
     """Others that get the same outcome."""
+    lender: Envelope | None = None
+    """The one whose waiter this has, because nobody waited for it."""
     origin: str | None = None
     """The trace in which it was said from outside, as a W3C `traceparent`."""
     accepted_at: float | None = None
@@ -272,6 +276,14 @@ class Envelope:
         count = self.keys.count(name)
         return name if count == 1 else f"{name}={count}"
 
+    def wait(self, change: int) -> None:
+        """Take note that its handler waits for an answer or an effect more, or less; also of what an actor asks itself."""
+        handled: Envelope | None = self
+        while handled is not None:
+            handled.waits += change
+            parent = handled.parent
+            handled = parent if parent is not None and parent.cell is handled.cell else None
+
     def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
         """Hand out what is to be written down with the next row."""
         found = self.put_off, self.marks
@@ -301,10 +313,11 @@ class Envelope:
         for sharer in self.sharers:
             sharer.fail(error)
 
-    def disappoint(self) -> None:
-        """Let those who share the outcome know that there will be none: it could not be said."""
-        for sharer in self.sharers:
-            sharer.fail(WithdrawnError("whoever said it first could not", self.to))
+    def disappoint(self, error: BaseException | None = None) -> None:
+        """Let those who share the outcome know that there will be none: it could not be said, or not be delivered."""
+        reason = error if isinstance(error, AntiphonError) else WithdrawnError("whoever said it first could not", self.to)
+        for other in (*self.sharers, *(() if self.lender is None else (self.lender,))):
+            other.fail(reason)
 
     def share(self, other: Envelope) -> None:
         """Let another envelope of the same message have the same outcome."""
@@ -312,7 +325,7 @@ class Envelope:
             outcome, error = self.outcome
             other.settle(outcome) if error is None else other.fail(error)
         elif self.waiter is None:
-            self.waiter, other.heir = other.waiter, self
+            self.waiter, self.lender, other.heir = other.waiter, other, self
         else:
             self.sharers += (other,)
 

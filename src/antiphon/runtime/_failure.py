@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
+from antiphon.runtime._own import text_of
+
 __all__ = ["Failure"]
 
 _MOST = 2000
@@ -33,8 +35,4 @@ class Failure:
 
 
 def _text(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 (a broken __str__ must not hide the failure)
-        return "(its text cannot be read)"
-    return text.encode(errors="replace").decode()[:_MOST]
+    return text_of(error)[:_MOST].encode(errors="replace").decode()

@@ -1,5 +1,9 @@
 """Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets.
 
+A thread that another system has taken over is lost: every write raises `FencedError`, until `take_back` is called for
+somebody who wants the thread here, such as a caller from outside. What was in hand when it was lost must not claim it back
+by the way: it would go on beside the new owner.
+
 What came of something may be written a moment later, together with what is begun next (`write_soon`): nothing begins
 before everything that was written so stands in the thread, and half of the commits are saved.
 """
@@ -22,7 +26,7 @@ from antiphon.errors import (
     LedgerError,
     LedgerUnavailableError,
 )
-from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record
+from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
 from antiphon.runtime._soon import Soon
@@ -75,12 +79,14 @@ class Journal:
         """By thread that this journal owns, the latest last."""
         self._lengths: dict[str, int] = {}
         """Of the threads that it owns."""
+        self._redactions: dict[str, Redaction | None] = {}
+        """What is taken out of messages, by thread that it owns."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._soon = Soon(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, FencedError] = {}
-        """The threads that somebody else has taken over, as was found out when nobody was there to be told."""
+        """The threads that another system has taken over, with what was raised when that was found out."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
         self.hooks: Hooks | None = None
@@ -98,7 +104,7 @@ class Journal:
             HistoryMismatchError: what was to be written soon is there already, and says something else.
             LedgerError: the ledger refuses, or cannot be used.
         """
-        self._check_lost(thread_id)
+        self._check_lost(thread_id)  # also where there is nothing to write
         before = self._soon.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
@@ -110,15 +116,22 @@ class Journal:
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
         """Append messages with the next that are written to their thread, or in a moment, and return them as stored.
 
-        What goes wrong with them, whoever writes there next gets to know.
+        What will be stored is known now, because redaction is a pure function and a thread's rules do not change. The ledger
+        applies it to the same messages, so nothing depends on redacting twice being the same as once. What goes wrong with
+        them, whoever writes there next gets to know.
 
         Raises:
             LedgerError: the ledger cannot be used.
         """
-        if self.ledger.redacts:  # what is stored is known when it is
-            return [record.message for record in await self.write(thread_id, messages)]
+        rules = await self._redaction_of(thread_id)
         self._soon.put(thread_id, messages)
-        return messages
+        return messages if rules is None else [rules.message(message) for message in messages]
+
+    async def _redaction_of(self, thread_id: str) -> Redaction | None:
+        """Return the rules of a thread, which are looked up once. The thread is not claimed: nothing is written yet."""
+        if thread_id not in self._redactions:
+            self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)
+        return self._redactions[thread_id]
 
     def length(self, thread_id: str) -> int:
         """Return how long a thread is at least: there it ended when this journal wrote to it last."""
@@ -182,17 +195,10 @@ class Journal:
         try:
             with self._soon.taken(thread_id) as rows:
                 await self._write(thread_id, rows, {})
-        except FencedError as exc:
-            self._lost[thread_id] = exc
         except LedgerUnavailableError:
             self._soon.try_again(thread_id)
         except LedgerError:
             pass
-
-    def _check_lost(self, thread_id: str) -> None:
-        """Refuse to write to a thread that was taken over while nobody was there to be told: it would be claimed back."""
-        if (lost := self._lost.pop(thread_id, None)) is not None:
-            raise FencedError(*lost.args)
 
     async def _write(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
         if not messages and not more:
@@ -219,8 +225,8 @@ class Journal:
         self._writing[thread_id] += 1
         try:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
-        except FencedError:
-            self._disown(thread_id)
+        except FencedError as exc:
+            self._lose(thread_id, epoch, exc)
             raise
         finally:
             self._writing[thread_id] -= 1
@@ -230,18 +236,43 @@ class Journal:
     # ------------------------------------------------------------ owning
 
     async def own(self, thread_id: str) -> int:
-        """Return the epoch under which this journal owns a thread; claim it the first time."""
+        """Return the epoch under which this journal owns a thread; claim it the first time.
+
+        Raises:
+            FencedError: another system has taken it over.
+        """
         if (epoch := self._epochs.get(thread_id)) is not None:
             self._epochs.move_to_end(thread_id)
             return epoch
+        self._check_lost(thread_id)
         claim = self._claims.get(thread_id)
         if claim is None:
             claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id))
         return await asyncio.shield(claim)  # others may wait for the same
 
-    async def has_had_owners(self, thread_id: str) -> bool:
-        """Own a thread, and say whether somebody has before, who may have begun what is still in hand here."""
-        return await self.own(thread_id) > 1
+    def epoch(self, thread_id: str) -> int:
+        """Return the epoch under which this journal owns a thread; 0 if it does not."""
+        return self._epochs.get(thread_id, 0)
+
+    def has_had_owners(self, thread_id: str) -> bool:
+        """Whether somebody has owned a thread before this journal, who may have begun what is in hand here."""
+        return self.epoch(thread_id) != 1
+
+    def take_back(self, thread_id: str) -> None:
+        """Let a thread be claimed again that another system has taken over: somebody wants it here."""
+        self._lost.pop(thread_id, None)
+
+    def _check_lost(self, thread_id: str) -> None:
+        if (lost := self._lost.get(thread_id)) is not None:
+            raise FencedError(*lost.args)
+
+    def _lose(self, thread_id: str, epoch: int, error: FencedError) -> None:
+        """Know that a thread is another's; unless it was claimed again while an append of before was under way."""
+        if self.epoch(thread_id) == epoch:
+            self._disown(thread_id)
+            self._lost[thread_id] = error
+            if len(self._lost) > _MOST:
+                del self._lost[next(iter(self._lost))]
 
     async def _claim(self, thread_id: str) -> int:
         try:
@@ -261,6 +292,7 @@ class Journal:
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)
         self._lengths.pop(thread_id, None)
+        self._redactions.pop(thread_id, None)
 
     async def close(self) -> None:
         """Write what was to be written soon, and wait for what is being claimed."""

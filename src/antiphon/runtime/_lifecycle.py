@@ -60,7 +60,7 @@ async def _restart(cell: Cell, reason: str) -> None:
     interrupted = [] if cell.has_failed else await halt(cell, cell.props.grace)
     await _end(cell, reason)
     cell.incarnation += 1
-    cell.drains = None
+    cell.drains = cell.beginning = None
     cell.began = cell.kernel.loop.time()
     for envelope in interrupted:
         await _interrupted(cell, envelope, reason)
@@ -84,6 +84,8 @@ def resume(cell: Cell) -> None:
         if cell.mailbox is not None:
             for _ in range(min(cell.props.concurrency, cell.mailbox.waiting + 1)):
                 cell.wake()
+        if cell.kernel.tree.children(cell.address):
+            cell.begin_early()
 
 
 async def stop(cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:

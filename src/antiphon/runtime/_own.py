@@ -2,12 +2,18 @@
 
 Every message of a thread passes here twice, as a call and as its result. The constructor writes a message down to measure
 it; what is surely small need not be measured, and names are looked at here.
+
+An outcome that is too large for a row is cut (`cut_result`, `error_fields`). The caller gets what the row says, so that a
+program that runs again gets the same.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from antiphon.messages import (
     Json,
@@ -20,14 +26,15 @@ from antiphon.messages import (
     is_name,
 )
 from antiphon.messages import _trusted as trusted
-from antiphon.messages._json import JsonError, own
+from antiphon.messages._cut import cut, cut_text
+from antiphon.messages._json import JsonError, fits, own
 from antiphon.messages._limits import DEFAULT_LIMITS
 from antiphon.messages._model import MUCH
 
 if TYPE_CHECKING:
     from antiphon.messages import PartsPayload
 
-__all__ = ["own_call", "own_message", "own_result"]
+__all__ = ["cut_result", "error_fields", "is_too_large", "own_call", "own_message", "own_result", "text_of"]
 
 
 def own_message(
@@ -103,6 +110,38 @@ def own_result(invocation_id: str, option_name: str, result: Json) -> OptionResu
     if kept is not None and _are_names(invocation_id, option_name):
         return trusted.option_result_payload(invocation_id, option_name, kept)
     return OptionResultPayload(invocation_id=invocation_id, option_name=option_name, result=result)
+
+
+def cut_result(result: Any) -> Any:
+    """Return a result that fits into a row, and into a message of the talk that repeats it; one that does, as it is."""
+    limits = current_limits()
+    most = limits.message_bytes * 3 // 4
+    with suppress(TypeError):  # no JSON, or not for orjson
+        text = orjson.dumps(result)
+        if len(text) <= most and fits(text, result, limits):
+            return result
+    return cut(result, most)
+
+
+def is_too_large(value: Any) -> bool:
+    """Whether a value would have to be cut to be written down."""
+    return cut_result(value) is not value
+
+
+def error_fields(reason: str, code: str, *, retryable: bool, details: Any = None) -> dict[str, Any]:
+    """Return the fields of an error result. Reason and details are cut so that both fit into one row."""
+    most = current_limits().message_bytes
+    words = cut_text(reason, most // 8).encode(errors="replace").decode()
+    details = cut(details, most // 2)
+    return {"is_error": True, "error_type": code, "error_message": words, "retryable": retryable, "result": details}
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an exception says; a broken `__str__` must not hide the failure."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (see above)
+        return "(its text cannot be read)"
 
 
 def _are_names(*names: str | None) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.errors import (
     ActorFailedError,
     ActorStoppedError,
+    AntiphonError,
     DeliveryError,
     HopLimitError,
     MailboxFullError,
@@ -265,6 +266,13 @@ class Post:
             envelope.fail(error)
         else:
             await self.durable.put_away(envelope, error)
+
+    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
+        """Give an error to whoever waits, of which nothing can be written down."""
+        if envelope.thread_id is None:
+            envelope.fail(error)
+        else:
+            self.durable.let_go(envelope, error)
 
     async def failed(self, envelope: Envelope, reason: str, error: BaseException) -> None:
         """See to a message whose handler has failed: in a thread it is delivered again after the restart."""

@@ -16,7 +16,7 @@ from antiphon.errors import FencedError, LedgerError, ReplyTimeoutError, Undeliv
 from antiphon.messages import Message, OptionCallPayload, thaw
 from antiphon.runtime._again import Standing
 from antiphon.runtime._durable import A_WHILE
-from antiphon.runtime._endings import is_asked_of_itself, leftovers
+from antiphon.runtime._endings import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._envelope import Envelope, travelled
 from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._rows import DELIVER, PARK, TIMER
@@ -78,7 +78,7 @@ class Recovery:
         """By thread, how often it was not sure what was written to it."""
 
     async def all(self) -> Recovered:
-        """Take up every thread that has something open.
+        """Take up every thread that has something open; those that another system takes over meanwhile are left to it.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -89,8 +89,14 @@ class Recovery:
         async def take_up_some() -> None:
             nonlocal found
             for thread_id in todo:
-                taken_up = await self.thread(thread_id)
-                found += taken_up
+                self._kernel.journal.take_back(thread_id)
+                try:
+                    taken_up = await self.thread(thread_id)
+                except FencedError as exc:
+                    fields = about(thread_id=thread_id, error=exc)
+                    LOG.info("thread %s is left to another system: %s", thread_id, words(exc), extra=fields)
+                else:
+                    found += taken_up
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -118,10 +124,12 @@ class Recovery:
     async def _clear_away(self, thread_id: str, rows: Sequence[Record]) -> None:
         """End what was open for the sake of messages that have ended: their system died between the two."""
         still_open = {row.message.invocation_id for row in rows}
-        parents = {row.message.parent_id: row.message.policy for row in rows if row.message.parent_id not in still_open}
-        for parent_id, to in parents.items():
-            ends = [] if parent_id is None else list(leftovers(rows, parent_id, thread_id, to))
-            if ends and parent_id is not None and await self._has_ended(thread_id, parent_id):
+        left = [row.message for row in rows if row.message.parent_id not in still_open]
+        owners = {row.parent_id: row.policy for row in left}
+        owners |= {await owner_of(self._ledger, row, thread_id): row.policy for row in left if row.lane == "effect"}
+        for owner, to in owners.items():
+            if owner is not None and owner not in still_open and await self._has_ended(thread_id, owner):
+                ends = await leftovers(self._ledger, rows, owner, thread_id, to)
                 await self._kernel.journal.write(thread_id, ends)
 
     async def _has_ended(self, thread_id: str, invocation_id: str) -> bool:
@@ -192,6 +200,7 @@ class Recovery:
         return await self._deliver(recovered_envelope(said, thread_id), rows)
 
     async def _deliver(self, envelope: Envelope, rows: Sequence[Record]) -> Recovered:
+        """Deliver a message again, unless somebody has it, or it has ended since the rows were read."""
         durable = self._kernel.post.durable
         if is_asked_of_itself(envelope.message):
             return Recovered()  # whoever asked does it when it runs again
@@ -202,14 +211,18 @@ class Recovery:
         except UndeliverableError:
             return Recovered(homeless=1)
         envelope.cell, envelope.is_unsure = cell, True
-        if envelope.deadline is not None and envelope.deadline <= self._kernel.loop.time():
-            await self._kernel.post.put_away(envelope, ReplyTimeoutError("its deadline passed while it was open", envelope.to))
-        elif self._kernel.commands.takes(envelope):
-            await durable.hand_over(cell, envelope)
-        else:
-            await durable.take_up(cell, envelope, "it was open when the system began")
-            self._kernel.post.watch(envelope)
-        return Recovered(delivered=1)
+        is_late = envelope.deadline is not None and envelope.deadline <= self._kernel.loop.time()
+        if not is_late and not self._kernel.commands.takes(envelope):
+            is_open = await durable.take_up(cell, envelope, "it was open when the system began")
+            if is_open:
+                self._kernel.post.watch(envelope)
+        elif is_open := await durable.is_open(envelope):
+            if is_late:
+                late = ReplyTimeoutError("its deadline passed while it was open", envelope.to)
+                await self._kernel.post.put_away(envelope, late)
+            else:
+                await durable.hand_over(cell, envelope)
+        return Recovered(delivered=int(is_open))
 
 
 def recovered_envelope(record: Record, thread_id: str) -> Envelope:

@@ -17,13 +17,15 @@ from antiphon.errors import (
     ParkedError,
     RefusedError,
     ReplyTimeoutError,
+    ToolServerError,
     UndeliverableError,
+    UnguardedToolError,
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionResultPayload, current_port, thaw
 from antiphon.protocol import ErrorCode, Reply, Request, response_type_of
 from antiphon.runtime._envelope import OWN, Envelope
-from antiphon.runtime._own import own_message, own_result
+from antiphon.runtime._own import error_fields, own_message, own_result
 from antiphon.runtime._rows import DELIVER
 
 __all__ = [
@@ -50,7 +52,9 @@ _ERRORS: dict[str, type[DeliveryError]] = {
         MailboxFullError,
         ParkedError,
         ReplyTimeoutError,
+        ToolServerError,
         UndeliverableError,
+        UnguardedToolError,
         WithdrawnError,
     )
 }
@@ -83,15 +87,9 @@ def response_type(result: Message) -> str:
 
 def error_result(envelope: Envelope, error: DeliveryError, policy: str = RUNTIME_POLICY) -> Message:
     """Return an error as the result of a call."""
-    payload = OptionResultPayload(
-        invocation_id=envelope.invocation_id,
-        option_name=envelope.type,
-        result=error.details if isinstance(error, RefusedError) else None,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        is_error=True,
-        error_type=error.code,
-        error_message=error.reason,
-        retryable=error.retryable,
-    )
+    details = error.details if isinstance(error, RefusedError) else None
+    fields = error_fields(error.reason, error.code, retryable=error.retryable, details=details)
+    payload = OptionResultPayload(invocation_id=envelope.invocation_id, option_name=envelope.type, **fields)
     return _result_message(envelope, payload, policy)
 
 

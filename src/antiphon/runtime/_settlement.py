@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.errors import EffectFailedError, WithdrawnError
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime._again import Standing
-from antiphon.runtime._rows import AGAIN, PARK, ended, park_id
+from antiphon.runtime._rows import AGAIN, PARK, ended
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -45,14 +45,16 @@ async def settle(kernel: Kernel, thread_id: str, invocation_id: str, outcome: Ou
     standing = Standing.of(rows, invocation_id)
     if standing.parked is None or not isinstance(standing.parked.payload, OptionCallPayload):
         raise ValueError(f"{invocation_id!r} is not parked in thread {thread_id!r}")
-    ends = [ended(PARK, park_id(invocation_id), thread_id=thread_id, parent_id=invocation_id)]
-    effect = standing.parked.payload.arguments.get("effect")
+    parked = standing.parked.payload
+    ends = [ended(PARK, parked.invocation_id, thread_id=thread_id, parent_id=invocation_id)]
+    effect = parked.arguments.get("effect")
     if isinstance(effect, str):
         ends.insert(0, _effect_ended(rows, effect, thread_id, outcome))
     else:
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
             ends.insert(0, _answer(rows, invocation_id, outcome))
+    kernel.journal.take_back(thread_id)
     await kernel.journal.write(thread_id, ends)
     await kernel.recovery.message(thread_id, invocation_id)
 

@@ -10,6 +10,8 @@
 | `backoff` | 0.1 s, doubled up to 30 s | how long to wait before the n-th restart within the period |
 | `heartbeat`, `misses` | none, 3 | how often children are asked whether they live, and how often they may be late |
 
+A child that waits for an answer or an effect is not late: each of these has its own time limit.
+
 The restarts of nested supervisors multiply: three in the child's supervisor, each answered three times by the one above.
 """
 

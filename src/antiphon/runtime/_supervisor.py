@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +21,7 @@ from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._codes import BLOCKED
 from antiphon.runtime._context import Context
 from antiphon.runtime._lifecycle import empty, restart, resume, stop, suspend
+from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._supervision import Decision, Supervision, concerned, decide
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class Supervisor(Actor):
     def __init__(self, supervision: Supervision = Supervision()) -> None:  # noqa: B008 (frozen)
         self.supervision = supervision
         self._histories: dict[str, tuple[float, ...]] = {}
+        self._missed: Counter[str] = Counter()
+        """By child, how many heartbeats in a row."""
+        self._revived: set[str] = set()
+        """The children that are being begun anew because they missed too many."""
 
     async def started(self, context: Context) -> None:
         if self.supervision.heartbeat is not None:
@@ -137,39 +143,63 @@ class Supervisor(Actor):
 
     async def _beat(self, context: Context, interval: float) -> None:
         """Ask the children again and again whether they live, as long as this is the supervisor."""
-        missed: dict[str, int] = {}
-        loop = context.kernel.loop
+        loop, due = context.kernel.loop, context.kernel.loop.time() + interval
         while True:
-            due = loop.time() + interval
-            await asyncio.sleep(interval)
+            await asyncio.sleep(due - loop.time())
             if not context.is_current(self):
                 return
-            if loop.time() - due > interval / 2:
+            is_late = loop.time() - due > interval / 2
+            due = loop.time() + interval
+            if is_late:
                 continue  # the event loop was blocked: nobody could have answered
             children = context.kernel.tree.children(context.address)
-            await asyncio.gather(*(self._feel(child, missed, context, interval) for child in children))
+            self._missed = Counter({child: self._missed[child] for child in children if child in self._missed})
+            await asyncio.gather(*(self._feel(child, context, interval) for child in children))
 
-    async def _feel(self, child: str, missed: dict[str, int], context: Context, interval: float) -> None:
+    async def _feel(self, child: str, context: Context, interval: float) -> None:
+        """Ask a child whether it lives, unless that is known; if it has not answered for too long, have it begun anew."""
         cell = context.kernel.tree.cells.get(child)
-        if cell is None or cell.state != "active":
-            missed.pop(child, None)
+        if cell is None or cell.state != "active" or child in self._revived or _surely_lives(cell):
+            del self._missed[child]
             return
+        asked_at = context.kernel.loop.time()
         try:
             await context.system.ask(child, Heartbeat(), within=interval, sender=context.address)
         except DeliveryError as exc:
-            missed[child] = missed.get(child, 0) + 1
-            if missed[child] >= self.supervision.misses:
-                del missed[child]
-                await self._revive(child, exc, context)
+            was_blocked = context.kernel.loop.time() - asked_at > interval * 3 / 2
+            if cell.is_waiting or cell.measured > asked_at or was_blocked:
+                del self._missed[child]  # it has gone on meanwhile, or nobody could
+                return
+            self._missed[child] += 1
+            if self._missed[child] >= self.supervision.misses:
+                self._revived.add(child)
+                context.kernel.start(self._revive(child, exc, context))  # others must not wait until it is done
         else:
-            missed.pop(child, None)
+            del self._missed[child]
 
     async def _revive(self, child: str, error: DeliveryError, context: Context) -> None:
         """Treat an actor that does not answer as one that has failed."""
         notification = ErrorNotification(
             actor_id=child, error_message="it misses heartbeats", error_code=error.code, details=str(error)
         )
-        await context.kernel.care.notify(context.address, notification, child)
+        try:
+            await context.kernel.care.notify(context.address, notification, child)
+        except DeliveryError as exc:
+            LOG.warning("%s misses heartbeats, and nobody decides: %s", child, words(exc), extra=about(child, error=exc))
+        finally:
+            self._revived.discard(child)
+            del self._missed[child]
+
+
+def _surely_lives(cell: Cell) -> bool:
+    """Whether an actor need not be asked: it has nothing to do, or only waits; and has no answer of its own.
+
+    What waits for an answer or an effect does not hang, however long it takes: a model that does not answer runs out of the
+    time that it was given, and to begin its actor anew would only ask it again.
+    """
+    if cell.actor is None:
+        return not cell.drains  # nobody has needed it yet; or it hangs while it begins
+    return type(cell.actor).heartbeat is Actor.heartbeat and (cell.is_waiting or cell.is_idle)
 
 
 def _is_past(cell: Cell, notification: ErrorNotification) -> bool:

@@ -102,15 +102,15 @@ class Timers:
             LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
 
     async def _write(self, envelope: Envelope, rows: Sequence[Message]) -> None:
-        durable, is_given = self._kernel.post.durable, False
+        durable = self._kernel.post.durable
         try:
             _, record, _ = await self._kernel.journal.write(envelope.thread_id or "", rows)
             envelope.take(record)
             await durable.hand_over(self._kernel.tree.at(envelope.to), envelope)
-            is_given = True
-        finally:
-            if not is_given:
-                durable.drop(envelope)
+        except BaseException as exc:
+            durable.drop(envelope)
+            envelope.disappoint(exc)
+            raise
 
 
 def _arguments(row: Message) -> dict[str, Any]:

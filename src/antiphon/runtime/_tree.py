@@ -43,6 +43,7 @@ class Tree:
         cell = self.cells[address] = Cell(self._kernel, address, props)
         if props.supervisor:
             self._children.setdefault(props.supervisor, {})[address] = None
+            self.cells[props.supervisor].begin_early()
         return cell
 
     def register(self, kind: str, props: Props) -> None:

@@ -16,9 +16,10 @@ from antiphon.errors import (
     FencedError,
     LedgerError,
     RestoreRefusedError,
+    SecretNameError,
     UnknownThreadError,
 )
-from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, ThreadFilter, ThreadJournal
+from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, Snapshot, ThreadFilter, ThreadJournal
 from antiphon.messages import (
     Conversation,
     MediaPart,
@@ -353,6 +354,20 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
         _same(len(await _all(ledger, "t")), 3)
 
 
+async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: _Opener) -> None:
+    async with open_() as ledger:
+        first = await ledger.claim("t")
+        said = _said()
+        await ledger.append("t", [said], epoch=first)
+        _same(await ledger.append("t", [], epoch=first), ())
+        second = await ledger.claim("t")
+        for messages in ([], [said]):  # nothing, and what is there already
+            await _refused(FencedError, ledger.append("t", messages, epoch=first))
+            await _refused(FencedError, ledger.append("t", messages))
+        _same(len(await ledger.append("t", [said], epoch=second)), 1)
+        _same(len(await _all(ledger, "t")), 1)
+
+
 async def an_epoch_that_nobody_was_given_is_refused(open_: _Opener) -> None:
     async with open_() as ledger:
         await _refused(FencedError, ledger.append("t", [_said()], epoch=1))
@@ -661,6 +676,34 @@ async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
             await ledger.search(odd)
 
 
+# ---------------------------------------------------------------- secrets
+
+
+async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -> None:
+    odd = "sk-proj-Ab3dEf6hIj9kLm2nOp5q"
+    async with open_() as ledger:
+        rules = await ledger.redaction_of("t")
+        given = _said(f"it is {odd}", thread_id="t")
+        stored = given if rules is None else rules.message(given)
+        _same([record.message for record in await ledger.append("t", [given])], [stored])
+        _same([record.message for record in await _all(ledger, "t")], [stored])
+        _same(len(await ledger.append("t", [given])), 1)
+        await ledger.fork("t", into="branch")
+        _same([await ledger.redaction_of(name) for name in ("t", "branch")], [rules, rules])
+        if rules is not None and rules.is_secret(odd):
+            for doing in (
+                ledger.append(odd, [_said()]),
+                ledger.append("t", [], status=odd),
+                ledger.append("t", [], pattern=odd),
+                ledger.append("t", [], snapshot=Snapshot(odd, 1)),
+                ledger.post(odd, _said(to=("somebody",))),
+                ledger.claim(odd),
+                ledger.fork("t", into=odd),
+            ):
+                await _refused(SecretNameError, doing)
+        _same({each.thread_id for each in (await ledger.threads()).threads}, {"t", "branch"})
+
+
 # ---------------------------------------------------------------- care
 
 
@@ -832,6 +875,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_call_from_outside_cannot_hide_behind_its_result,
         open_calls_are_known_without_reading,
         a_claimed_thread_takes_only_its_owners_appends,
+        an_append_that_changes_nothing_compares_the_epoch_all_the_same,
         an_epoch_that_nobody_was_given_is_refused,
         anyone_may_post_to_somebody,
         what_somebody_outside_posts_is_talk_under_their_name,
@@ -851,6 +895,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_branch_is_a_thread_like_any_other,
         a_fork_needs_a_place_and_a_free_name,
         search_finds_words_phrases_and_beginnings,
+        what_a_ledger_says_it_takes_out_is_what_it_takes_out,
         what_is_deleted_is_gone,
         what_is_old_expires_unless_a_branch_needs_it,
         heads_from_before_prove_that_nothing_was_cut_off,

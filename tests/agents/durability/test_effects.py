@@ -11,7 +11,7 @@ from pydantic_ai import Agent
 from pydantic_ai.exceptions import UserError
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import LedgerDurability, LedgerRun, NotDone, Unsettled, current_effect, current_run, ledger_run
+from antiphon.agents import LedgerDurability, LedgerRun, NotDone, Unsettled, _opening, current_effect, current_run, ledger_run
 from antiphon.errors import EffectFailedError, FencedError, ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -265,6 +265,34 @@ def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
                 pass
         async with System(ledger) as system:
             await system.settle("t", "t/run", retry=True)
+        async with ledger_run("t", ledger=ledger):
+            pass
+        assert not await ledger.open_calls("t")
+
+    asyncio.run(main())
+
+
+def test_a_run_that_a_person_has_tried_again_is_left_to_a_person_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S15: what was counted before the person looked does not count, and what comes after does."""
+    monkeypatch.setattr(_opening, "_RECOVERIES", 1)
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+
+        async def live() -> None:
+            async with ledger_run("t", ledger=ledger):
+                raise DiedError
+
+        with pytest.raises(DiedError):
+            await live()
+        for _ in range(3):
+            with pytest.raises(DiedError):
+                await live()
+            with pytest.raises(ParkedError, match="it was begun 2 times, and never ended"):
+                await live()
+            async with System(ledger) as system:
+                (parked,) = await system.parked()
+                await system.settle("t", parked.invocation_id, retry=True)
         async with ledger_run("t", ledger=ledger):
             pass
         assert not await ledger.open_calls("t")

@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent
+from pydantic_ai import Agent, ModelResponse
+from pydantic_ai.models.function import FunctionModel
 from tests.agents.durability.agents import Desk, call, clerk, script
 
 from antiphon import open_ledger
 from antiphon.agents import AgentBudget, LedgerDurability, ledger_run
 from antiphon.errors import BudgetExceededError, FencedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import System
 
@@ -64,6 +65,82 @@ def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_nothing
             async with ledger_run("t", ledger=ledger) as run:
                 assert await run.effect("pay", {}, pay_again) == "paid"
         assert desk.taken() == ["the other pays"]
+
+    asyncio.run(main())
+
+
+class Looked(MemoryLedger):
+    """A ledger whose threads another process claims right after an effect was looked up."""
+
+    effect: str | None = None
+
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        found = await super().by_invocation(invocation_id, thread_id=thread_id)
+        if invocation_id == self.effect:
+            await self.claim(thread_id or "")
+        return found
+
+
+@pytest.mark.parametrize("what", ["effect", "model", "tool"])
+def test_a_process_that_lost_its_thread_starts_nothing_that_an_earlier_one_has_begun(what: str) -> None:
+    """G8, F14: a model is not asked and a tool is not called again, because the row of the new attempt is refused."""
+
+    async def main() -> None:
+        ledger, desk = Looked(), Desk()
+
+        async def look(key: str) -> None:
+            desk.note(f"look {key}")
+            raise DiedError
+
+        def models(messages: Any, info: Any) -> Any:
+            if what == "model":
+                desk.note("model")
+                raise DiedError
+            return ModelResponse([call("look_up", "c1")])
+
+        async def look_up() -> str:
+            desk.note("tool")
+            raise DiedError
+
+        async def work() -> None:
+            async with ledger_run("t", ledger=ledger) as run:
+                if what == "effect":
+                    await run.effect("look", {}, look, effects="idempotent")
+                durability = LedgerDurability[None](ledger, effects={"look_up": "idempotent"})
+                await Agent(FunctionModel(models), name="clerk", tools=[look_up], capabilities=[durability]).run("go")
+
+        with pytest.raises(DiedError):
+            await work()
+        *_, begun = [record.message for record in await ledger.open_calls("t") if record.message.lane == "effect"]
+        assert len(desk.taken()) == 1
+        ledger.effect = begun.invocation_id
+        with pytest.raises(FencedError):
+            await work()
+        assert desk.taken() == []
+        ledger.effect = None
+        with pytest.raises(DiedError):
+            await work()
+        assert len(desk.taken()) == 1
+
+    asyncio.run(main())
+
+
+def test_reading_a_finished_run_takes_the_thread_from_nobody() -> None:
+    """G8: a run beside it in the same thread goes on."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+
+        async def look(key: str) -> str:
+            return key
+
+        async with ledger_run("t", id="first", ledger=ledger) as run:
+            await run.effect("look", {}, look)
+        async with ledger_run("t", id="second", ledger=ledger) as second:
+            await second.effect("look", {}, look)
+            async with ledger_run("t", id="first", ledger=ledger) as run:
+                assert await run.effect("look", {}, look) == "t/first/look"
+            assert await second.effect("look", {}, look) == "t/second/look=2"
 
     asyncio.run(main())
 

@@ -181,6 +181,37 @@ def test_a_mistake_in_the_configuration_is_named(tmp_path: Path, text: str, comp
         model()
 
 
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"a = " + b"[" * 100_000, "nested too deeply"),
+        (b"a = " + b"{a = " * 20_000, "nested too deeply"),
+        (b".".join([b"a"] * 20_000) + b" = 1", "a: Extra inputs"),
+        (b"a = 1" + b"0" * 5000, "not TOML"),
+        (b"model = '\xff'", "not TOML"),
+        (b"#" * 1_000_001, "larger than 1 MB"),
+    ],
+    ids=["arrays", "tables", "dots", "digits", "bytes", "size"],
+)
+def test_a_hostile_configuration_is_refused_with_an_error_of_ours(tmp_path: Path, data: bytes, complaint: str) -> None:
+    """G21: whatever the file says, it is read or refused in one line."""
+    (tmp_path / "antiphon.toml").write_bytes(data)
+
+    with pytest.raises(ConfigError, match=complaint):
+        read_config()
+
+
+def test_a_configuration_that_is_no_file_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "antiphon.toml")
+    with pytest.raises(ConfigError, match="not a file"):
+        read_config()
+
+    (tmp_path / "antiphon.toml").unlink()
+    (tmp_path / "antiphon.toml").mkdir()
+    with pytest.raises(ConfigError, match="not a file"):
+        read_config()
+
+
 def test_the_configuration_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere.toml").write_text('model = "test"')
     monkeypatch.setenv("ANTIPHON_CONFIG", str(tmp_path / "elsewhere.toml"))

@@ -74,6 +74,21 @@ def test_a_file_that_is_no_script_is_refused(tmp_path: Path) -> None:
         load_script(tmp_path / "nothing.toml")
 
 
+@pytest.mark.parametrize("name", ["deep.toml", "deep.json"])
+def test_a_script_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) -> None:
+    """G21: whatever a file says, it is read or refused with an error of ours."""
+    path = tmp_path / name
+    path.write_text(f"{'a = ' if name.endswith('toml') else ''}{'[' * 100_000}")
+
+    with pytest.raises(ScriptError, match="nested too deeply"):
+        load_script(path)
+
+
+def test_a_script_without_an_end_is_not_read_for_ever() -> None:
+    with pytest.raises(ScriptError, match="larger than 1 MB"):
+        load_script("/dev/zero")
+
+
 def test_a_rule_drives_a_tool_with_what_it_found_and_speaks_of_its_result(tmp_path: Path) -> None:
     path = tmp_path / "weather.toml"
     path.write_text(WEATHER)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, not
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
 from antiphon.errors import ParkedError
-from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
+from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, use_port
 
 Work = Callable[[Ledger], Awaitable[None]]
@@ -235,20 +236,49 @@ def test_a_yes_is_good_only_until_its_time_and_what_was_done_on_it_stays_done() 
     assert len(witness.done) == 1
 
 
-def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_to() -> None:
-    """S7: the question shows no secret, and the answer is still for the call with the secret in it."""
+SECRETS = {
+    "https://ada:canary-pass@bank.example": "https://[redacted:url-password]@bank.example",
+    "sk-proj-canaryAb3dEf6hIj9kLm2nOp5q": "[redacted:api-key]",
+    "%73%6b%2dproj-canaryAb3dEf6hIj9kLm2nOp5q": "[redacted:api-key]",
+    '{"password": "canary"}': '{"password":"[redacted:key]"}',
+}
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_to(
+    secret: str, is_durable: bool, tmp_path: Path
+) -> None:
+    """S7, S5: the question shows no secret, and the answer is for that call, in another process too, and for once.
+
+    An agent whose requests are recorded acts on what was stored of them, so its call is one without the secret.
+    """
     witness = Witness()
-    model = script([call("pay", amount=5, to="https://ada:canary-pass@bank.example")])
+    model = script([call("pay", amount=5, to=secret)])
+
+    async def run(ledger: Ledger) -> None:
+        toolkit = bank(witness)
+        durable = [LedgerDurability(ledger)] if is_durable else []
+        agent = Agent(model, name="clerk", capabilities=[toolkit.capability("clerk"), *durable])
+        async with ledger_run("t", ledger=ledger):
+            await agent.run("go")
 
     async def work() -> None:
-        async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
-            approval = await asked(bank(witness), ledger, model)
-            assert "canary" not in str(approval)
-            await answer(ledger, approval.id, principal="ada", approved=True)
-            await run_agent(bank(witness), model, ledger=ledger)
+        for turn in range(4):
+            async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+                if turn == 1:
+                    (approval,) = await pending_approvals(ledger)
+                    assert "canary" not in str(approval)
+                    await answer(ledger, approval.id, principal="ada", approved=True)
+                elif turn:
+                    await run(ledger)
+                else:
+                    with pytest.raises(ParkedError):
+                        await run(ledger)
 
     asyncio.run(work())
-    assert witness.done == [("pay", (5, "https://ada:canary-pass@bank.example"))]
+    assert witness.done == [("pay", (5, SECRETS[secret] if is_durable else secret))]
+    assert b"canary" not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------- exactly that call, once, by somebody who may

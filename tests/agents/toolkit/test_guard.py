@@ -69,7 +69,8 @@ def test_a_decision_and_the_intent_are_written_down_before_the_tool_is_started()
         assert {message.policy for message in await rows(ledger) if message.lane == "control"} == {"runtime"}
 
     within(work)
-    assert seen == [["effect option_call", "control parts", "control parts", "effect option_call"]]
+    noted_before = ["control parts"] * 3  # the toolkit, the permissions, the decision
+    assert seen == [["effect option_call", *noted_before, "effect option_call"]]
 
 
 def test_a_refusal_is_a_row_too_and_nothing_is_started() -> None:

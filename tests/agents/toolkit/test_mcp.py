@@ -146,15 +146,6 @@ def test_what_a_server_says_is_not_trusted_and_its_calls_are_in_the_ledger(url: 
     assert paid == []
 
 
-@pytest.mark.slow
-def test_a_server_that_is_not_there_is_an_error_that_is_raised() -> None:
-    toolkit = Toolkit()
-    toolkit.add_mcp("http://127.0.0.1:9/mcp")
-
-    with pytest.raises(RuntimeError, match="connect"):
-        asyncio.run(toolkit.call("ada", "add", {}))
-
-
 # ---------------------------------------------------------------- a server that is another one when the program runs again
 
 
@@ -246,11 +237,12 @@ def test_a_program_that_calls_by_itself_gets_what_came_of_it(url: str, changed_u
 
 @pytest.mark.slow
 def test_a_list_that_a_ledger_has_taken_something_out_of_must_be_the_same_again(url: str, changed_url: str) -> None:
-    """A tool that takes a password looks like a secret; what is left of it cannot be offered."""
+    """What is left of a tool whose description has a secret in it cannot be offered."""
     model = script([call("login", password="open sesame")])
+    rules = STANDARD_REDACTION.with_secrets({"said": "Log in with a password."})
 
     async def work() -> None:
-        async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
+        async with open_ledger("memory:", redaction=rules) as ledger:
             for _ in range(2):
                 assert await run_agent(calculating(url), model, ledger=ledger) == [("success", True)]
             with pytest.raises(HistoryMismatchError, match="offers other tools than thread 't' says, in 'tools:toolkit:1'"):

@@ -14,7 +14,7 @@ from tests.agents.toolkit.kit import call, failure, run_agent, script
 
 from antiphon.agents.toolkit import Toolkit
 from antiphon.agents.tools import calculator
-from antiphon.errors import RefusedError
+from antiphon.errors import RefusedError, ToolServerError
 from antiphon.messages import MediaPart, OptionCallPayload, OptionResultPayload, TextPart, thaw
 
 
@@ -100,8 +100,8 @@ def test_two_tools_cannot_have_one_name() -> None:
         Toolkit([weather, weather])
 
     toolkit = Toolkit([weather])
-    toolkit.add_toolset(FunctionToolset([weather]))
-    with pytest.raises(ValueError, match="two tools are called 'weather'; give the tools of .* a prefix"):
+    toolkit.add_toolset(FunctionToolset([weather]), name="late", required=True)
+    with pytest.raises(ToolServerError, match="late: tool 'weather': another tool has this name; give the server a prefix"):
         called(toolkit, "weather", city="Oslo")
 
 
@@ -291,15 +291,31 @@ def test_what_is_too_deep_is_an_error_result() -> None:
     assert failure(called(Toolkit([give]), "give"))[0] == "RESULT_INVALID"
 
 
-def test_what_is_too_large_is_an_error_result() -> None:
-    """F31: 100 MB from a tool."""
+def test_what_is_too_large_is_cut_with_a_mark() -> None:
+    """F31: 100 MB from a tool. It has done what it does, so this is no failure; the model sees that there was more."""
 
     def flood() -> str:
         return "x" * 100_000_000
 
-    toolkit = Toolkit([flood])
-    reason = "it returned 100000002 bytes, and at most 524288 are taken; ask for less"
-    assert failure(called(toolkit, "flood")) == ("RESULT_TOO_LARGE", reason)
+    toolkit = Toolkit()
+    toolkit.add(flood)
+    toolkit.add(flood, name="trickle", max_result_bytes=1000)
+    assert str(called(toolkit, "flood").result).endswith("x… [cut after 524,233 of 100,000,000 characters]")
+    assert str(called(toolkit, "trickle").result).endswith("x… [cut after 945 of 100,000,000 characters]")
+
+
+def test_texts_beside_a_result_are_cut_and_media_that_are_too_large_are_refused() -> None:
+    def flood() -> ToolReturn:
+        return ToolReturn("ok", content=["x" * 2_000_000, "y"])
+
+    def paint() -> BinaryContent:
+        return BinaryContent(b"png" * 20_000_000, media_type="image/png")
+
+    toolkit = Toolkit([flood, paint])
+    shown = called(toolkit, "flood")
+    assert shown.result == "ok"
+    assert [len(part.text) < 600_000 for part in shown.parts if isinstance(part, TextPart)] == [True, True]
+    assert failure(called(toolkit, "paint"))[0] == "RESULT_TOO_LARGE"
 
 
 # ---------------------------------------------------------------- failures, time, number
@@ -370,6 +386,38 @@ def test_what_takes_too_long_is_given_up() -> None:
     toolkit.add(hang, timeout=0.01, effects="none")
 
     assert failure(called(toolkit, "hang")) == ("TIMEOUT", "it took more than 0.01 s, and was given up")
+
+
+@pytest.mark.parametrize("as_tool", [False, True], ids=["function", "tool"])
+def test_a_function_in_a_thread_that_takes_too_long_is_given_up_too(as_tool: bool) -> None:
+    """F31, G21: the call ends with its time, and not with the function."""
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def hang(ctx: RunContext[Any], name: str) -> str:
+        may_end.wait(5)
+        has_ended.set()
+        return f"{ctx.tool_name} {name}"
+
+    toolkit = Toolkit()
+    toolkit.add(Tool(hang, timeout=0.01) if as_tool else hang, timeout=0.01, effects="none", to=["ada"])
+
+    async def call() -> OptionResultPayload:
+        done = await toolkit.call("ada", "hang", {"name": "x"})
+        assert not has_ended.is_set()
+        may_end.set()
+        return done
+
+    assert failure(asyncio.run(call())) == ("TIMEOUT", "it took more than 0.01 s, and was given up")
+
+
+def test_a_function_in_a_thread_that_is_in_time_returns_its_result() -> None:
+    def look(ctx: RunContext[Any], name: str) -> str:
+        return f"{name} in {threading.current_thread() is not threading.main_thread()}"
+
+    toolkit = Toolkit()
+    toolkit.add(look, timeout=30, effects="none", to=["ada"])
+
+    assert asyncio.run(toolkit.call("ada", "look", {"name": "x"})).result == "x in True"
 
 
 def test_a_timeout_of_the_tool_itself_is_its_failure() -> None:

@@ -1,6 +1,7 @@
 """Documents and memories are found by a question's words, cited by id, on every ledger."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -143,6 +144,13 @@ def test_something_else_said_in_the_thread_is_no_passage(opened: Any) -> None:
         return await KnowledgeBase(ledger).search("carrots")
 
     assert within(opened, work) == ()
+
+
+def test_a_book_in_one_paragraph_is_cut_in_time_in_proportion_to_its_size() -> None:
+    """G21: 10 MB; to copy the rest for each passage would take seconds."""
+    began = time.process_time()
+    assert len(passages_of("word " * 2_000_000)) == 5_000
+    assert time.process_time() - began < 1.0
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r"), max_size=6000))

@@ -370,3 +370,14 @@ def test_only_domains_that_are_allowed_are_fetched_also_after_redirects(site: st
             fetch(f"{site}/page", config)
     with pytest.raises(ModelRetry):
         fetch(f"{site}/to?http://docs.test/", allowed)
+
+
+@pytest.mark.usefixtures("no_connection")
+def test_an_address_that_nobody_means_is_refused_before_it_is_taken_apart() -> None:
+    """G21: to take a long address apart would keep the event loop."""
+    call = {"tool": "web_fetch", "arguments": {"url": "http://" + "a." * 50_000}}
+    script = Script(turns=(Turn(calls=(call,)), Turn(text="{result}")))
+
+    result = asyncio.run(Agent(ScriptedModel(script), tools=[web_fetch(ON)]).run("?"))
+
+    assert "url has 100007 characters; at most 4000 are sent" in str(result.all_messages()[2].parts[0].content)

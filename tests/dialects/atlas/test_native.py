@@ -2,6 +2,7 @@
 
 import copy
 import json
+import operator
 import pickle
 import sys
 from collections import OrderedDict
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, BaseModel, Field, SecretStr
 from tests.strategies import json_objects, json_values, names, scalars, texts
 
+from antiphon.dialects._frozen import thawed
 from antiphon.dialects.atlas import MessageType, StructuredMessage, ToolCall, ToolResult
 from antiphon.messages import DataPart, Limits, use_limits, use_port
 from antiphon.testing import CountingPort
@@ -176,13 +178,58 @@ def test_what_is_taken_in_is_a_copy() -> None:
     assert "id" not in call
 
 
-def test_what_is_given_out_is_a_copy() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda message: message.metadata.update(tags="changed"),
+        lambda message: operator.setitem(message.metadata, "tags", "changed"),
+        lambda message: operator.delitem(message.metadata, "tags"),
+        lambda message: operator.ior(message.metadata, {"tags": "changed"}),
+        lambda message: message.metadata.setdefault("new", 1),
+        lambda message: message.metadata.pop("tags"),
+        lambda message: message.metadata.popitem(),
+        lambda message: message.metadata.clear(),
+        lambda message: message.metadata["seen"].add("changed"),
+        lambda message: message.tool_calls.append({}),
+        lambda message: message.tool_calls.clear(),
+        lambda message: operator.iadd(message.tool_calls, [{}]),
+        lambda message: message.tool_calls[0]["arguments"]["x"].append(2),
+        lambda message: message.tool_calls[0]["arguments"]["x"].sort(key=str),
+        lambda message: message.tool_results[0]["result"][0].append(2),
+        lambda message: operator.setitem(message.extra, "new", 1),
+    ],
+)
+def test_a_change_that_would_be_lost_raises(change: Callable[[StructuredMessage], object]) -> None:
+    """AT-002, AT-034: what a message gives out cannot be changed, however deep; nothing is lost in silence."""
+    calls = [ToolCall("a", {"x": [1]}, "c")]
+    message = query(metadata={"tags": "old", "seen": {"a"}}, tool_calls=calls, tool_results=[ToolResult("a", ([1],), "c")])
+    before = message.to_json()
+
+    with pytest.raises(TypeError, match="read-only; change a copy"):
+        change(message)
+    assert message.to_json() == before
+
+
+def test_what_is_given_out_is_written_and_copied_like_any_value() -> None:
+    message = query(metadata={"tags": ["a"], "seen": {"a"}}, tool_calls=[ToolCall("a", {"x": [1]}, "c")])
+
+    assert json.loads(json.dumps(message.tool_calls)) == [{"id": "c", "name": "a", "arguments": {"x": [1]}}]
+    for copied in (message.metadata.copy(), copy.copy(message.metadata), copy.deepcopy(message.metadata)):
+        copied["tags"].append("b")
+        copied["seen"].add("b")
+        assert copied == {**message.metadata, "tags": ["a", "b"], "seen": {"a", "b"}}
+    again = pickle.loads(pickle.dumps(message.tool_calls))
+    assert again == message.tool_calls
+    with pytest.raises(TypeError, match="read-only"):
+        again.append({})
+    message.metadata = {**message.metadata, "tags": ["b"]}
+    assert message.metadata["tags"] == ["b"]
+
+
+def test_what_is_written_is_a_copy() -> None:
     message = query(tool_calls=[ToolCall("a", {"x": [1]}, "c")], tool_results=[ToolResult("a", [1], "c")])
     before = message.to_json()
 
-    message.metadata["tags"] = "changed"
-    message.tool_calls[0]["arguments"]["x"].append(2)
-    message.tool_results[0]["result"].append(2)
     message.to_dict()["metadata"]["type"] = "changed"
     message.to_dict()["tool_calls"].clear()
     message.unmatched_results().append({})
@@ -689,7 +736,8 @@ def test_unknown_fields_are_kept_and_given_back() -> None:
     message = StructuredMessage.from_dict(data)
 
     assert message.extra == {"trace": {"id": [1]}, "when": date(2026, 1, 1)}
-    message.extra["trace"]["id"].append(2)
+    with pytest.raises(TypeError, match="read-only"):
+        message.extra["trace"]["id"].append(2)
     assert message.to_dict() == message.copy().to_dict() == data
     assert message != query(message_id=message.message_id, timestamp=message.timestamp)
 
@@ -804,7 +852,7 @@ def test_a_tagged_value_comes_back_as_it_was(value: Any, written: Any) -> None:
     again = StructuredMessage.from_json(message.to_json())
     assert again == message
     for each in (message, again):
-        assert exact(each.metadata["value"]) == exact(value)
+        assert exact(thawed(each.metadata["value"])) == exact(value)
 
 
 @pytest.mark.parametrize(
@@ -848,7 +896,7 @@ def test_an_object_comes_back_as_its_plain_value_and_its_type_stays_a_name(value
     again = StructuredMessage.from_json(message.to_json())
     assert again == again.copy() == message
     for each in (message, again):
-        assert exact(each.metadata["value"]) == exact(plain)
+        assert exact(thawed(each.metadata["value"])) == exact(plain)
 
 
 class Berlin(tzinfo):
@@ -1154,8 +1202,8 @@ def test_a_message_holds_the_values_it_is_given(metadata: dict[str, Any], result
     again = StructuredMessage.from_json(message.to_json())
 
     for each in (message, again):
-        assert exact(each.metadata) == exact(metadata)
-        assert exact(each.tool_results[0]["result"]) == exact(result)
+        assert exact(thawed(each.metadata)) == exact(metadata)
+        assert exact(thawed(each.tool_results[0]["result"])) == exact(result)
 
 
 tag_names = ["datetime", "date", "decimal", "uuid", "bytes", "tuple", "set", "frozenset", "dict", "enum", "object", "x"]

@@ -351,7 +351,7 @@ def test_citations_of_all_sources_stand_on_the_part_that_they_are_about() -> Non
             "gemini at contents[0].role: unknown role 'assistant'; expected user or model",
         ),
         ({"contents": [{"role": 1}]}, "gemini at contents[0].role: expected text, found a number"),
-        ({"contents": [{"parts": {}}]}, "gemini at contents[0].parts: expected a list, found an object"),
+        ({"contents": [{"parts": "x"}]}, "gemini at contents[0].parts: expected a list, found text"),
         ({"contents": [{"parts": ["hi"]}]}, "gemini at contents[0].parts[0]: expected an object, found text"),
         ({"contents": [{"parts": [{"text": 1}]}]}, "gemini at contents[0].parts[0].text: expected text, found a number"),
         ({"contents": [], "systemInstruction": "Be kind."}, "gemini at systemInstruction: expected a content, found text"),

@@ -281,6 +281,21 @@ def test_messages_are_values(message: Message) -> None:
     assert message.replace(content=message.content + "!") != message
 
 
+def test_metadata_and_calls_are_written_by_json_dumps_and_cannot_be_changed() -> None:
+    """MA-046: plain JSON for whoever reads it; a change raises."""
+    calls = [{"id": "c", "type": "function", "function": {"name": "a", "arguments": "{}"}}]
+    message = Message("assistant", "", tool_calls=calls, metadata={"path": ["a", {"b": 1}]})
+
+    assert json.loads(json.dumps(message.metadata)) == {"path": ["a", {"b": 1}]}
+    assert json.loads(json.dumps(message.tool_calls)) == calls
+    assert message.metadata is not None
+    with pytest.raises(TypeError, match="read-only"):
+        message.metadata["path"][1].update(b=2)
+    assert Message("user", "", message_id="1", timestamp=message.timestamp, metadata={"n": 1}) != Message(
+        "user", "", message_id="1", timestamp=message.timestamp, metadata={"n": True}
+    )
+
+
 # ---------------------------------------------------------------- copies
 
 

@@ -13,7 +13,7 @@ from tests.patterns.chains import NotingLedger, run
 
 from antiphon.agents import Toolkit
 from antiphon.agents.toolkit import answer, pending_approvals
-from antiphon.errors import HistoryMismatchError, ParkedError
+from antiphon.errors import HistoryMismatchError, ParkedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
@@ -472,6 +472,41 @@ def test_a_run_waits_for_a_person_and_goes_on_when_the_same_is_asked_again() -> 
         await answer(ledger, question.id, principal="ada", approved=True)
         assert (await ran(options, ledger)).response == "Done."
         assert started == ["look here", "pay 5"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("said", [None, False])
+def test_an_executor_whose_options_no_longer_ask_does_not_go_on(said: bool | None) -> None:
+    """S5, G22: the same option without its approval, while the question is open and after a no: nothing is paid."""
+
+    async def main() -> None:
+        started, ledger = list[str](), MemoryLedger()
+
+        def made(**settings: Any) -> Options:
+            options = Options()
+
+            @options.option(**settings)
+            def pay(amount: int) -> str:
+                """Pay."""
+                started.append(f"pay {amount}")
+                return "paid"
+
+            options.add_policy(once_then("Done.", ("pay", {"amount": 5})), name="clerk")
+            return options
+
+        with pytest.raises(ParkedError):
+            await ran(made(approval=True), ledger)
+        (question,) = await pending_approvals(ledger)
+        if said is not None:
+            await answer(ledger, question.id, principal="ada", approved=said)
+        with pytest.raises(UnguardedToolError, match="a person must approve 'pay' for 'clerk' in thread 't'"):
+            await ran(made(), ledger)
+        assert started == []
+        if said is None:
+            await answer(ledger, question.id, principal="ada", approved=True)
+        assert (await ran(made(approval=True), ledger)).response == "Done."
+        assert started == (["pay 5"] if said is None else [])
 
     run(main())
 

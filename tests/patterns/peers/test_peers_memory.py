@@ -11,7 +11,7 @@ from pydantic_ai.messages import ModelResponse
 from tests.patterns.chains import run
 from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, says, spec, talk_in
 
-from antiphon import check
+from antiphon import check, decode
 from antiphon.dialects.marsys import VALID_ROLES
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message
@@ -268,3 +268,28 @@ def test_what_has_failed_or_still_goes_on_is_not_told_again() -> None:
 
 def _text(message: Message) -> str:
     return "".join(getattr(part, "text", "") for part in message.parts)
+
+
+def test_a_turn_that_calls_a_tool_and_a_peer_is_accepted_as_it_goes_to_a_model() -> None:
+    """MA-060: the results of a turn stand directly after it (AP106), whatever else was asked in it."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        both = calls(("invoke_agent", {"target": "bob", "request": "Find the cat"}), ("look", {"place": "bed"}))
+        played = Play(ada=line(both), bob=echo, carl=echo)
+        async with Peers(ledger, team(), topology=STAR, model=played, tools=[look]) as peers:
+            await peers.run("Where is the cat?", thread_id="t")
+        told = (await peers.memory("ada", "t")).to_llm_format()
+
+        assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
+        assert sorted(each["role"] for each in told) == [
+            "assistant",
+            "assistant",
+            "assistant",
+            "system",
+            "tool",
+            "user",
+            "user",
+        ]
+
+    run(main())

@@ -11,7 +11,7 @@ from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, says, spe
 
 from antiphon.agents import Toolkit
 from antiphon.agents.toolkit import answer, pending_approvals
-from antiphon.errors import ParkedError
+from antiphon.errors import ParkedError, UnguardedToolError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, use_port
 from antiphon.patterns.peers import InvokePeer, Limits, Peers, star
@@ -283,3 +283,44 @@ def test_while_one_tries_others_do_not() -> None:
         assert outcome.response == "agent_response:back | error:CIRCUIT_OPEN"
 
     run(main())
+
+
+@pytest.mark.parametrize("said", [None, False])
+def test_peers_without_the_toolkit_do_not_go_on(said: bool | None) -> None:
+    """S5, G22: carl's payment must be approved; with the same function among the tools of the peers, nothing is paid."""
+
+    async def main() -> None:
+        done: list[str] = []
+        ledger = MemoryLedger()
+
+        def pay(to: str) -> str:
+            """Pay somebody."""
+            done.append(to)
+            return f"paid {to}"
+
+        play = Play(ada=line(asks(("carl", "Pay Eva"))), carl=line(calls(("pay", {"to": "Eva"}))))
+        peers = [spec("ada"), spec("bob"), spec("carl", tools=("pay",))]
+        more: dict[str, Any] = {"topology": STAR, "model": play, "patience": QUICK}
+        async with Peers(ledger, peers, toolkit=_asking(pay), **more) as asking:
+            with pytest.raises(ParkedError):
+                await asking.run("Have Eva paid", thread_id="t")
+        (approval,) = await pending_approvals(ledger)
+        if said is not None:
+            await answer(ledger, approval.id, principal="eva", approved=said)
+        async with Peers(ledger, peers, tools=[pay], **more) as elsewhere:
+            with pytest.raises(UnguardedToolError, match="a person must approve 'pay' for 'carl' in thread 't'"):
+                await elsewhere.run("Have Eva paid", thread_id="t")
+        assert done == []
+        if said is None:
+            await answer(ledger, approval.id, principal="eva", approved=True)
+        async with Peers(ledger, peers, toolkit=_asking(pay), **more) as asking:
+            assert (await asking.run("Have Eva paid", thread_id="t")).status == "completed"
+        assert done == (["Eva"] if said is None else [])
+
+    run(main())
+
+
+def _asking(tool: Any) -> Toolkit:
+    toolkit = Toolkit(approvers=["eva"])
+    toolkit.add(tool, approval=True)
+    return toolkit

@@ -64,7 +64,7 @@ def test_the_clerk_finds_the_letters_about_orders_and_those_that_cannot_wait() -
     ledger = MemoryLedger()
     outcome = done(folder / "team.toml", "What is in the mailbox?", ledger)
     orders, alarms = (json.loads(line.partition(": ")[2]) for line in (outcome.response or "").splitlines())
-    every = {each["number"]: each for each in letters_in(folder / "inbox.mbox")}
+    every = {each["number"]: each for each in letters_in((folder / "inbox.mbox").read_bytes())}
     assert orders == [every[2], every[7]]
     assert alarms == [every[1], every[5]]
 
@@ -183,6 +183,8 @@ def test_a_budget_ends_a_task(tmp_path: Path) -> None:
         ('pattern = "peers"\n' + AGENTS + '[[grants]]\nagent = "eve"\ntool = "calculator"', "a grant names 'eve'"),
         ('pattern = "peers"\n' + AGENTS + "[mcp.x]\n", "a url or a command"),
         ("pattern =", "not TOML"),
+        ("pattern = " + "[" * 100_000, "nested too deeply"),
+        (f'pattern = "peers"\nfiles = "{"x" * 3000}"\n' + AGENTS, "is no folder"),
     ],
 )
 def test_a_file_that_is_wrong_says_where(text: str, says: str, tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 from antiphon.agents import Toolkit
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.dialects.agent_framework import ScriptStep
-from antiphon.errors import ParkedError
+from antiphon.errors import ParkedError, UnguardedToolError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.teams import Team
 
 SCRIPT = (ScriptStep(name="Pay", worker="ada", tool_name="pay", args={"amount": 5}),)
 
 
-def paying(ledger: MemoryLedger, paid: list[int], asked: list[str], *, by_script: bool) -> Team:
+def paying(ledger: MemoryLedger, paid: list[int], asked: list[str], *, by_script: bool, **more: Any) -> Team:
     toolkit = Toolkit(approvers=["grace"])
 
     @toolkit.tool(approval=True)
@@ -42,7 +42,7 @@ def paying(ledger: MemoryLedger, paid: list[int], asked: list[str], *, by_script
     }
     desk = manager("desk", "ada", **({"script": SCRIPT} if by_script else {}))
     workers = [agent("ada", "pay"), agent("bob", "look")]
-    return team_of(parts, workers, [desk], ledger=ledger, toolkit=toolkit, asked=asked)
+    return team_of(parts, workers, [desk], ledger=ledger, asked=asked, **{"toolkit": toolkit, **more})
 
 
 @pytest.mark.parametrize("by_script", [False, True])
@@ -154,5 +154,43 @@ def test_a_run_parks_where_nobody_knows_whether_something_was_done_and_goes_on_w
             assert started == ["A"]
             assert "sent, says the post" in str(await team.store.worker_view("t", "ada"))
             assert await team.ledger.open_calls("t") == ()
+
+    run(main())
+
+
+@pytest.mark.parametrize("by_script", [False, True])
+@pytest.mark.parametrize("said", [None, False])
+def test_a_team_without_the_toolkit_does_not_go_on(said: bool | None, by_script: bool) -> None:
+    """S5, G22: the same function among the tools of the team, while the question is open and after a no: nothing is paid."""
+
+    async def main() -> None:
+        ledger, paid = MemoryLedger(), list[int]()
+
+        def pay(amount: int) -> str:
+            """Pay an amount."""
+            paid.append(amount)
+            return "paid"
+
+        def look() -> str:
+            """Look."""
+            return "seen"
+
+        async with paying(ledger, paid, [], by_script=by_script) as team:
+            with pytest.raises(ParkedError):
+                await team.run("Pay.", thread_id="t")
+        if said is not None:
+            (waiting,) = await pending_approvals(ledger)
+            await answer(ledger, waiting.id, principal="grace", approved=said)
+        async with paying(ledger, paid, [], by_script=by_script, toolkit=None, tools=[pay, look]) as elsewhere:
+            with pytest.raises(UnguardedToolError, match="a person must approve 'pay' for 'ada' in thread 't'"):
+                await elsewhere.run("Pay.", thread_id="t")
+        assert await _listed(ledger) == ("teams", "waiting")
+        if said is None:
+            (waiting,) = await pending_approvals(ledger)
+            await answer(ledger, waiting.id, principal="grace", approved=True)
+        async with paying(ledger, paid, [], by_script=by_script) as team:
+            outcome = await team.run("Pay.", thread_id="t")
+        assert outcome.status == ("failed" if by_script and said is False else "completed")  # a script ends with a no
+        assert paid == ([5] if said is None else [])
 
     run(main())

@@ -15,7 +15,7 @@ from antiphon.agents import AgentBudget, Toolkit
 from antiphon.agents.toolkit import answer as answer_approval
 from antiphon.agents.toolkit import pending_approvals
 from antiphon.dialects.atlas import MessageType, StructuredMessage
-from antiphon.errors import ParkedError, RefusedError
+from antiphon.errors import ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, CastError, Outcome, Patience, Pattern, together
@@ -359,14 +359,14 @@ async def _pay_and_look(query: StructuredMessage, desk: Desk) -> str:
     return paid.content
 
 
-def _paying(ledger: Ledger, paid: list[int], controller: Any) -> Workers:
+def _paying(ledger: Ledger, paid: list[int], controller: Any, *, approval: bool = True) -> Workers:
     def pay(amount: int) -> str:
         """Pay."""
         paid.append(amount)
         return "paid"
 
     toolkit = Toolkit(approvers=["eve"])
-    toolkit.add(pay, approval=True)
+    toolkit.add(pay, approval=approval)
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse | str:
         if (info.instructions or "").startswith("You are ada"):
@@ -400,6 +400,32 @@ def test_a_task_that_waits_for_a_person_goes_on_when_it_was_approved(is_same_pro
             assert (await workers.run("Pay.", thread_id="t")).response == "paid"
         assert paid == [5]
         assert not await ledger.open_calls("t")
+
+    run(main())
+
+
+@pytest.mark.parametrize("controller", [_pay_and_look, CONTROLLER], ids=["policy", "agent"])
+@pytest.mark.parametrize("said", [None, False])
+def test_workers_whose_toolkit_no_longer_asks_do_not_go_on(said: bool | None, controller: Any) -> None:
+    """S5, G22: while the question is open and after a no, nothing is paid; the toolkit that asks goes on."""
+
+    async def main() -> None:
+        ledger, paid = MemoryLedger(), list[int]()
+        async with _paying(ledger, paid, controller) as workers:
+            with pytest.raises(ParkedError):
+                await workers.run("Pay.", thread_id="t")
+        (approval,) = await pending_approvals(ledger)
+        if said is not None:
+            await answer_approval(ledger, approval.id, principal="eve", approved=said)
+        async with _paying(ledger, paid, controller, approval=False) as elsewhere:
+            with pytest.raises(UnguardedToolError, match="a person must approve 'pay' for 'ada' in thread 't'"):
+                await elsewhere.run("Pay.", thread_id="t")
+        assert paid == []
+        if said is None:
+            await answer_approval(ledger, approval.id, principal="eve", approved=True)
+        async with _paying(ledger, paid, controller) as workers:
+            assert (await workers.run("Pay.", thread_id="t")).status == "completed"
+        assert paid == ([5] if said is None else [])
 
     run(main())
 

@@ -18,6 +18,7 @@ from typing_extensions import override
 from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents._withheld import Withheld, Withholding
+from antiphon.agents.durability._bounded import cut_answer
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import Answer, Place, Talk, restore, say
 from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
@@ -48,6 +49,8 @@ class Asked(Effect):
         self._agent_run = params.run_context.run_id
         self._agent = run.agent or "agent"
         self._answer: Answer | None = None
+        self._stored: Sequence[Message] = ()
+        """What the thread has of the answer, or will have in a moment, where that is not what the model said."""
         settings = plain_settings(params.model_settings)
         arguments: dict[str, Json] = {
             "model": model,
@@ -103,8 +106,12 @@ class Asked(Effect):
         return self._talk.spending.seconds_left(self._limits, current_port().now())
 
     def answered(self, unit: dict[str, Any], cost: Decimal | None) -> Json:
-        """Take an answer, and return what the journal says of it."""
-        unit = self._withheld.take_out(unit, self._withholding, self._agent_run)
+        """Take an answer, and return what the journal says of it.
+
+        Raises:
+            UnexpectedModelBehavior: it is too large, and cannot be cut.
+        """
+        unit = cut_answer(self._withheld.take_out(unit, self._withholding, self._agent_run))
         answer = self._answer = self._place.answer(unit, self._known.mark_after(unit), cost)
         said: dict[str, Json] = {"messages": len(answer.rows)}
         if cost is not None:
@@ -139,7 +146,7 @@ class Asked(Effect):
         self._talk.answered(self._answer)
         *said, stored = await self._write_answer([*rows, outcome])
         if any(one is not other for one, other in zip(said, rows, strict=True)):
-            self._answer = None  # something was redacted: what counts is what is stored
+            self._answer, self._stored = None, said  # something was redacted: what counts is what is stored
         return stored
 
     async def _write_answer(self, rows: list[Message]) -> Sequence[Message]:
@@ -159,10 +166,12 @@ class Asked(Effect):
             return dict(said["response"])
         if self._answer is not None:
             return self._answer.unit
-        records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
-        rows = {row.message.id: row.message for row in reversed(records) if row.message.lane == "talk"}
-        # Only what this exchange wrote, by its own ids: a row from elsewhere may name the same exchange.
-        stored = [rows[f"{self.id}@answer{number}"] for number in range(1, said["messages"] + 1)]
+        stored = self._stored
+        if not stored:
+            records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+            rows = {row.message.id: row.message for row in reversed(records) if row.message.lane == "talk"}
+            # Only what this exchange wrote, by its own ids: a row from elsewhere may name the same exchange.
+            stored = [rows[f"{self.id}@answer{number}"] for number in range(1, said["messages"] + 1)]
         return {**restore(stored, is_priced=said.get("priced", False)), "conversation_id": said.get("conversation_id")}
 
     async def _append(self, rows: list[Message], **more: Any) -> tuple[Record, ...]:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -52,11 +52,12 @@ from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._found import Found
 from antiphon.agents.durability._offered import change_since_offered
 from antiphon.agents.durability._prices import price_of
+from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of, plain_arguments
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
-from antiphon.runtime import Effects, Run, UnknownOutcomeError
+from antiphon.runtime import Effects, Run, UnknownOutcomeError, cut_result
 
 __all__ = ["LedgerBackend", "ToolConfig"]
 
@@ -145,6 +146,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return await self._do(run, params, name, operation.operation_id)
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
+        await _check_guarded(run, params.run_context, (tool.name for tool in params.model_request_parameters.function_tools))
         asked = Asked(run, params, key="model", option=name, model=id.model_id or id.model_name, limits=self._backend.limits)
 
         async def ask(key: str) -> Json:
@@ -160,6 +162,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
     async def _call(
         self, run: LedgerRun, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, name: str, config: object | None
     ) -> ResultT:
+        await _check_guarded(run, params.ctx, (params.name,))
         is_call = isinstance(self._operation.operation_id, ToolsetCallToolId)
         effects = _effects(config, params, self._backend.effects) if is_call else "none"
         call_id = params.ctx.tool_call_id
@@ -180,9 +183,25 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
                 return {"returned": {"kind": "tool_failed", "message": change}}
             with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), tool_errors():
                 handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
-                return {"returned": cast("Json", self._operation.result_codec.dump(handled))}
+                return {"returned": self._fitting(self._operation.result_codec.dump(handled))}
 
         return self._operation.result_codec.load(_as_result(await with_known_errors(called.perform, call, _as_failed)))
+
+    def _fitting(self, returned: Any) -> Json:
+        """Return what a tool returned, cut if it is too large. What cannot be cut, such as an image, is a failure."""
+        shorter = cut_result(returned)
+        if shorter is not returned and not self._can_be_loaded(shorter):
+            return {"kind": "tool_failed", "message": "it was done, and what it returned is too large to be written down"}
+        return cast("Json", shorter)
+
+    def _can_be_loaded(self, returned: Any) -> bool:
+        if _has_broken_files(returned):
+            return False
+        try:
+            self._operation.result_codec.load(returned)
+        except ValueError:
+            return False
+        return True
 
     async def _do(self, run: LedgerRun, params: ParamsT, name: str, id: DurableOperationId) -> ResultT:
         effects = _EFFECTS.get(type(id), "once")
@@ -210,6 +229,18 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         if found is None or isinstance(found, NotDone):
             return found
         return cast("Json", to_jsonable_python(found))
+
+
+async def _check_guarded(run: LedgerRun, context: RunContext[Any], tools: Iterable[str]) -> None:
+    """Refuse tools that come here, past every toolkit, where the thread was begun with a toolkit that guards them.
+
+    It is asked with each request too, when the tools are offered: before the first of them starts.
+
+    Raises:
+        UnguardedToolError: there is one.
+    """
+    if not run.opened.is_finished:
+        (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
 
 
 def _context_of(params: object) -> RunContext[Any] | None:
@@ -247,6 +278,18 @@ async def _in_time(
         if not limit.expired():
             raise
         raise UnknownOutcomeError(f"it took more than {tool.timeout} s") from exc
+
+
+def _has_broken_files(value: Any) -> bool:
+    """Whether a file was cut in what a tool returned: the mark is no base64."""
+    if isinstance(value, list):
+        return any(_has_broken_files(each) for each in cast("list[Any]", value))
+    if not isinstance(value, dict):
+        return False
+    found = cast("dict[str, Any]", value)
+    if found.get("kind") == "binary":
+        return "]" in str(found.get("data", "]"))
+    return any(_has_broken_files(each) for each in found.values())
 
 
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:

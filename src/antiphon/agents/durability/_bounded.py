@@ -1,6 +1,8 @@
-"""Bounds of a model request: how long an answer may be that is streamed, and how long it may take.
+"""Bounds of a model request: how long an answer may be, and how long it may take.
 
-A model that never stops speaking would fill the memory of the process, and nothing of it could be written down.
+A model that never stops speaking would fill the memory of the process, and nothing of it could be written down. So a stream
+is given up, and an answer that is too long for the journal is cut: the run goes on with what is written down. A call whose
+arguments are cut must not be made. They become text that is no JSON, and the model is told.
 """
 
 from __future__ import annotations
@@ -24,15 +26,19 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 from pydantic_ai.tools import AgentDepsT, RunContext
+from pydantic_core import to_json
 
 from antiphon.agents._run import current_run
 from antiphon.errors import BudgetExceededError
 from antiphon.messages import current_limits
+from antiphon.messages._cut import cut, cut_text
+from antiphon.runtime import is_too_large
 
-__all__ = ["bounded", "until"]
+__all__ = ["bounded", "cut_answer", "until"]
 
 _MESSAGES = 4
 """An answer is several messages (reasoning, text, calls): together they may have so many times what one may have."""
+_CUT = "[cut]"
 _EVENT = 16
 """What an event counts beside its words, so that a stream of empty ones ends too."""
 
@@ -74,6 +80,51 @@ def _words(event: Any) -> str:
             return words
         case _:
             return ""
+
+
+def cut_answer(unit: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer, as JSON, that can be written down: one that can, as it is.
+
+    Raises:
+        UnexpectedModelBehavior: something is too large in it that cannot be cut, such as an image.
+    """
+    if not is_too_large(unit):
+        return unit
+    given: list[dict[str, Any]] = unit["parts"]
+    shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # with room for what stands beside them
+    parts = [_cut_part(*pair) for pair in zip(given, shorter, strict=False)]
+    found = {**unit, "parts": parts}
+    if is_too_large(found):
+        raise _too_large()
+    return found
+
+
+def _cut_part(part: dict[str, Any], shorter: Any) -> dict[str, Any]:
+    """Return a part of an answer, as it was cut."""
+    if shorter == part:
+        return part
+    if isinstance(shorter, str) or not shorter.keys() >= part.keys():
+        return {"part_kind": "text", "content": shorter if isinstance(shorter, str) else _CUT}
+    match part["part_kind"]:
+        case "text":
+            return {**part, "content": shorter["content"]}
+        case "thinking":  # its proof is for the whole
+            return {**part, "content": shorter["content"], "signature": None, "provider_details": None}
+        case "tool-call":
+            return {**shorter, "args": _cut_arguments(part["args"], shorter["args"])}
+        case _:
+            raise _too_large()
+
+
+def _cut_arguments(given: Any, shorter: Any) -> Any:
+    if shorter == given or isinstance(shorter, str):
+        return shorter
+    text = to_json(given).decode()
+    return cut_text(text, len(to_json(shorter)))
+
+
+def _too_large() -> UnexpectedModelBehavior:
+    return UnexpectedModelBehavior("the model's answer is too large to be written down, and has parts that cannot be cut")
 
 
 @asynccontextmanager

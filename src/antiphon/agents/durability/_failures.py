@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic_ai import exceptions
 from pydantic_ai.exceptions import (
@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
 from antiphon.messages import Json
-from antiphon.runtime import FailedError, Run, UnknownOutcomeError
+from antiphon.runtime import FailedError, Run, UnknownOutcomeError, text_of
 
 __all__ = ["tool_errors", "with_known_errors"]
 
@@ -49,7 +49,7 @@ _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 def _failure_of(error: Exception) -> FailedError | None:
     """Return how a model's error is written down; None for one that has no code of its own."""
-    reason = f"{type(error).__qualname__}: {error}"
+    reason = f"{type(error).__qualname__}: {text_of(error)}"
     if isinstance(error, ModelHTTPError):
         body: Json = to_jsonable_python(error.body, fallback=str)
         details: dict[str, Json] = {"status_code": error.status_code, "model_name": error.model_name, "body": body}
@@ -65,13 +65,15 @@ def _failure_of(error: Exception) -> FailedError | None:
 
 def _known_error(error: RefusedError) -> Exception | None:
     """Return the error of a model that the journal speaks of; None if it speaks of another."""
-    details: Any = error.details
+    if error.code == _TOOL:
+        return EffectFailedError(error.reason, error.address)
+    if error.details is None:  # they could not be written down
+        return None
+    details = cast("dict[str, Any]", error.details)
     if error.code == _HTTP:
         return ModelHTTPError(details["status_code"], details["model_name"], details["body"])
     if error.code == _API:
         return _API_CLASSES.get(details["class"], ModelAPIError)(details["model_name"], details["message"])
-    if error.code == _TOOL:
-        return EffectFailedError(error.reason, error.address)
     if error.code in _WORDS:
         return _WORDS[error.code](details["message"])
     return None
@@ -86,7 +88,7 @@ def tool_errors() -> Generator[None, None, None]:
         raise
     except Exception as exc:
         retryable = bool(getattr(exc, "retryable", False))
-        raise _failure_of(exc) or FailedError(f"{type(exc).__qualname__}: {exc}", _TOOL, retryable=retryable) from exc
+        raise _failure_of(exc) or FailedError(f"{type(exc).__qualname__}: {text_of(exc)}", _TOOL, retryable=retryable) from exc
 
 
 async def with_known_errors(
@@ -110,14 +112,19 @@ async def with_known_errors(
     try:
         return await perform(watched)
     except RefusedError as exc:
-        original = _original(raised)
-        if isinstance(original, AgentRunError | UserError):
+        original, known = _original(raised), _known_error(exc)
+        if isinstance(original, AgentRunError | UserError) and _says_the_same(original, known):
             raise original from None
-        raise (_known_error(exc) or exc) from original
+        raise (known or exc) from original
     except EffectFailedError as exc:
         if settled is not None and (not raised or isinstance(raised[0], UnknownOutcomeError)):
             return settled(exc)
         raise exc from (_original(raised) if raised else exc.__cause__)
+
+
+def _says_the_same(original: Exception, known: Exception | None) -> bool:
+    """Whether an error is what the journal says of it: one that was cut there is raised as it is there."""
+    return known is None or text_of(original) == text_of(known)
 
 
 def _original(raised: list[Exception]) -> BaseException | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from antiphon.messages import Json, OptionResultPayload, thaw
+from antiphon.runtime import FailedError, is_too_large
 
 if TYPE_CHECKING:
     from antiphon.agents._run import LedgerRun
@@ -25,10 +26,16 @@ class Found:
         return run.opened.share(cls)
 
     def write(self, name: str, id: str, value: Json) -> Json:
-        """Return what the journal says of something that was found."""
+        """Return what the journal says of something that was found.
+
+        Raises:
+            FailedError: it is too large to be written down. It is not cut: nobody could use half of it.
+        """
         before = self._last.get(name)
         if before is not None and before[1] == value:
             return {"same_as": before[0]}
+        if is_too_large(value):
+            raise FailedError(f"what {name!r} found is too large to be written down", "TOO_LARGE")
         self._last[name] = (id, value)
         self._known[id] = value
         return {"found": value}

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from antiphon.agents._budget import Kind, Limits, Spending
+from antiphon.agents._guards import Guards
 from antiphon.agents.durability._plain import plain
 from antiphon.agents.durability._prompt import Prompt
 from antiphon.dialects import decode, encode
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from antiphon.agents._run import LedgerRun
 
-__all__ = ["OWN", "Answer", "Place", "Talk", "as_unit", "restore", "restore_unit", "say"]
+__all__ = ["OWN", "Answer", "Place", "Talk", "as_unit", "guards_of", "restore", "restore_unit", "say"]
 
 OWN = "antiphon"
 _DIALECT = "pydantic-ai"
@@ -51,6 +52,7 @@ class Talk:
         self.seq = 0
         """How long the thread is, as far as is known."""
         self.spending = Spending()
+        self.guards = Guards()
 
     @classmethod
     def of(cls, run: LedgerRun) -> Talk:
@@ -88,6 +90,7 @@ class Talk:
             self.reach(record.seq)
             self.spending.thread.began = self.spending.thread.began or record.recorded_at
             self.spending.heard(record.message, run.opened.root)
+            self.guards.heard(record.message, run.opened.root)
             if record.message.lane == "talk":
                 self._heard(record.message)
 
@@ -154,6 +157,17 @@ class Talk:
             return rows
         before = [] if held is None else [_instructing(held)]
         return place.rows(_spoken(bare, before), "said", mark, count=count)
+
+
+async def guards_of(run: LedgerRun) -> Guards:
+    """Return what the thread of a run says about toolkits; it is read with the talk, once.
+
+    Raises:
+        LedgerError: it cannot be read.
+    """
+    talk = Talk.of(run)
+    await talk.read(run)
+    return talk.guards
 
 
 class Answer(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from antiphon.agents._config import read_small
 from antiphon.agents.models._errors import ScriptError
 
 __all__ = ["Call", "Rule", "Script", "Turn", "load_script"]
@@ -103,10 +104,12 @@ def load_script(path: Path | str) -> Script:
         raise ScriptError(first["msg"], str(path), where) from exc
     except ValueError as exc:
         raise ScriptError(f"not a script: {exc}", str(path)) from exc
+    except RecursionError:  # its traceback would have a thousand lines
+        raise ScriptError("nested too deeply", str(path)) from None
 
 
 def _parsed(path: Path) -> Mapping[str, Any]:
-    data = path.read_bytes()
+    data = read_small(path)
     value = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
     if not isinstance(value, dict):
         raise ValueError("a script is an object")  # noqa: TRY004 (it is about a file, not about code)

@@ -10,9 +10,11 @@ from collections import defaultdict
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from antiphon.agents._guards import Cover
 from antiphon.agents._run import LedgerRun
+from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.toolkit._call import Call
 from antiphon.agents.toolkit._origin import Reading
 from antiphon.agents.toolkit._permissions import Grant, Permissions
@@ -21,7 +23,7 @@ from antiphon.agents.toolkit._schema import canonical
 from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
 
-__all__ = ["Book", "Marks", "Uses"]
+__all__ = ["Book", "Marks", "Uses", "begin_under"]
 
 _DECIDED: Final = "TOOL_PERMISSION"
 _PERMITTED: Final = "TOOL_PERMISSIONS"
@@ -34,7 +36,7 @@ class _Page:
     def __init__(self) -> None:
         self.permissions: set[str] = set()
         self.decisions: dict[str, Decision] = {}
-        """By the digest of the call, those that wait for a person: such a call comes again."""
+        """By the digest of the call: one that waits for a person comes again, and so may any other under its id."""
         self.readings: set[str] = set()
         """The parts of the run that have said what they read."""
 
@@ -63,8 +65,7 @@ class Book:
         """Write down what is decided about a call."""
         said = {"type": _DECIDED, "agent": call.agent, "tool": call.tool, "digest": call.digest, **decision.to_json()}
         await self._run.note(_row(said, _correlation(call)), key=_correlation(call))
-        if decision.verdict == "ask":
-            self._page.decisions[call.digest] = decision
+        self._page.decisions[call.digest] = decision
 
     async def write_permissions(self, agent: str, permissions: Permissions) -> None:
         """Write down what an agent may do, unless that is there already."""
@@ -75,6 +76,20 @@ class Book:
         self._page.permissions.add(name)
         if not await self._run.ledger.by_correlation(name, thread_id=self._run.thread_id):
             await self._run.note(_row(said, name), key=name)
+
+
+async def begin_under(run: LedgerRun, cover: Cover) -> None:
+    """Have an agent begin, or go on, under a toolkit, and write that down, unless it is there already.
+
+    Raises:
+        UnguardedToolError: the toolkit does not ask for an approval that the thread asks for.
+        LedgerError: it could not be written down.
+    """
+    if run.opened.is_finished or not cover.tools:
+        return
+    mark = (await guards_of(run)).enter(cover, run.thread_id)
+    if mark is not None:
+        await run.note_soon(mark, key=f"guard:{cover.digest}")
 
 
 class Marks:
@@ -114,8 +129,8 @@ class Uses:
         self._taking = Lock()
         self._outside = _Counted()
         """Of the calls that are in no thread."""
-        self._ledgers: WeakKeyDictionary[Ledger, dict[str, _Counted]] = WeakKeyDictionary()
-        """By ledger and thread."""
+        self._ledgers: WeakKeyDictionary[Ledger, WeakValueDictionary[str, _Counted]] = WeakKeyDictionary()
+        """By ledger and thread, while a run of the thread is at work: the next one counts anew, from the ledger."""
 
     async def others(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: Call) -> dict[Grant, int]:
         """Return how many other calls of the thread each grant has permitted."""
@@ -124,7 +139,8 @@ class Uses:
         counted = self._of(run)
         if run is not None:
             await counted.read_on(run)
-        return {grant: len(counted.calls[canonical(grant.to_json())] - {call.digest}) for grant in grants if grant.calls}
+        own = set[str]() if run is None else {call.digest}
+        return {grant: len(counted.calls[canonical(grant.to_json())] - own) for grant in grants if grant.calls}
 
     def take(self, run: LedgerRun | None, grant: Grant | None, call: Call) -> bool:
         """Count a call that a grant has permitted; False if another thread was faster, and none is left."""
@@ -132,15 +148,28 @@ class Uses:
             return True
         with self._taking:
             counted = self._of(run).calls[canonical(grant.to_json())]
-            if len(counted - {call.digest}) >= grant.calls:
+            # In a run, a call that comes again gets the result of the first. Outside of one it is executed again.
+            digest = f"{call.digest}#{len(counted)}" if run is None else call.digest
+            if len(counted - {digest}) >= grant.calls:
                 return False
-            counted.add(call.digest)
+            counted.add(digest)
             return True
 
     def _of(self, run: LedgerRun | None) -> _Counted:
         if run is None:
             return self._outside
-        return self._ledgers.setdefault(run.ledger, {}).setdefault(run.thread_id, _Counted())
+        counts = run.opened.share(_Held).counts
+        if self not in counts:
+            threads = self._ledgers.setdefault(run.ledger, WeakValueDictionary())
+            counts[self] = threads.setdefault(run.thread_id, _Counted())
+        return counts[self]
+
+
+class _Held:
+    """The counts that a run needs: they are kept for as long as it is at work."""
+
+    def __init__(self) -> None:
+        self.counts: dict[Uses, _Counted] = {}
 
 
 class _Counted:

@@ -35,6 +35,8 @@ class ToolEffect(Effect):
         )
         self._run_of = run
         self._tool = tool
+        self._first = _without_number(self.id)
+        self._is_repeated = self.id != self._first
 
     @override
     async def begin(self) -> Message:
@@ -43,10 +45,27 @@ class ToolEffect(Effect):
         return await super().begin()
 
     async def call(self, start: Run) -> Any:
-        """Start it, or take the outcome that is recorded; as `LedgerRun.effect`."""
+        """Start it, or take the outcome that is recorded, also in this life; as `LedgerRun.effect`."""
 
         async def inside(key: str) -> Json:
             with effect_scope(CurrentEffect(key, self._tool.name, self._tool.effects)):
                 return await start(key)
 
+        if self._is_repeated and not await self._was_repeated():
+            self.id = self._first
         return await self.perform(inside)
+
+    async def _was_repeated(self) -> bool:
+        """Whether the thread has a second execution under the same id, as antiphon once did: its outcome is given back."""
+        run = self._run_of
+        return run.is_again and bool(await run.ledger.by_invocation(self.id, thread_id=self.thread_id))
+
+    @override
+    def _may_be_recorded(self) -> bool:
+        return self._is_repeated or super()._may_be_recorded()
+
+
+def _without_number(id: str) -> str:
+    """Return the id of the first effect of a name: a key has no `=` but for the number of the second, third and so on."""
+    first, _, number = id.rpartition("=")
+    return first if number.isdigit() else id

@@ -8,6 +8,7 @@
 | `APPROVAL_DENIED` | no | a person said no |
 | `APPROVAL_EXPIRED` | no | nobody said yes in time |
 | `APPROVAL_REQUIRED` | no | a person must say yes, and there is no run in which one could be asked |
+| `INVOCATION_REUSED` | no | its id is that of another call in this run |
 | `SENSITIVE_LOST` | no | values that are not written down went with the process that had them |
 | `TOOL_CHANGED` | no | whoever offered it offers it no more, or with other arguments |
 | `TOOL_FAILED` | yes | it raised |
@@ -28,6 +29,7 @@ __all__ = [
     "APPROVAL_EXPIRED",
     "APPROVAL_REQUIRED",
     "INVALID_ARGUMENTS",
+    "INVOCATION_REUSED",
     "PERMISSION_DENIED",
     "RESULT_INVALID",
     "RESULT_TOO_LARGE",
@@ -43,6 +45,7 @@ __all__ = [
 UNKNOWN_TOOL: Final = "UNKNOWN_TOOL"
 PERMISSION_DENIED: Final = "PERMISSION_DENIED"
 INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
+INVOCATION_REUSED: Final = "INVOCATION_REUSED"
 APPROVAL_DENIED: Final = "APPROVAL_DENIED"
 APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
 APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"

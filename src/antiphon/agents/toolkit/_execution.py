@@ -18,11 +18,14 @@ from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._results import as_outcome
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
-from antiphon.runtime import UnknownOutcomeError
+from antiphon.runtime import UnknownOutcomeError, text_of
 
 __all__ = ["execute"]
 
 _MOST_WORDS: Final = 500
+"""Characters of what a failing tool says that are kept."""
+_MOST_READ: Final = 64 * 1024
+"""Characters of it that are looked at for secrets."""
 _NOT_ITS_OWN: Final = (
     LedgerError,
     ParkedError,
@@ -48,7 +51,7 @@ async def execute(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[
                 return as_outcome(tool, await _within_time(tool, arguments, ctx))
             except ToolRefusal as refusal:
                 if left == 0 or not refusal.retryable:
-                    refusal.reason = clean(refusal.reason)[:_MOST_WORDS]
+                    refusal.reason = _shortened(clean(refusal.reason[:_MOST_READ]))
                     raise
             left -= 1
 
@@ -76,8 +79,12 @@ async def _within_time(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunCon
         raise _failure(exc) from None
 
 
+def _shortened(words: str) -> str:
+    return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}… [cut]"
+
+
 def _failure(error: Exception) -> ToolRefusal:
     """Return an exception as an outcome: what kind, and its first line. Never its traceback, which has values in it."""
-    lines = str(error).strip().splitlines()
+    lines = text_of(error)[:_MOST_READ].strip().splitlines()
     said = f": {lines[0]}" if lines else ""
     return ToolRefusal(TOOL_FAILED, f"it failed with {type(error).__qualname__}{said}", retryable=True)

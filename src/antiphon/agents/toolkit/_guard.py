@@ -37,9 +37,11 @@ from antiphon.agents.toolkit._errors import (
     ToolRefusal,
 )
 from antiphon.agents.toolkit._execution import execute
+from antiphon.agents.toolkit._invocations import Invocations
 from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._policy import Policy
+from antiphon.agents.toolkit._results import check_row
 from antiphon.agents.toolkit._rules import Circumstances, Decision, judge
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
@@ -67,8 +69,8 @@ class Asked:
     tool: ToolkitTool
     arguments: dict[str, Any]
     ctx: RunContext[Any]
-    key: str
-    """What it is known by in its run: the same when the program runs again."""
+    invocation: str
+    """What it is known by in its run: the same when the program runs again. It stands for one execution."""
     reading: Reading
     run: LedgerRun | None = None
     """The run that it is part of; None: nothing is written down."""
@@ -76,6 +78,11 @@ class Asked:
     """The call of the model, if it is one."""
     is_approved: bool = False
     """Whether the program says that somebody has approved it; it counts only where there is no ledger."""
+
+    @property
+    def key(self) -> str:
+        """What the journal knows it by."""
+        return f"tool:{self.tool.name}:{self.invocation}"
 
 
 class Guard:
@@ -95,12 +102,20 @@ class Guard:
             HistoryMismatchError: the program did something else the last time it ran.
             LedgerError: it could not be written down.
         """
+        if asked.run is None:
+            return await self._called(asked)
+        async with Invocations.of(asked.run).turn(asked.run, asked.invocation):  # one executes, the others get its result
+            return await self._called(asked)
+
+    async def _called(self, asked: Asked) -> Outcome:
         run = asked.run
         call = self._call(asked, run)
         if asked.tool.lost(asked.arguments):
             call = await self._recorded(asked, call, run)
         else:
             asked.tool.check_arguments(asked.arguments)
+        if run is not None:
+            await Invocations.of(run).check(run, asked.invocation, call)
         decision = await self._decide(asked, call, run)
         if decision.verdict == "deny":
             raise ToolRefusal(PERMISSION_DENIED, decision.reason)
@@ -212,6 +227,7 @@ class Guard:
     async def _perform(self, asked: Asked, call: Call, run: LedgerRun | None, *, needs_approval: bool) -> Outcome:
         if run is None:
             return await self._start(asked)
+        Invocations.of(run).keep(run, asked.invocation, call)
         arguments: dict[str, Json] = {"arguments": asked.tool.shown(asked.arguments), "digest": call.digest}
 
         async def inside(key: str) -> Json:
@@ -219,7 +235,9 @@ class Guard:
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
             with run_scope(run.part(key)):  # what the tool does in turn is numbered for itself
-                return cast("Json", Withheld.of(run).clean((await self._start(asked)).to_json()))
+                outcome = await self._start(asked)
+            check_row(outcome)
+            return cast("Json", Withheld.of(run).clean(outcome.to_json()))
 
         try:
             effect = ToolEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id)

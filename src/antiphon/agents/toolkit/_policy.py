@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
 
+from antiphon.agents._guards import Cover
 from antiphon.agents.toolkit._book import Uses
 from antiphon.agents.toolkit._names import check_agent
 from antiphon.agents.toolkit._permissions import Grant, Permissions
 from antiphon.agents.toolkit._rules import ApprovalRule
+from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 
 __all__ = ["Policy"]
@@ -40,6 +42,13 @@ class Policy:
     def clean(self) -> Callable[[str], str]:
         """What takes secrets out of a text."""
         return self.redaction.text
+
+    def cover(self, toolkit: str, agent: str, tools: Mapping[str, ToolkitTool], run: str | None = None) -> Cover:
+        """Return what a toolkit with these tools holds over an agent."""
+        own = {name: tool for name, tool in sorted(tools.items()) if self.permissions.knows(agent, name)}
+        asks = [name for name, tool in own.items() if tool.approval or any(rule.covers(agent, name) for rule in self.rules)]
+        lenient = frozenset(name for name, tool in own.items() if tool.allows_untrusted)
+        return Cover(toolkit, agent, tuple(own), tuple(asks), run, lenient)
 
     def grant(self, grant: Grant) -> None:
         """Permit something from now on."""

@@ -15,8 +15,9 @@ from antiphon.agents.toolkit._errors import RESULT_INVALID, RESULT_TOO_LARGE, To
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.messages import Json, MediaPart, Modality, TextPart, current_limits
+from antiphon.messages._cut import cut
 
-__all__ = ["as_outcome", "as_tool_return"]
+__all__ = ["as_outcome", "as_tool_return", "check_row"]
 
 _MODALITIES: Final[dict[type[FileUrl], Modality]] = {
     ImageUrl: "image",
@@ -39,10 +40,11 @@ def as_outcome(tool: ToolkitTool, value: Any) -> Outcome:
         more = [content] if isinstance(content, str) else content or ()
         value = value.return_value
     values, media = _sorted(value)
-    texts = [TextPart(text=each if isinstance(each, str) else each.content) for each in more if _is_text(each)]
+    texts = [each if isinstance(each, str) else each.content for each in more if isinstance(each, str | TextContent)]
     media += [part for each in more if (part := _medium(each)) is not None]
     _check_size(sum(len(part.url) for part in media), current_limits().data_url_bytes)
-    outcome = Outcome(result=_json(tool, values), parts=(*media, *texts))
+    result, size = _json(tool, values)
+    outcome = Outcome(result=result, parts=(*media, *_cut_texts(texts, _most_bytes(tool) - size)))
     try:
         outcome.payload("-", tool.name)
     except ValidationError as exc:
@@ -64,10 +66,6 @@ def _sorted(value: Any) -> tuple[Any, list[MediaPart]]:
     return rest[0] if len(rest) == 1 else rest or None, media
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str | TextContent)
-
-
 def _medium(value: object) -> MediaPart | None:
     if isinstance(value, MediaPart):
         return value
@@ -82,15 +80,36 @@ def _modality(content: BinaryContent) -> Modality:
     return "image" if content.is_image else "audio" if content.is_audio else "video" if content.is_video else "document"
 
 
-def _json(tool: ToolkitTool, value: Any) -> Json:
+def _json(tool: ToolkitTool, value: Any) -> tuple[Json, int]:
+    """Return a value as JSON, cut if it is too large, and how many bytes it takes."""
     try:
         plain: Json = to_jsonable_python(value, bytes_mode="base64")
         size = len(json.dumps(plain, ensure_ascii=False, allow_nan=False).encode())
     except (PydanticSerializationError, TypeError, ValueError, RecursionError):
         reason = f"it returned a {type(value).__qualname__}, which is no JSON"
         raise ToolRefusal(RESULT_INVALID, reason) from None
-    _check_size(size, tool.max_result_bytes)
-    return plain
+    most = _most_bytes(tool)
+    return (plain, size) if size <= most else (cut(plain, most), most)
+
+
+def _most_bytes(tool: ToolkitTool) -> int:
+    """Return how many bytes of a tool's result are kept: what the tool says, and no more than a row of the ledger takes."""
+    return min(tool.max_result_bytes, current_limits().message_bytes * 11 // 16)
+
+
+def _cut_texts(texts: Sequence[str], most: int) -> list[TextPart]:
+    """Return the texts that are shown beside a result, as far as there is room."""
+    return [TextPart(text=each) for each in cast("list[str]", cut(list(texts), most))]
+
+
+def check_row(outcome: Outcome) -> None:
+    """Check that an outcome with media can be written down in one row: what is no text cannot be cut.
+
+    Raises:
+        ToolRefusal: it is too large.
+    """
+    if any(isinstance(part, MediaPart) for part in outcome.parts):
+        _check_size(len(json.dumps(outcome.to_json())), current_limits().message_bytes * 3 // 4)
 
 
 def _check_size(size: int, most: int) -> None:

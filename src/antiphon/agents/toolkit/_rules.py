@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
+from antiphon.agents._guards import TAINTED
 from antiphon.agents.toolkit._call import Call
 from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
 from antiphon.agents.toolkit._permissions import Grant, Permissions
@@ -38,9 +39,13 @@ class ApprovalRule:
         check_agent(self.agent, or_any=True)
         check_tool(self.tool, or_any=True)
 
+    def covers(self, agent: str, tool: str) -> bool:
+        """Whether it is about this agent and this tool, with some arguments."""
+        return self.agent in (agent, ANY) and self.tool in (tool, ANY)
+
     def matches(self, call: Call) -> bool:
         """Whether it is about a call."""
-        if not Grant(self.agent, self.tool).covers(call.agent, call.tool):
+        if not self.covers(call.agent, call.tool):
             return False
         return self.where is None or self.where.accepts(call.arguments)
 
@@ -82,5 +87,5 @@ def judge(permissions: Permissions, rules: Iterable[ApprovalRule], call: Call, c
     if any(rule.matches(call) for rule in rules):
         return Decision("ask", f"a rule asks for an approval of such calls of {call.tool!r}", permit.grant)
     if circumstances.tainted is not None:
-        return Decision("ask", f"this turn has read untrusted content: {circumstances.tainted}", permit.grant)
+        return Decision("ask", f"{TAINTED}: {circumstances.tainted}", permit.grant)
     return Decision("allow", permit.reason, permit.grant)

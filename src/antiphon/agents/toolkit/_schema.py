@@ -16,6 +16,8 @@ from jsonschema_rs import FancyRegexOptions, ValidationError, Validator, validat
 __all__ = ["Schema", "canonical"]
 
 _MOST_PROBLEMS: Final = 8
+_MOST_WORDS: Final = 500
+"""Characters of a problem that are kept: a schema may list a million values that would have been well."""
 _MASK: Final = "the value"
 _PATTERNS: Final = FancyRegexOptions(backtrack_limit=100_000)  # a pattern that takes for ever is a refusal
 
@@ -85,4 +87,5 @@ def _compiled(text: str) -> Validator:
 
 def _sentence(error: ValidationError) -> str:
     place = ".".join(str(step) for step in error.instance_path)
-    return f"{place}: {error.message}" if place else str(error.message)
+    said = f"{place}: {error.message}" if place else str(error.message)
+    return said if len(said) <= _MOST_WORDS else f"{said[:_MOST_WORDS]}… [cut]"

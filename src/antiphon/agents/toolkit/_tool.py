@@ -13,7 +13,7 @@ from antiphon.agents.toolkit._errors import InvalidArguments
 from antiphon.agents.toolkit._names import check_tool
 from antiphon.agents.toolkit._schema import Schema
 from antiphon.agents.toolkit._slots import Slots
-from antiphon.runtime import Effects
+from antiphon.runtime import Effects, is_too_large
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -104,6 +104,8 @@ class ToolkitTool:
         Raises:
             ToolRefusal: they are not what the tool takes.
         """
+        if is_too_large(arguments):  # a call is written down before it is made, and cannot be cut
+            raise InvalidArguments(["they are too large to be written down; give less"])
         problems = self.check.problems(arguments)
         if not problems and self.types is not None:
             problems = tuple(self.types(arguments))

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.toolsets import AbstractToolset
 
 from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents.toolkit._book import begin_under
 from antiphon.agents.toolkit._capability import ToolkitCapability
 from antiphon.agents.toolkit._errors import UNKNOWN_TOOL, InvalidArguments, ToolRefusal
-from antiphon.agents.toolkit._foreign import ForeignTools, bare_context, mcp_toolset
+from antiphon.agents.toolkit._foreign import ForeignTools, bare_context, mcp_toolset, server_name
 from antiphon.agents.toolkit._functions import function_tool
 from antiphon.agents.toolkit._guard import Asked, Guard, PendingApproval
 from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
@@ -25,10 +26,15 @@ from antiphon.agents.toolkit._rules import ApprovalRule
 from antiphon.agents.toolkit._schema import Schema, canonical
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
 from antiphon.agents.toolkit._toolset import AgentToolset, waits_for
+from antiphon.agents.toolkit._warnings import NAME_TAKEN, ToolWarning, raise_if_required, warn
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
 
 __all__ = ["Toolkit"]
+
+_WITHIN: Final = 10.0
+"""Seconds that a server has to start, and to list its tools, if nobody says it."""
+_TAKEN: Final = "another tool has this name; give the server a prefix"
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -108,10 +114,24 @@ class Toolkit:
         toolset: AbstractToolset[Any],
         *,
         by_name: Mapping[str, ToolSettings] | None = None,
+        name: str | None = None,
+        required: bool = False,
+        within: float | None = None,
         **settings: Unpack[ToolSettings],
     ) -> None:
-        """Add a toolset of Pydantic AI. What is said holds for all its tools; `by_name` says more about some."""
-        self._foreign.append(ForeignTools(toolset, settings, by_name or {}))
+        """Add a toolset of Pydantic AI. What is said holds for all its tools; `by_name` says more about some.
+
+        It has `within` seconds to start, and to list its tools (if that is not said, the `timeout` of its tools, or 10). If it
+        fails, it is left out, with a warning that calls it by its `name`; one that is `required` is an error.
+
+        Raises:
+            ValueError: `within` is not positive.
+        """
+        seconds = within if within is not None else settings.get("timeout") or _WITHIN
+        if seconds <= 0:
+            raise ValueError(f"a server needs some time to start, not {seconds:g} s")
+        shown = self.policy.clean(name or toolset.label)
+        self._foreign.append(ForeignTools(toolset, settings, by_name or {}, shown, required, seconds, self.policy.clean))
 
     def add_mcp(
         self,
@@ -121,33 +141,43 @@ class Toolkit:
         env: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         by_name: Mapping[str, ToolSettings] | None = None,
+        required: bool = False,
+        within: float | None = None,
         **settings: Unpack[ToolSettings],
     ) -> None:
         """Add a server that speaks the Model Context Protocol: a URL, or the command that starts it.
 
-        What its tools return is taken as written by strangers, unless you say `untrusted=False`.
+        What its tools return is taken as written by strangers, unless you say `untrusted=False`. For `required` and `within`
+        see `add_toolset`.
 
         Raises:
             ModuleNotFoundError: what it takes is not installed.
+            ValueError: `within` is not positive.
         """
         toolset = mcp_toolset(server, env=env, headers=headers)
+        own = toolset.prefixed(prefix) if prefix else toolset
+        name = prefix or server_name(server)
         trusted: ToolSettings = {"untrusted": True, **settings}
-        self.add_toolset(toolset.prefixed(prefix) if prefix else toolset, by_name=by_name, **trusted)
+        self.add_toolset(own, by_name=by_name, name=name, required=required, within=within, **trusted)
 
     async def tools(self, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
         """Return all tools there are now; for a `run` that runs again, those that there were.
 
+        A server that fails is left out, and so is a tool of one whose name another tool has: those of the toolkit come first,
+        then the servers in the order in which they were added.
+
         Raises:
-            ValueError: two have the same name.
+            ToolServerError: something is wrong with a server that is required.
             LedgerError: it could not be written down what there is.
         """
         found = dict(self._own)
         for number, foreign in enumerate(self._foreign, 1):
-            key = f"tools:{self.name}:{number}"
-            for name, tool in (await foreign.tools(ctx or bare_context(), run, key)).items():
-                if name in found:
-                    raise ValueError(f"two tools are called {name!r}; give the tools of {foreign.toolset.label} a prefix")
-                found[name] = tool
+            offered, warnings = await foreign.tools(ctx or bare_context(), run, f"tools:{self.name}:{number}")
+            taken = [ToolWarning(foreign.name, NAME_TAKEN, _TAKEN, name) for name in offered if name in found]
+            if foreign.required:
+                raise_if_required(taken)
+            await warn([*warnings, *taken], run)
+            found |= {name: tool for name, tool in offered.items() if name not in found}
         return found
 
     async def tools_of(
@@ -248,12 +278,15 @@ class Toolkit:
         tools = await self.tools(run=run)
         tool = tools.get(name) or tools.get(name.removeprefix("functions."))
         if tool is None:
-            raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}")
+            missing = "".join(f"; {each.down.sentence}" for each in self._foreign if each.down is not None)
+            raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}{missing}")
+        if run is not None:
+            await begin_under(run, self.policy.cover(self.name, agent, tools))
         asked = Asked(
             tool=tool,
             arguments=_plain(arguments),
             ctx=bare_context(),
-            key=f"tool:{tool.name}:{id}",
+            invocation=id,
             reading=current_reading() or (Reading() if run is None else run.opened.share(Reading)),
             run=run,
             parent_id=id,
@@ -266,15 +299,22 @@ class Toolkit:
             return await guard.call(asked)
 
     async def connect(self) -> AsyncExitStack:
-        """Connect to the servers, and return what disconnects again."""
+        """Connect to the servers, and return what disconnects again. One that fails is told when its tools are listed."""
         async with AsyncExitStack() as stack:
             for foreign in self._foreign:
-                await stack.enter_async_context(foreign.toolset)
+                await stack.enter_async_context(foreign.connected())
             return stack.pop_all()
 
     async def __aenter__(self) -> Self:
-        """Connect to the servers, for as long as the block lasts; without it, each call connects anew."""
-        self._entered.append(await self.connect())
+        """Connect to the servers, for as long as the block lasts; without it, each call connects anew.
+
+        Raises:
+            ToolServerError: a server that is required cannot be connected to.
+        """
+        async with await self.connect() as stack:
+            for foreign in self._foreign:
+                foreign.check()
+            self._entered.append(stack.pop_all())
         return self
 
     async def __aexit__(self, *args: object) -> None:

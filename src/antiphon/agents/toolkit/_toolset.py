@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._withheld import Withheld
-from antiphon.agents.toolkit._book import Marks
+from antiphon.agents.toolkit._book import Marks, begin_under
 from antiphon.agents.toolkit._errors import ToolRefusal
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
 from antiphon.agents.toolkit._origin import Reading, current_reading, enter_reading, untrusted_in
@@ -85,6 +85,9 @@ class AgentToolset(AbstractToolset[Any]):
         if self._run is not None:
             await Marks(self._run).keep(self._reading, ctx.run_id)
         self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
+        if self._run is not None:
+            own = ctx.run_id if _is_durable(ctx.run_id) else None
+            await begin_under(self._run, self._toolkit.policy.cover(self._toolkit.name, self._agent, self._tools, own))
         return {name: self._shown(tool) for name, tool in self._tools.items()}
 
     def _read(self, ctx: RunContext[Any]) -> None:
@@ -128,7 +131,7 @@ class AgentToolset(AbstractToolset[Any]):
             tool=self._tools[name],
             arguments=self._whole(tool_args, ctx),
             ctx=ctx,
-            key=f"tool:{name}:{ctx.tool_call_id}@{ctx.run_step}",
+            invocation=f"{ctx.tool_call_id}@{ctx.run_step}",
             reading=self._reading,
             run=self._run,
             parent_id=ctx.tool_call_id,
@@ -146,6 +149,12 @@ class AgentToolset(AbstractToolset[Any]):
     def _whole(self, tool_args: dict[str, Any], ctx: RunContext[Any]) -> dict[str, Any]:
         """Return the arguments of a call with what was taken out of it when the model made it."""
         return tool_args if self._run is None else Withheld.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
+
+
+def _is_durable(run_id: str | None) -> bool:
+    """Whether a run of an agent has the same id when the program runs again: `LedgerDurability` gives it one of the run's."""
+    run = current_run()
+    return run is not None and (run_id or "").startswith(f"{run.invocation_id}/")
 
 
 def waits_for(*approvals: str) -> ParkedError:

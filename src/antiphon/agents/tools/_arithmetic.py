@@ -18,7 +18,7 @@ from __future__ import annotations
 import decimal
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -81,7 +81,11 @@ _OF_ONE: Mapping[str, Callable[[Decimal], Decimal]] = {
     "cos": _by_float(math.cos),
     "tan": _by_float(math.tan),
 }
-_OF_SEVERAL: Mapping[str, Callable[..., Decimal]] = {"min": min, "max": max, "sum": lambda *values: sum(values, Decimal())}
+_OF_SEVERAL: Mapping[str, Callable[[Sequence[Decimal]], Decimal]] = {
+    "min": min,
+    "max": max,
+    "sum": lambda values: sum(values, Decimal()),
+}
 
 
 def calculate(expression: str) -> str:
@@ -183,7 +187,7 @@ class _Parser:
             values.append(self._within(self._sum))
         self._expect(")")
         if name in _OF_SEVERAL:
-            return _OF_SEVERAL[name](*values)
+            return _OF_SEVERAL[name](values)
         if len(values) != 1:
             raise CalculationError(f"{name} at {token.place} takes one number, not {len(values)}")
         return +_OF_ONE[name](values[0])

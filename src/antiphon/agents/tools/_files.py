@@ -5,35 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from posixpath import dirname, join, normpath
-from typing import Any
+from time import thread_time
+from typing import Any, Final
 
 from pydantic_ai import ModelRetry, Tool
 
 from antiphon.agents.tools._effects import READS
 from antiphon.agents.tools._folder import Folder
 from antiphon.agents.tools._letters import letter_in, letters_in
-from antiphon.agents.tools._markdown import problems_of
+from antiphon.agents.tools._markdown import Anchors, anchors_of, problems_of
 from antiphon.agents.tools._tables import How, columns_of, grouped
 
 __all__ = ["file_tools"]
 
 
-def file_tools(root: Path | str) -> list[Tool[Any]]:
+_TIMEOUT: Final = 20.0
+_LARGEST_PAGE: Final = 250_000
+"""Bytes of a page that is checked. The worst page of this size takes seconds, an ordinary one a quarter of a second."""
+_MOST_SECONDS: Final = 10.0
+"""Of work, for all pages of a call."""
+_MOST_PROBLEMS: Final = 500
+
+
+def file_tools(root: Path | str, *, hidden: bool = False, timeout: float | None = _TIMEOUT) -> list[Tool[Any]]:
     """Return tools that read the files below a folder, and nothing else.
 
     `list_files`, `read_file`, `check_markdown`, `csv_columns`, `csv_group`, `list_letters` and `read_letter`. What they
-    return was written by whoever wrote the files, and is marked so.
+    return was written by whoever wrote the files, and is marked so. Links are not followed. With `hidden`, files and folders
+    whose names begin with a dot are read too. A call that takes more than `timeout` seconds is given up.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: there is no such folder, or this system cannot open files relative to a descriptor.
     """
-    functions: tuple[Callable[..., Any], ...] = (*_texts(Folder(root)), *_forms(Folder(root)))
-    return [Tool[Any](function, metadata=READS) for function in functions]
+    folder = Folder(root, hidden=hidden)
+    functions: tuple[Callable[..., Any], ...] = (*_texts(folder), *_forms(folder))
+    return [Tool[Any](function, metadata=READS, timeout=timeout) for function in functions]
 
 
 def _texts(folder: Folder) -> tuple[Callable[..., Any], ...]:
     def list_files(pattern: str = "**/*") -> list[str]:
-        """List the files of the folder.
+        """List the files of the folder, 500 at most.
 
         Args:
             pattern: Which ones, such as **/*.md.
@@ -56,9 +67,10 @@ def _texts(folder: Folder) -> tuple[Callable[..., Any], ...]:
         Args:
             path: One page, or a pattern such as **/*.md for all of them.
         """
-        names = folder.names(path)
-        found = [f"{name}, {problem}" for name in names for problem in _problems(folder, name)]
-        return {"pages": names, "problems": found}
+        names, pages = folder.names(path), _Pages(folder)
+        found = [f"{name}, {problem}" for name in names for problem in pages.problems(name)]
+        more = {"problems_left_out": len(found) - _MOST_PROBLEMS} if len(found) > _MOST_PROBLEMS else {}
+        return {"pages": names, "problems": found[:_MOST_PROBLEMS], **more}
 
     return list_files, read_file, check_markdown
 
@@ -90,7 +102,7 @@ def _forms(folder: Folder) -> tuple[Callable[..., Any], ...]:
             path: Which file, as list_files names it.
             words: Only letters that have one of these words in them.
         """
-        return letters_in(folder.path(path), words)
+        return letters_in(folder.data(path), words)
 
     def read_letter(path: str, number: int) -> dict[str, Any]:
         """Read one letter of a mailbox file.
@@ -99,19 +111,46 @@ def _forms(folder: Folder) -> tuple[Callable[..., Any], ...]:
             path: Which file, as list_files names it.
             number: Which letter, as list_letters numbers it.
         """
-        return letter_in(folder.path(path), number)
+        return letter_in(folder.data(path), number)
 
     return csv_columns, csv_group, list_letters, read_letter
 
 
-def _problems(folder: Folder, name: str) -> list[str]:
-    def says(target: str) -> str | None:
-        place = normpath(join(dirname(name), target))
-        if not folder.has(place):
+class _Pages:
+    """The pages of one call: each is read once, however many links lead to it."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._anchors: dict[str, Anchors] = {}
+        self._began = thread_time()
+
+    def problems(self, name: str) -> list[str]:
+        """Return what is wrong with a page.
+
+        Raises:
+            ModelRetry: it is no text, or the pages before it took too long.
+        """
+        text = self._folder.text(name)
+        self._check_time()
+        if len(text) > _LARGEST_PAGE:
+            return [f"line 1: the page is larger than {_LARGEST_PAGE // 1000} kB, and is not checked"]
+        return problems_of(text, lambda target: self._leads_to(normpath(join(dirname(name), target))))
+
+    def _leads_to(self, place: str) -> Anchors:
+        if place not in self._anchors:
+            self._check_time()
+            self._anchors[place] = self._read(place)
+        return self._anchors[place]
+
+    def _read(self, place: str) -> Anchors:
+        if not self._folder.has(place):
             return None
         try:
-            return folder.text(place)
+            text = self._folder.text(place)
         except ModelRetry:  # a picture, a folder
-            return ""
+            return frozenset()
+        return "unknown" if len(text) > _LARGEST_PAGE else anchors_of(text)
 
-    return problems_of(folder.text(name), says)
+    def _check_time(self) -> None:
+        if thread_time() - self._began > _MOST_SECONDS:
+            raise ModelRetry("there is too much to check at once; name fewer pages")

@@ -1,74 +1,106 @@
-"""Folder: the files that tools may read: those below one folder, and nothing else."""
+"""Folder: the files that tools may read: those below one folder, and nothing else.
+
+A path is walked from the folder downwards, and each part is opened relative to the descriptor of the part before, unless it is
+a link. So somebody who moves files or sets links meanwhile can make a file unreadable, but cannot lead out of the folder. What
+was opened is then judged by its descriptor: it must be a regular file, and no more of it is read than the limit, whatever
+size it reports. Checking a path first and opening it afterwards would leave time to change what is there.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from posixpath import normpath
+from typing import Final
 
 from pydantic_ai import ModelRetry
 
+from antiphon.agents.tools._patterns import FilePattern
+
 __all__ = ["Folder"]
 
-_MOST_FILES = 500
-_MOST_BYTES = 5_000_000
-_MOST_CHARACTERS = 20_000
+_MOST_FILES: Final = 500
+"""That a list has."""
+_MOST_ENTRIES: Final = 50_000
+"""Files and folders that are looked at for a list."""
+_DEEPEST: Final = 32
+"""Folders inside each other that are looked into for a list."""
+_MOST_BYTES: Final = 5_000_000
+_MOST_CHARACTERS: Final = 20_000
+_SHOWN: Final = 100
+"""Characters of a path that are repeated in an error."""
 
 
 class Folder:
     """A folder that can be looked at. What is wrong with a path is told to the model, which can try another."""
 
-    def __init__(self, root: Path | str) -> None:
-        """Take a folder.
+    def __init__(self, root: Path | str, *, hidden: bool = False) -> None:
+        """Take a folder; with `hidden`, what begins with a dot may be read too.
 
         Raises:
-            ValueError: there is no such folder.
+            ValueError: there is no such folder, or this system cannot open files relative to a descriptor.
         """
-        self.root = Path(root).resolve()
-        if not self.root.is_dir():
+        self.root = Path(os.path.realpath(root))
+        self._hidden = hidden
+        if not os.path.isdir(self.root):  # `Path.is_dir` raises for a name that is too long
             raise ValueError(f"{root} is no folder")
+        if os.open not in os.supports_dir_fd or os.scandir not in os.supports_fd or not hasattr(os, "O_NOFOLLOW"):
+            raise ValueError("files cannot be read safely here: this system has no openat")
 
     def names(self, pattern: str) -> list[str]:
-        """Return the files that a pattern such as `**/*.md` fits, in order; hidden ones are left out.
+        """Return the files that a pattern such as `**/*.md` fits, in order, 500 at most.
 
         Raises:
-            ModelRetry: it is no pattern.
+            ModelRetry: it is no pattern, leads out of the folder, or has too much looked at.
         """
+        walk = _Walk(FilePattern(pattern), hidden=self._hidden)
         try:
-            found = sorted(path for path in self.root.glob(pattern) if path.is_file() and self._is_inside(path))
-        except (NotImplementedError, ValueError) as exc:
-            raise ModelRetry(f"{pattern!r} is no pattern such as **/*.md: {exc}") from exc
-        names = [path.relative_to(self.root) for path in found]
-        return [name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts)][:_MOST_FILES]
+            with self._opened(()) as number:
+                walk.into(number, "", walk.pattern.beginning, _DEEPEST)
+        except OSError as exc:
+            raise ModelRetry(f"the folder cannot be read: {exc.strerror}") from exc
+        return walk.found
 
     def has(self, name: str) -> bool:
         """Whether there is a file or a folder of the name."""
-        path = self.root / name
-        return self._is_inside(path) and path.exists()
+        try:
+            with self._opened(self._parts(name)):
+                return True
+        except (ModelRetry, OSError):
+            return False
 
-    def path(self, name: str) -> Path:
-        """Return where a file is.
+    def data(self, name: str) -> bytes:
+        """Return the bytes of a file.
 
         Raises:
-            ModelRetry: there is none, it is outside, or it is too large.
+            ModelRetry: there is none, it is outside, hidden, no regular file or too large, or a link leads to it.
         """
-        path = self.root / name
-        if not self._is_inside(path):
-            raise ModelRetry(f"{name!r} is outside of the folder")
-        if not path.is_file():
-            raise ModelRetry(f"there is no file {name!r}; list_files says what there is")
-        if path.stat().st_size > _MOST_BYTES:
-            raise ModelRetry(f"{name!r} is larger than {_MOST_BYTES // 1_000_000} MB")
-        return path
+        shown = repr(name[:_SHOWN])
+        try:
+            with self._opened(self._parts(name)) as number:
+                if not stat.S_ISREG(os.fstat(number).st_mode):
+                    raise ModelRetry(f"there is no file {shown}; list_files says what there is")
+                data = _read(number)
+        except OSError as exc:
+            raise ModelRetry(_complaint(shown, exc)) from exc
+        if len(data) > _MOST_BYTES:
+            raise ModelRetry(f"{shown} is larger than {_MOST_BYTES // 1_000_000} MB")
+        return data
 
     def text(self, name: str) -> str:
         """Return what a file says.
 
         Raises:
-            ModelRetry: as `path`; or it is no text.
+            ModelRetry: as `data`; or it is no text.
         """
         try:
-            return self.path(name).read_text(encoding="utf-8-sig")
+            return self.data(name).decode("utf-8-sig")
         except UnicodeDecodeError as exc:
-            raise ModelRetry(f"{name!r} is no text in UTF-8") from exc
+            raise ModelRetry(f"{name[:_SHOWN]!r} is no text in UTF-8") from exc
 
     def lines(self, name: str, first: int, count: int) -> str:
         """Return some lines of a file, cut where it would be too much for a model.
@@ -79,6 +111,115 @@ class Folder:
         lines = self.text(name).splitlines()[max(first, 1) - 1 :][: max(count, 1)]
         return "\n".join(lines)[:_MOST_CHARACTERS]
 
-    def _is_inside(self, path: Path) -> bool:
-        """Whether a path leads to something below the folder, links and dots followed."""
-        return path.resolve().is_relative_to(self.root)
+    def _parts(self, name: str) -> Sequence[str]:
+        """Return the steps to a place.
+
+        Raises:
+            ModelRetry: they lead out of the folder, or to something that is not to be read.
+        """
+        place = normpath(name) if name else "."
+        if place == ".." or place.startswith(("/", "../")):
+            raise ModelRetry(f"{name[:_SHOWN]!r} is outside of the folder")
+        parts = () if place == "." else place.split("/")
+        if not self._hidden and any(part.startswith(".") for part in parts):
+            raise ModelRetry(f"{name[:_SHOWN]!r} is hidden, and hidden files are not read")
+        if "\0" in name or not _is_text(name):
+            raise ModelRetry(f"{name[:_SHOWN]!r} is no name of a file")
+        return parts
+
+    @contextmanager
+    def _opened(self, parts: Sequence[str]) -> Generator[int]:
+        """Open what is at a place, step by step, and close it again."""
+        number = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts:
+                inner = _open_in(number, part)
+                os.close(number)
+                number = inner
+            yield number
+        finally:
+            os.close(number)
+
+
+def _open_in(folder: int, name: str) -> int:
+    """Open a file or a folder inside a folder. Only those: to open a pipe or a device does something to it already.
+
+    What is looked at first may be another thing when it is opened; therefore no link is followed, and nothing waits.
+    """
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "a link")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise FileNotFoundError(errno.ENOENT, "no file")
+    return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+
+
+def _read(number: int) -> bytes:
+    """Return the bytes of a file, or one more than the limit. The size that a file reports proves nothing."""
+    with open(number, "rb", closefd=False) as file:
+        return file.read(_MOST_BYTES + 1) or b""  # None of a file that would have to be waited for, as some of /proc
+
+
+def _complaint(shown: str, error: OSError) -> str:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR | errno.ENAMETOOLONG:
+            return f"there is no file {shown}; list_files says what there is"
+        case errno.ELOOP | errno.EMLINK:  # Linux says the first of a link, FreeBSD the second
+            return f"{shown} is reached by a link, and links are not followed"
+        case _:
+            return f"{shown} cannot be read: {error.strerror}"
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be said at all: those that are not UTF-8 on the disk cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Walk:
+    """What is found below a folder. Each folder is looked into once, whatever the pattern, and no link is followed."""
+
+    def __init__(self, pattern: FilePattern, *, hidden: bool) -> None:
+        self.pattern = pattern
+        self.found: list[str] = []
+        self._hidden = hidden
+        self._left = _MOST_ENTRIES
+
+    def into(self, folder: int, above: str, before: frozenset[int], depth: int) -> None:
+        """Look into a folder that is open; `before` is how far the pattern fits the way to it."""
+        for name, is_folder in self._entries(folder):
+            after = self.pattern.after(before, name)
+            if is_folder and depth and self.pattern.goes_on(after):
+                self._below(folder, name, above, after, depth - 1)
+            elif not is_folder and self.pattern.fits(after):
+                self.found.append(above + name)
+            if len(self.found) == _MOST_FILES:
+                return
+
+    def _below(self, folder: int, name: str, above: str, before: frozenset[int], depth: int) -> None:
+        try:
+            number = _open_in(folder, name)
+        except OSError:  # it is gone, or not for us
+            return
+        try:
+            self.into(number, f"{above}{name}/", before, depth)
+        except NotADirectoryError:  # it was one when it was listed
+            return
+        finally:
+            os.close(number)
+
+    def _entries(self, folder: int) -> list[tuple[str, bool]]:
+        """Return the names in a folder and whether each is one, in order."""
+        found: list[tuple[str, bool]] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self._left -= 1
+                if self._left < 0:
+                    raise ModelRetry(f"there are more than {_MOST_ENTRIES} files; name a folder, such as docs/**/*.md")
+                is_shown = (self._hidden or not entry.name.startswith(".")) and _is_text(entry.name)
+                if is_shown and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
+                    found.append((entry.name, entry.is_dir(follow_symlinks=False)))
+        return sorted(found)

@@ -1,91 +1,179 @@
-"""What is in a mailbox file (mbox): who writes what when, and the words of one letter."""
+"""What is in a mailbox file (mbox): who writes what when, and the words of one letter.
+
+Letters are taken apart here, and not by the standard library: its parser takes time that grows with the square of a header or
+of the depth of parts. Only the header of a letter or a part goes through it, cut to a length.
+"""
 
 from __future__ import annotations
 
-import mailbox
+import re
+from collections.abc import Callable, Iterator
+from email.errors import MessageError
 from email.header import decode_header, make_header
 from email.message import Message
+from email.parser import BytesHeaderParser
 from email.utils import parsedate_to_datetime
-from pathlib import Path
-from typing import Any
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from pydantic_ai import ModelRetry
 
 __all__ = ["letter_in", "letters_in"]
 
-_MOST_LETTERS = 200
-_MOST_CHARACTERS = 10_000
+FoundT = TypeVar("FoundT")
+
+_MOST_LETTERS: Final = 200
+"""That a list has."""
+_MOST_LOOKED_AT: Final = 5_000
+_MOST_WORDS: Final = 50
+_MOST_CHARACTERS: Final = 10_000
+_LONGEST_HEAD: Final = 20_000
+"""Bytes of all headers together."""
+_LONGEST_HEADER: Final = 1_000
+_DEEPEST: Final = 10
+"""Parts inside parts."""
+_MOST_PARTS: Final = 100
+"""Of a letter, that are looked at for its words."""
+_FROM: Final = re.compile(rb"^From [^\n]*\n?", re.MULTILINE)
+_HEADERS: Final = ("From", "Subject", "Date", "Content-Type", "Content-Transfer-Encoding")
+_CHARSET: Final = re.compile(
+    r"(us-)?ascii|utf-?(8|16|16-?[lb]e)|iso-?8859-?\d{1,2}|latin-?\d|(windows|cp)-?125\d|koi8-[ru]"
+    r"|gb(k|2312|18030)|big5|euc-(jp|kr)|shift_jis|iso-2022-jp"
+)
+"""Those that letters are written in. Python knows others, which are no texts, or take the square of the time."""
 
 
-def letters_in(path: Path, words: str = "") -> list[dict[str, Any]]:
-    """Return the letters of a mailbox, in order, each with its number; only those with any of the words, if there are some."""
-    wanted = [word.casefold() for word in words.split()]
-    return [
-        _about(number, letter)
-        for number, letter in enumerate(_letters(path), 1)
-        if not wanted or any(word in _said(letter) for word in wanted)
-    ][:_MOST_LETTERS]
+def letters_in(data: bytes, words: str = "") -> list[dict[str, Any]]:
+    """Return the letters of a mailbox, in order, each with its number; only those with any of the words, if there are some.
+
+    Raises:
+        ModelRetry: there are too many.
+    """
+    wanted = list(dict.fromkeys(word.casefold() for word in words.split()))[:_MOST_WORDS]
+    found = (
+        _about(number, letter, text)
+        for number, (letter, text) in enumerate(map(_taken_apart, _letters(data)), 1)
+        if not wanted or _has_one(f"{_header(letter, 'Subject')} {text}".casefold(), wanted)
+    )
+    return list(islice(found, _MOST_LETTERS))
 
 
-def letter_in(path: Path, number: int) -> dict[str, Any]:
+def letter_in(data: bytes, number: int) -> dict[str, Any]:
     """Return one letter with its words.
 
     Raises:
         ModelRetry: there is none of the number.
     """
-    letters = _letters(path)
+    letters = _letters(data)
     if not 1 <= number <= len(letters):
         raise ModelRetry(f"there is no letter {number}; there are {len(letters)}")
-    letter = letters[number - 1]
-    return _about(number, letter) | {"text": _words(letter)[:_MOST_CHARACTERS]}
+    letter, text = _taken_apart(letters[number - 1])
+    return _about(number, letter, text) | {"text": text[:_MOST_CHARACTERS]}
 
 
-def _letters(path: Path) -> list[Message]:
-    box = mailbox.mbox(path, create=False)
-    try:
-        return list(box)
-    finally:
-        box.close()
+def _letters(data: bytes) -> list[bytes]:
+    """Return the letters of a mailbox: a line that begins with `From ` begins one."""
+    begins = [found.span() for found in islice(_FROM.finditer(data), _MOST_LOOKED_AT + 1)]
+    if len(begins) > _MOST_LOOKED_AT:
+        raise ModelRetry(f"the mailbox has more than {_MOST_LOOKED_AT} letters")
+    ends = [*(begin for begin, _ in begins[1:]), len(data)]
+    return [data[begin:end] for (_, begin), end in zip(begins, ends, strict=False)]
 
 
-def _said(letter: Message) -> str:
-    return f"{_header(letter, 'Subject')} {_words(letter)}".casefold()
+def _has_one(text: str, words: list[str]) -> bool:
+    return any(word in text for word in words)
 
 
-def _about(number: int, letter: Message) -> dict[str, Any]:
+def _about(number: int, letter: Message, text: str) -> dict[str, Any]:
     return {
         "number": number,
         "from": _header(letter, "From"),
         "subject": _header(letter, "Subject"),
         "date": _date(letter),
-        "words": len(_words(letter).split()),
+        "words": len(text.split()),
     }
 
 
 def _header(letter: Message, name: str) -> str:
     value = letter.get(name, "")
     try:
-        return str(make_header(decode_header(value)))
-    except (LookupError, UnicodeDecodeError, ValueError):
-        return str(value)
+        found = str(make_header(decode_header(value)))
+        found.encode()  # bytes that are no text are kept as halves of characters, which nobody can write down
+    except (LookupError, MessageError, ValueError):
+        return str(value).encode("ascii", errors="replace").decode()
+    return found
 
 
 def _date(letter: Message) -> str | None:
     try:
         return parsedate_to_datetime(letter.get("Date", "")).isoformat()
-    except (TypeError, ValueError):
+    except (IndexError, OverflowError, TypeError, ValueError):
         return None
 
 
-def _words(letter: Message) -> str:
-    plain = (part for part in letter.walk() if part.get_content_type() == "text/plain")
-    part = next(plain, None)
-    if part is None:
-        return ""
-    payload = part.get_payload(decode=True)
-    if not isinstance(payload, bytes):
-        return ""
+# ---------------------------------------------------------------- parts
+
+
+def _taken_apart(data: bytes) -> tuple[Message, str]:
+    """Return the header of a letter, and its words: those of the first part that is plain text."""
+    head, body = _divided(data)
+    texts = (_decoded(part, text) for part, text in islice(_parts(head, body, 0), _MOST_PARTS) if _is_plain(part))
+    return head, next(texts, "")
+
+
+def _parts(head: Message, body: bytes, depth: int) -> Iterator[tuple[Message, bytes]]:
+    """Yield the parts of a letter, those inside others too, each with its header."""
+    boundary = _read(head.get_boundary) if head.get_content_maintype() == "multipart" else None
+    if boundary is None:
+        yield head, body
+        return
+    yield head, b""  # so that it is counted
+    if depth < _DEEPEST:
+        for part in _between(body, boundary.encode(errors="replace")):
+            yield from _parts(*_divided(part), depth + 1)
+
+
+def _between(body: bytes, boundary: bytes) -> Iterator[bytes]:
+    """Yield what stands between lines with a boundary, up to the one that ends it."""
+    line = re.compile(rb"^--" + re.escape(boundary) + rb"(--)?[ \t]*$", re.MULTILINE)
+    begin: int | None = None
+    for found in line.finditer(body):
+        if begin is not None:
+            yield body[begin : found.start()]
+        if found[1]:
+            return
+        begin = found.end() + 1
+    if begin is not None and begin < len(body):
+        yield body[begin:]
+
+
+def _divided(data: bytes) -> tuple[Message, bytes]:
+    """Return the header of a letter or a part, as far as it is needed, and its body."""
+    data = data.replace(b"\r\n", b"\n")
+    head, _, body = (b"", b"", data[1:]) if data.startswith(b"\n") else data.partition(b"\n\n")
+    given = BytesHeaderParser().parsebytes(head[:_LONGEST_HEAD])
+    kept = Message()
+    for name in _HEADERS:
+        if (value := given.get(name)) is not None:
+            kept[name] = str(value)[:_LONGEST_HEADER]
+    return kept, body
+
+
+def _is_plain(part: Message) -> bool:
+    return part.get_content_type() == "text/plain"
+
+
+def _decoded(part: Message, body: bytes) -> str:
+    part.set_payload(body.decode("ascii", errors="surrogateescape"))
+    payload = _read(lambda: part.get_payload(decode=True))
+    charset = _read(part.get_content_charset) or "utf-8"
+    found = payload if isinstance(payload, bytes) else b""
+    return found.decode(charset if _CHARSET.fullmatch(charset) else "utf-8", errors="replace")
+
+
+def _read(find: Callable[[], FoundT]) -> FoundT | None:
+    """Return what the standard library finds; None where it stumbles over what no letter should have."""
     try:
-        return payload.decode(part.get_content_charset() or "utf-8", errors="replace")
-    except LookupError:
-        return payload.decode("utf-8", errors="replace")
+        return find()
+    except (LookupError, MessageError, TypeError, ValueError):
+        return None

@@ -1,58 +1,109 @@
-"""What is wrong with a page of Markdown: links that lead nowhere, headings out of order, fences left open."""
+"""What is wrong with a page of Markdown: links that lead nowhere, headings out of order, fences left open.
+
+Pages are read by a parser of CommonMark that takes time in proportion to a page, whatever is in it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
 from urllib.parse import unquote
 
-__all__ = ["problems_of"]
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
-_HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*\s*$")
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(\s*<?([^\s)>]+)>?[^)]*\)")
-_FENCE = re.compile(r"\s{0,3}(```+|~~~+)")
-_CODE = re.compile(r"`[^`]*`")
-_OUTSIDE = re.compile(r"[a-z][a-z0-9+.-]*:|//|/", re.IGNORECASE)
-_TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+__all__ = ["Anchors", "anchors_of", "problems_of"]
+
+Anchors: TypeAlias = frozenset[str] | Literal["unknown"] | None
+"""What a link to a page may name: its headings; None if there is no such page."""
+
+_OUTSIDE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//|/", re.IGNORECASE)
+_TODO: Final = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+_SIGN: Final = re.compile(r"[^\w\- ]")
+_LONGEST_SHOWN: Final = 100
+"""Characters of a title or a target."""
+_PARSER: Final = MarkdownIt("commonmark")
 
 
 @dataclass
 class _Page:
     headings: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     """Line, level, text."""
-    links: list[tuple[int, bool, str, str]] = field(default_factory=list[tuple[int, bool, str, str]])
-    """Line, whether it is an image, text, target."""
-    todos: list[int] = field(default_factory=list[int])
+    links: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Line, target."""
+    bare_images: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Line and target of those without a description."""
+    todos: set[int] = field(default_factory=set[int])
     open_fence: int | None = None
 
 
-def problems_of(text: str, says: Callable[[str], str | None]) -> list[str]:
-    """Return what is wrong with a page, line by line.
-
-    `says` is given where a link leads and returns the text of that page: None if there is none.
-    """
+def problems_of(text: str, anchors: Callable[[str], Anchors]) -> list[str]:
+    """Return what is wrong with a page, line by line. `anchors` is given where a link leads."""
     page = _read(text)
-    found = sorted((*_headings(page), *_links(page, says), *_rest(page)))
+    found = sorted((*_headings(page), *_links(page, anchors), *_rest(page)))
     return [f"line {line}: {what}" for line, what in found]
 
 
+def anchors_of(text: str) -> frozenset[str]:
+    """Return what links to a page can name."""
+    return _anchors(_read(text))
+
+
+# ---------------------------------------------------------------- reading
+
+
 def _read(text: str) -> _Page:
-    page, fence = _Page(), ""
-    for number, line in enumerate(text.splitlines(), 1):
-        mark = _FENCE.match(line)
-        if mark and (not fence or mark[1].startswith(fence)):
-            fence, page.open_fence = ("", None) if fence else (mark[1], number)
-            continue
-        if fence:
-            continue
-        plain = _CODE.sub("", line)
-        if heading := _HEADING.match(line):
-            page.headings.append((number, len(heading[1]), heading[2]))
-        page.links += [(number, bool(image), said, target) for image, said, target in _LINK.findall(plain)]
-        if _TODO.search(plain):
-            page.todos.append(number)
+    page, level = _Page(), 0
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # as the parser counts them
+    for token in _PARSER.parse(text):
+        line = token.map[0] + 1 if token.map else 1
+        match token.type:
+            case "heading_open":
+                level = int(token.tag[1:])
+            case "inline":
+                if level:
+                    page.headings.append((line, level, token.content))
+                _read_inline(page, line, token.children or [])
+                level = 0
+            case "fence":
+                page.open_fence = page.open_fence or (None if _is_closed(lines, token) else line)
+            case "html_block":
+                page.todos |= {line + at for at, said in enumerate(token.content.split("\n")) if _TODO.search(said)}
+            case _:
+                pass
     return page
+
+
+def _read_inline(page: _Page, line: int, tokens: list[Token]) -> None:
+    """Read what is inside a paragraph, which begins in a line."""
+    for token in tokens:
+        match token.type:
+            case "softbreak" | "hardbreak":
+                line += 1
+            case "link_open":
+                page.links.append((line, str(token.attrGet("href") or "")))
+            case "image":
+                target = str(token.attrGet("src") or "")
+                page.links.append((line, target))
+                if not token.content.strip():
+                    page.bare_images.append((line, target))
+            case "text" | "html_inline":
+                page.todos |= {line} if _TODO.search(token.content) else set()
+                line += token.content.count("\n")
+            case _:
+                pass
+
+
+def _is_closed(lines: list[str], token: Token) -> bool:
+    """Whether a block of code ends with a fence, and not with the page or with what it stands in."""
+    first, end = token.map or [0, 0]
+    last = lines[end - 1].strip(" \t>") if end - first > 1 else ""
+    return last.startswith(token.markup) and not last.strip(token.markup[0])
+
+
+# ---------------------------------------------------------------- judging
 
 
 def _headings(page: _Page) -> Iterator[tuple[int, str]]:
@@ -61,25 +112,26 @@ def _headings(page: _Page) -> Iterator[tuple[int, str]]:
     last, seen = 0, set[str]()
     for line, level, title in page.headings:
         if last and level > last + 1:
-            yield line, f"heading {title!r} is {level - last} levels below the one before it"
+            yield line, f"heading {_short(title)!r} is {level - last} levels below the one before it"
         if title in seen:
-            yield line, f"heading {title!r} is there twice"
+            yield line, f"heading {_short(title)!r} is there twice"
         last = level
         seen.add(title)
 
 
-def _links(page: _Page, says: Callable[[str], str | None]) -> Iterator[tuple[int, str]]:
-    for line, is_image, text, target in page.links:
-        if is_image and not text.strip():
-            yield line, f"image {target} has no description"
+def _links(page: _Page, anchors: Callable[[str], Anchors]) -> Iterator[tuple[int, str]]:
+    for line, target in page.bare_images:
+        yield line, f"image {_short(unquote(target))} has no description"
+    own = _anchors(page)
+    for line, target in page.links:
         if _OUTSIDE.match(target):
             continue
         name, _, anchor = unquote(target).partition("#")
-        there = None if not name else says(name)
-        if name and there is None:
-            yield line, f"link to {name} leads nowhere"
-        elif anchor and anchor not in _anchors(page if not name else _read(there or "")):
-            yield line, f"link to {target} names a heading that is not there"
+        there = anchors(name) if name else own
+        if there is None:
+            yield line, f"link to {_short(name)} leads nowhere"
+        elif anchor and there != "unknown" and anchor not in there:
+            yield line, f"link to {_short(unquote(target))} names a heading that is not there"
 
 
 def _rest(page: _Page) -> Iterator[tuple[int, str]]:
@@ -89,5 +141,9 @@ def _rest(page: _Page) -> Iterator[tuple[int, str]]:
         yield line, "something is left to do"
 
 
-def _anchors(page: _Page) -> set[str]:
-    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for _, _, title in page.headings}
+def _anchors(page: _Page) -> frozenset[str]:
+    return frozenset(_SIGN.sub("", title.lower()).strip().replace(" ", "-") for _, _, title in page.headings)
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"

@@ -28,11 +28,18 @@ def passages_of(text: str) -> list[str]:
 
 def _paragraphs(text: str) -> Iterator[str]:
     for paragraph in _BREAK.split(text.replace("\r\n", "\n")):
-        rest = paragraph.strip()
-        while len(rest) > _LONGEST:
-            cut = max(rest.rfind(" ", 0, _LONGEST), rest.rfind("\n", 0, _LONGEST))
-            cut = cut if cut > 0 else _LONGEST
-            yield rest[:cut].rstrip()
-            rest = rest[cut:].lstrip()
-        if rest:
-            yield rest
+        yield from _pieces(paragraph.strip())
+
+
+def _pieces(paragraph: str) -> Iterator[str]:
+    """Yield a paragraph in pieces that are short enough. The rest is not copied for each: it may be a whole book."""
+    start = 0
+    while start < len(paragraph):
+        end = start + _LONGEST
+        if end < len(paragraph):
+            cut = max(paragraph.rfind(" ", start, end), paragraph.rfind("\n", start, end))
+            end = cut if cut > start else end
+        yield paragraph[start:end].rstrip()
+        start = end
+        while paragraph[start : start + 1].isspace():
+            start += 1

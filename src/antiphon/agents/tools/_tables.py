@@ -1,12 +1,19 @@
-"""What a CSV file says: its columns, and sums by group, exact to six digits after the point."""
+"""What a CSV file says: its columns, and sums by group, exact to six digits after the point.
+
+Rows are kept as they are written, and not filled up to the number of columns: a header of thousands of columns above as many
+empty lines would become millions of cells. What a model can do nothing with, or what takes too long, is refused.
+"""
 
 from __future__ import annotations
 
 import csv
+import decimal
 import io
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, TypeAlias
+from itertools import chain
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_ai import ModelRetry
 
@@ -14,8 +21,19 @@ __all__ = ["How", "columns_of", "grouped"]
 
 How: TypeAlias = Literal["count", "sum", "mean", "min", "max"]
 
-_MOST_GROUPS = 100
-_MOST_SHOWN = 10
+_MOST_COLUMNS: Final = 500
+_MOST_CELLS: Final = 1_000_000
+_LONGEST_LINE: Final = 100_000
+_LONGEST_NUMBER: Final = 50
+"""Characters; and powers of ten, either way. What is longer is a text."""
+_MOST_GROUPS: Final = 100
+_MOST_SHOWN: Final = 10
+_LONGEST_SHOWN: Final = 100
+"""Characters of a value or a name."""
+_DELIMITERS: Final = ",;\t|"
+_QUOTED: Final = re.compile(r'"[^"]*"')
+_CONTEXT: Final = decimal.Context(prec=4 * _LONGEST_NUMBER)
+"""Sums are exact: numbers have at most 50 digits before the point and 100 after it."""
 
 _HOW: Mapping[How, Callable[[Sequence[Decimal]], Decimal]] = {
     "count": lambda values: Decimal(len(values)),
@@ -30,66 +48,104 @@ def columns_of(text: str) -> dict[str, Any]:
     """Return how many rows there are, and of each column what is in it.
 
     Raises:
-        ModelRetry: it is no table.
+        ModelRetry: it is no table, or too large.
     """
     rows, names = _rows(text)
-    return {"rows": len(rows), "columns": {name: _column([row[name] for row in rows]) for name in names}}
+    with decimal.localcontext(_CONTEXT):
+        about = {_short(name): _column([_cell(row, place) for row in rows]) for name, place in names.items()}
+    return {"rows": len(rows), "columns": about}
 
 
 def grouped(text: str, by: str, column: str, how: How) -> dict[str, str]:
     """Return a number for each value of one column: of all the numbers in another, how many, the sum, and so on.
 
     Raises:
-        ModelRetry: it is no table, or there is no such column.
+        ModelRetry: it is no table, or too large, or there is no such column.
     """
     rows, names = _rows(text)
     for name in (by, column):
         if name not in names:
-            raise ModelRetry(f"there is no column {name!r}; there are {', '.join(names)}")
+            there = ", ".join(_short(each) for each in [*names][:_MOST_GROUPS])
+            raise ModelRetry(f"there is no column {_short(name)!r}; there are {there}")
     values: dict[str, list[Decimal]] = {}
     for row in rows:
-        number = Decimal(1) if how == "count" and row[column] else _number(row[column])
+        said = _cell(row, names[column])
+        number = Decimal(1) if how == "count" and said else _number(said)
         if number is not None:
-            values.setdefault(row[by], []).append(number)
-    found = {group: _HOW[how](numbers) for group, numbers in values.items()}
-    largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_MOST_GROUPS]
-    return {group: _shown(number) for group, number in largest}
+            values.setdefault(_cell(row, names[by]), []).append(number)
+    with decimal.localcontext(_CONTEXT):
+        found = {group: _HOW[how](numbers) for group, numbers in values.items()}
+        largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_MOST_GROUPS]
+        return {_short(group): _shown(number) for group, number in largest}
 
 
-def _rows(text: str) -> tuple[list[dict[str, str]], list[str]]:
+def _rows(text: str) -> tuple[list[list[str]], dict[str, int]]:
+    """Return the rows, and where in a row each column is."""
+    lines = _lines(text)
+    first = next(lines, "")
+    plain = _QUOTED.sub("", first)
+    delimiter = max(_DELIMITERS, key=plain.count)
+    is_spaced = 0 < plain.count(delimiter) == plain.count(f"{delimiter} ")
+    reader = csv.reader(chain([first], lines), delimiter=delimiter, skipinitialspace=is_spaced)
+    cells, rows = 0, list[list[str]]()
     try:
-        dialect: Any = csv.Sniffer().sniff(text[:10_000], delimiters=",;\t|")
-    except csv.Error:
-        dialect = csv.excel
-    reader = csv.DictReader(io.StringIO(text, newline=""), dialect=dialect, restkey="", restval="")
-    try:
-        rows = [{name: value for name, value in row.items() if name} for row in reader]
+        header = next(reader, list[str]())
+        for row in reader:
+            cells += max(len(row), 1)
+            if cells > _MOST_CELLS:
+                raise ModelRetry(f"the table has more than {_MOST_CELLS} cells")
+            if row:
+                rows.append(row)
     except csv.Error as exc:
         raise ModelRetry(f"this is no table: {exc}") from exc
-    names = [name for name in reader.fieldnames or () if name]
+    names = {name: place for place, name in enumerate(header) if name}
     if not names:
         raise ModelRetry("this is no table: its first line has no names")
+    if len(names) > _MOST_COLUMNS or len(names) * len(rows) > _MOST_CELLS:
+        limits = f"at most {_MOST_COLUMNS} columns and {_MOST_CELLS} cells are read"
+        raise ModelRetry(f"the table has {len(names)} columns and {len(rows)} rows; {limits}")
     return rows, names
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield lines as the reader of CSV wants them. It takes in a line at once, and nobody else has a turn meanwhile."""
+    for line in io.StringIO(text, newline=""):
+        if len(line) > _LONGEST_LINE:
+            raise ModelRetry(f"this is no table: a line has more than {_LONGEST_LINE} characters")
+        yield line
+
+
+def _cell(row: list[str], place: int) -> str:
+    return row[place] if place < len(row) else ""
 
 
 def _column(values: list[str]) -> dict[str, Any]:
     there = [value for value in values if value]
+    different = set(there)
     numbers = [number for value in there if (number := _number(value)) is not None]
-    about: dict[str, Any] = {"empty": len(values) - len(there), "different": len(set(there))}
+    about: dict[str, Any] = {"empty": len(values) - len(there), "different": len(different)}
     if numbers and len(numbers) == len(there):
         return about | {how: _shown(_HOW[how](numbers)) for how in ("sum", "mean", "min", "max")}
-    if len(set(there)) <= _MOST_SHOWN:
-        about["values"] = sorted(set(there))
+    if len(different) <= _MOST_SHOWN:
+        about["values"] = sorted(_short(value) for value in different)
     return about
 
 
 def _number(value: str) -> Decimal | None:
+    """Return a number; None if it is none, or so large or small that to write it out would fill the memory."""
+    plain = value.strip()
+    if len(plain) > _LONGEST_NUMBER:
+        return None
     try:
-        number = Decimal(value.strip())
+        number = Decimal(plain)
     except InvalidOperation:
         return None
-    return number if number.is_finite() else None
+    return number if number.is_finite() and abs(number.adjusted()) <= _LONGEST_NUMBER else None
 
 
 def _shown(number: Decimal) -> str:
-    return f"{round(number, 6).normalize():f}"
+    return f"{(round(number, 6) + 0).normalize():f}"  # a nought has no sign
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"

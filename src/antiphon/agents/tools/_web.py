@@ -6,9 +6,9 @@ Fetching refuses whatever is not public, and looks again at every redirect: name
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from pydantic_ai import Tool
+from pydantic_ai import ModelRetry, RunContext, Tool
 
 from antiphon.agents._config import WebConfig, read_config
 from antiphon.agents.tools._effects import LOOKS_OUTSIDE
@@ -16,6 +16,8 @@ from antiphon.errors import AntiphonError
 
 __all__ = ["ToolOffError", "web_fetch", "web_search"]
 
+_LONGEST: Final = 4_000
+"""Characters of an address or a query."""
 _INSTALL = 'pip install "antiphon[web]"'
 
 
@@ -79,5 +81,13 @@ def web_search(config: WebConfig | None = None) -> Tool[Any]:
 def _ours(tool: Tool[Any], name: str, config: WebConfig) -> Tool[Any]:
     tool.name = name
     tool.metadata = LOOKS_OUTSIDE
+    tool.args_validator = _check_lengths
     tool.timeout = config.timeout  # of the whole: a page that comes byte by byte is never late for the next
     return tool
+
+
+def _check_lengths(_: RunContext[Any], **arguments: Any) -> None:
+    """Refuse an address or a query that nobody means. To take a long address apart would keep the event loop."""
+    for name, value in arguments.items():
+        if isinstance(value, str) and len(value) > _LONGEST:
+            raise ModelRetry(f"{name} has {len(value)} characters; at most {_LONGEST} are sent")

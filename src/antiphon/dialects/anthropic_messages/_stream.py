@@ -28,6 +28,7 @@ from antiphon.dialects._fold import (
     settled,
     text_in,
 )
+from antiphon.dialects._units import as_object
 
 __all__ = ["FOLD"]
 
@@ -126,6 +127,8 @@ class MessagesFold(Folding):
         self.opened.append(index)
         if block.get("type") == "tool_use":
             yield from self.tell_call(index, block.get("name"), block.get("id"))
+        if block.get("type") == "fallback":
+            keep(self.message, "model", _model(block.get("to")))
         for key, kind in _SAID.values():
             if block.get("type") == key:
                 yield from self.tell(kind, index, text_in(block, key))
@@ -186,6 +189,13 @@ class MessagesFold(Folding):
 
 
 FOLD = MessagesFold
+
+
+def _model(named: Any) -> str | None:
+    """Return the model that goes on with an answer, named as text or in an object."""
+    held = as_object(named)
+    name = named if held is None else held.get("model")
+    return name if isinstance(name, str) and name else None
 
 
 def _add_unknown(block: dict[str, Any], delta: dict[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of
-from antiphon.dialects._units import as_object, sample_units
+from antiphon.dialects._units import CHAT_KEYS, as_object, content_parts, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 from antiphon.messages._names import is_name
@@ -54,6 +55,8 @@ _OWN_BLOCKS = frozenset(
     }
 )
 """Types of blocks by which the format is known."""
+_OTHER_MODEL = re.compile(r"(chat)?gpt-|o\d|gemini-|.+/")
+"""Names of models that this format is not for; with a slash, those of servers with many."""
 
 
 # ---------------------------------------------------------------- bodies
@@ -155,23 +158,34 @@ def recognise(data: Any) -> str | None:
 
 
 def _recognise_request(found: dict[str, Any]) -> str | None:
-    units = sample_units(found["messages"])
-    if not _are_messages(units):
+    units, tools = sample_units(found["messages"]), [as_object(tool) or {} for tool in _listed(found.get("tools"))]
+    if not _are_messages(units) or any("function" in tool for tool in tools) or not _is_system(found.get("system", "")):
         return None
-    tools = cast("list[Any]", found["tools"] if isinstance(found.get("tools"), list) else [])
-    if any("function" in (as_object(tool) or {}) for tool in tools):
-        return None
-    if "system" in found or any(map(_has_blocks, units)) or any("input_schema" in (as_object(tool) or {}) for tool in tools):
+    if "system" in found or any(map(_has_blocks, units)) or any("input_schema" in tool for tool in tools):
         return "a request of Anthropic Messages"
+    if "max_tokens" not in found or not CHAT_KEYS.isdisjoint(found):
+        return None
     # Chat Completions has it too, but as a setting that one may leave out, and that is out of use.
-    return "a request with messages and max_tokens" if "max_tokens" in found else None
+    model = found.get("model")
+    is_other = isinstance(model, str) and _OTHER_MODEL.match(model) is not None
+    return None if is_other else "a request with messages and max_tokens"
+
+
+def _is_system(given: Any) -> bool:
+    return isinstance(given, str) or all("type" in (as_object(block) or {}) for block in _listed(given))
+
+
+def _listed(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _are_messages(units: list[dict[str, Any]]) -> bool:
-    return bool(units) and all(unit.get("role") in ROLES and "tool_calls" not in unit for unit in units)
+    return bool(units) and all(
+        is_one_of(unit.get("role"), ROLES) and "tool_calls" not in unit and content_parts(unit) is not None for unit in units
+    )
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
-    content = cast("list[Any]", unit["content"]) if isinstance(unit.get("content"), list) else []
-    blocks = [as_object(block) or {} for block in content]
-    return any(isinstance(block.get("type"), str) and block["type"] in _OWN_BLOCKS for block in blocks)
+    """Whether content has blocks of this format alone. A thought that is a list of parts is Mistral's."""
+    parts = content_parts(unit) or []
+    return any(part["type"] in _OWN_BLOCKS and not isinstance(part.get("thinking"), list) for part in parts)

@@ -2,19 +2,20 @@
 
 A message is one JSON object in the written form of `_values.py`, a lock, and whether it was sent. Rules that make it safe to
 share between threads: nothing inside the object is ever changed in place, except that the two tool lists grow; whoever writes
-or looks at more than one field holds the lock; whatever comes in or goes out is a copy.
+or looks at more than one field holds the lock; whatever comes in or goes out is a copy, and a field's copy is read-only.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, cast
 
 from typing_extensions import TypedDict, override
 
+from antiphon.dialects._frozen import frozen
 from antiphon.dialects.atlas._fields import FIELDS, encode_field, encode_message, parse
 from antiphon.dialects.atlas._tools import ToolCall, ToolResult, ToolStatus, decode_call, encode_call, encode_result
 from antiphon.dialects.atlas._types import MessageType
@@ -54,7 +55,7 @@ class Answer(Routed, total=False):
 class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     """A message between agents: mutable until it is sent, safe to share between threads, equal by content.
 
-    What is read is a copy: to change a message, assign the field, or use `update_metadata`, `add_tool_call` and
+    What is read is read-only: to change a message, assign the field, or use `update_metadata`, `add_tool_call` and
     `add_tool_result`.
 
     Raises:
@@ -116,8 +117,8 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What there is to know about the message: its `type`, what it answers, anything else. A copy."""
-        return decode_fields(self._data["metadata"])
+        """What there is to know about the message: its `type`, what it answers, anything else. Read-only."""
+        return cast("dict[str, Any]", frozen(decode_fields(self._data["metadata"])))
 
     @metadata.setter
     def metadata(self, value: Mapping[str, Any]) -> None:
@@ -143,8 +144,8 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The tools to be run, each `{id, name, arguments}`. A copy."""
-        return [decode_call(call) for call in self._items("tool_calls")]
+        """The tools to be run, each `{id, name, arguments}`. Read-only; `add_tool_call` adds one."""
+        return cast("list[dict[str, Any]]", frozen([decode_call(call) for call in self._items("tool_calls")]))
 
     @tool_calls.setter
     def tool_calls(self, value: Iterable[ToolCall | Mapping[str, Any]]) -> None:
@@ -152,8 +153,8 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def tool_results(self) -> list[dict[str, Any]]:
-        """What tools gave back, each `{name, result, call_id, status}` and `error` if it failed. A copy."""
-        return [decode_fields(result) for result in self._items("tool_results")]
+        """Results of tools, each `{name, result, call_id, status}`, with `error` if it failed. Read-only."""
+        return cast("list[dict[str, Any]]", frozen([decode_fields(result) for result in self._items("tool_results")]))
 
     @tool_results.setter
     def tool_results(self, value: Iterable[ToolResult | Mapping[str, Any]]) -> None:
@@ -188,8 +189,8 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The fields that `from_dict` found and does not know. A copy; `to_dict` gives them back."""
-        return {key: decode(value) for key, value in self._data.items() if key not in FIELDS}
+        """The fields that `from_dict` found and does not know. Read-only; `to_dict` gives them back."""
+        return cast("dict[str, Any]", frozen({key: decode(value) for key, value in self._data.items() if key not in FIELDS}))
 
     def _assign(self, name: str, value: Any) -> None:
         encoded = encode_field(name, value, Encoder(self.encoders))
@@ -426,14 +427,19 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     # ------------------------------------------------------------ in and out
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the message as plain JSON data, which is yours to change."""
-        with self._lock:
-            return cast("dict[str, Any]", copied(self._data))
+    def to_dict(self, *, redact: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+        """Return the message as plain JSON data, which is yours to change.
 
-    def to_json(self) -> str:
-        """Return the message as JSON text."""
-        return json.dumps(self.to_dict(), ensure_ascii=False)
+        `redact` is given the data and returns it without what must not be written down, as
+        `antiphon.ledger.STANDARD_REDACTION.value` does.
+        """
+        with self._lock:
+            data = cast("dict[str, Any]", copied(self._data))
+        return data if redact is None else cast("dict[str, Any]", redact(data))
+
+    def to_json(self, *, redact: Callable[[Any], Any] | None = None) -> str:
+        """Return the message as JSON text; `redact` is as for `to_dict`."""
+        return json.dumps(self.to_dict(redact=redact), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -40,19 +40,18 @@ def together(group: Sequence[Message], message: Message) -> bool:
         and first.correlation_id == message.correlation_id
         and not _is_task(first)
         and not _is_task(message)
-        and _speaker([*group, message]) is not None
+        and _is_by_the_same(first, message)
     )
 
 
-def _speaker(group: Sequence[Message]) -> str | None:
-    """Return the one who says the calls and the words of a group; None if they are several; the tool's words are its own."""
-    speaker = ""
-    for message in group:
-        if message.payload.kind != "option_result":
-            if speaker and message.policy != speaker:
-                return None
-            speaker = message.policy
-    return speaker
+def _is_by_the_same(first: Message, message: Message) -> bool:
+    """Whether a message is said by whoever says the calls of its group, which come first; a tool's words are its own."""
+    return "option_result" in (first.payload.kind, message.payload.kind) or message.policy == first.policy
+
+
+def _speaker(group: Sequence[Message]) -> str:
+    """Return the one who says the calls and the words of a group; empty if it has only results."""
+    return next((message.policy for message in group if message.payload.kind != "option_result"), "")
 
 
 def _is_task(message: Message) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-__all__ = ["DATA", "MODIFIERS", "NAME", "known", "look", "respelled", "spelled_otherwise"]
+__all__ = ["DATA", "MODIFIERS", "NAME", "kept_proof", "known", "look", "proof", "respelled", "spelled_otherwise"]
 
 NAME = "gemini"
 
@@ -41,6 +41,8 @@ MODIFIERS = (
 )
 """What a part may say about what it holds."""
 
+_OPAQUE = "data:;base64,"
+_LARGE = 64 * 1024
 _MEDIA = ("inlineData", "fileData")
 _INNER = (
     "mimeType",
@@ -74,6 +76,16 @@ def look(box: Mapping[str, Any], key: str) -> Any:
 def known(box: dict[str, Any]) -> dict[str, Any]:
     """Return what a part, or what it holds, says under the keys that we know, in camel case; null says nothing."""
     return {_CAMEL[key]: value for key, value in box.items() if value is not None and key in _CAMEL}
+
+
+def kept_proof(signature: str) -> str:
+    """Return a proof as it is noted: the service makes some of several MB, which a message may hold as a `data:` URL only."""
+    return f"{_OPAQUE}{signature}" if len(signature) > _LARGE else signature
+
+
+def proof(note: str) -> str:
+    """Return a proof that was noted."""
+    return note.removeprefix(_OPAQUE)
 
 
 def spelled_otherwise(*boxes: dict[str, Any]) -> list[str]:

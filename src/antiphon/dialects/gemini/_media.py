@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from antiphon.dialects._media import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
 from antiphon.dialects._units import as_object, notes_of
-from antiphon.dialects.gemini._keys import DATA, MODIFIERS, NAME, known, respelled, spelled_otherwise
+from antiphon.dialects.gemini._keys import DATA, MODIFIERS, NAME, kept_proof, known, proof, respelled, spelled_otherwise
 from antiphon.messages import MediaPart, thaw
 
 __all__ = ["read_medium", "write_medium"]
 
+_SIGNATURE = "thoughtSignature"
 _FILE = "gemini-file"
 """Whose ids the names of files are, where they are no URLs."""
 _LOCATED = re.compile(r"(?:https?|gs)://", re.IGNORECASE)
@@ -29,6 +30,8 @@ def read_medium(part: dict[str, Any]) -> MediaPart | None:
         return None
     held = known(inner)
     notes = {key: given[key] for key in MODIFIERS if key in given}
+    if isinstance(signature := given.get(_SIGNATURE), str):
+        notes[_SIGNATURE] = kept_proof(signature)
     if isinstance(name := held.get("displayName"), str):
         notes["displayName"] = name
     if snake := spelled_otherwise(part, inner):
@@ -84,7 +87,9 @@ def write_medium(part: MediaPart, *, is_own: bool = True) -> dict[str, Any] | No
     if notes:
         if "displayName" in notes:
             held["displayName"] = notes["displayName"]
-        written |= {key: thaw(notes[key]) for key in MODIFIERS if key in notes and (is_own or key != "thoughtSignature")}
+        written |= {key: thaw(notes[key]) for key in MODIFIERS if key in notes and (is_own or key != _SIGNATURE)}
+        if isinstance(signature := written.get(_SIGNATURE), str):
+            written[_SIGNATURE] = proof(signature)
         if "snake" in notes:
             written = respelled(written, notes["snake"])
     return written

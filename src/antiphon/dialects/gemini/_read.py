@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from antiphon.dialects._said import read_arguments
-from antiphon.dialects._units import Reading, Unit, kind_of
+from antiphon.dialects._units import Reading, Unit, as_object, kind_of
 from antiphon.dialects.gemini._citations import read_citations
-from antiphon.dialects.gemini._keys import DATA, NAME, known, spelled_otherwise
+from antiphon.dialects.gemini._keys import DATA, NAME, kept_proof, known, spelled_otherwise
 from antiphon.dialects.gemini._media import read_medium
 from antiphon.dialects.gemini._outcome import read_outcome
 from antiphon.dialects.gemini._wire import ANSWER, ROLES
@@ -31,7 +31,7 @@ def read(unit: Unit) -> None:
     if not unit.value.keys() & {"role", "parts"} and unit.root != ANSWER:  # an answer may be cut before it says anything
         unit.fail("expected a content with parts")
     speaker = _speaker(unit)
-    parts = [known(part) for part in unit.objects("parts")]
+    parts = [known(part) for part in _parts(unit)]
     cited = read_citations(unit.reading.beside, parts) if unit.reading.beside else {}
     pieces = list(_pieces(parts))
     fields: dict[str, Any] = {"id": _id(unit), "policy": speaker, "role_hint_for_llm": speaker}
@@ -51,8 +51,14 @@ def read(unit: Unit) -> None:
 
 def read_instructions(unit: Unit) -> None:
     """Say what the content for instructions says."""
-    said = [_part(unit, place, known(part), ()) for place, part in enumerate(unit.objects("parts"))]
+    said = [_part(unit, place, known(part), ()) for place, part in enumerate(_parts(unit))]
     unit.say({"kind": "parts", "parts": said}, id=_id(unit), policy="system", role_hint_for_llm="system")
+
+
+def _parts(unit: Unit) -> list[dict[str, Any]]:
+    """Return the parts of a content; the service takes one object for a list of one."""
+    only = as_object(unit.value.get("parts"))
+    return unit.objects("parts") if only is None else [only]
 
 
 def _speaker(unit: Unit) -> str:
@@ -101,7 +107,7 @@ def _is_whole(call: Any) -> bool:
 
 def _part(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
     """Return a part. One that holds what the core has no word for, more than one thing or none is kept whole."""
-    part = cast("dict[str, Any]", unit.value["parts"][place])
+    part = _parts(unit)[place]
     if given.keys() & DATA == {"text"}:
         return _text(unit, place, given, citations)
     return read_medium(part) or ForeignPart(dialect=NAME, value=part)
@@ -115,7 +121,11 @@ def _text(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Cit
         return TextPart(text=text, citations=tuple(citations))
     notes = _notes(unit, place, given)
     if given.get("thought") is True:
-        return ReasoningPart(text=text, signature=notes.pop("thoughtSignature", None), metadata={NAME: notes})
+        signature = given.get("thoughtSignature")
+        if isinstance(signature, str) and notes["thoughtSignature"] == signature:
+            del notes["thoughtSignature"]  # not so large that it must be noted
+            return ReasoningPart(text=text, signature=signature, metadata={NAME: notes})
+        return ReasoningPart(text=text, metadata={NAME: notes})
     return TextPart(text=text, citations=tuple(citations), metadata={NAME: notes} if notes else {})
 
 
@@ -123,8 +133,8 @@ def _notes(unit: Unit, place: int, given: dict[str, Any]) -> dict[str, Any]:
     """Return what must be remembered of a part: its proof, and keys that are spelled otherwise."""
     notes: dict[str, Any] = {}
     if isinstance(given.get("thoughtSignature"), str):
-        notes["thoughtSignature"] = given["thoughtSignature"]
-    if snake := spelled_otherwise(unit.value["parts"][place]):
+        notes["thoughtSignature"] = kept_proof(given["thoughtSignature"])
+    if snake := spelled_otherwise(_parts(unit)[place]):
         notes["snake"] = snake
     return notes
 

@@ -8,10 +8,11 @@ paths, until one of its parts no longer says that it will continue.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, cast
 
 from antiphon.dialects._fold import (
@@ -38,6 +39,9 @@ _SIGNATURE = "thoughtSignature"
 _STEP = re.compile(r"""\.([^.\[\]'"\s]+)|\[(\d{1,9})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 _VALUES = ("numberValue", "boolValue")
 """Besides text; without any, the value is null."""
+_NO_NAMES: Mapping[int, str] = MappingProxyType({})
+_REASONS: Mapping[int, str] = MappingProxyType({1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION", 5: "OTHER"})
+"""Reasons to finish, by their number."""
 _EXTENDED = frozenset({"chosenCandidates", "topCandidates"})
 """Lists of which each chunk has the next elements."""
 _UNITED = frozenset({"citations", "citationSources"})
@@ -80,7 +84,7 @@ class GeminiFold(Folding):
                 yield from told
         if object_in(event, "usageMetadata"):
             yield from self.tell_value("usage", None, self.top["usageMetadata"])
-        if reason := text_in(object_in(event, "promptFeedback"), "blockReason"):
+        if reason := _reason(object_in(event, "promptFeedback"), "blockReason"):
             yield Delta("finish", text=reason)
 
     def _add_candidate(self, index: str, candidate: dict[str, Any]) -> Iterator[Delta]:
@@ -90,8 +94,8 @@ class GeminiFold(Folding):
                 _merge(held, key, value)
         if "content" in candidate:
             yield from self._add_content(index, held, object_in(candidate, "content"))
-        if text_in(candidate, "finishReason"):
-            yield Delta("finish", text=candidate["finishReason"])
+        if reason := _reason(candidate, "finishReason", _REASONS):
+            yield Delta("finish", text=reason)
 
     def _add_content(self, index: str, held: dict[str, Any], content: dict[str, Any]) -> Iterator[Delta]:
         kept = held["content"] = object_in(held, "content")
@@ -176,6 +180,12 @@ class GeminiFold(Folding):
 
 
 FOLD = GeminiFold
+
+
+def _reason(holder: dict[str, Any], key: str, names: Mapping[int, str] = _NO_NAMES) -> str:
+    """Return why something ended; some servers write the number of a reason."""
+    value = holder.get(key)
+    return names.get(value, str(value)) if type(value) is int and value else "" if value == 0 else text_in(holder, key)
 
 
 def _piece(index: str, parts: list[Any]) -> str:

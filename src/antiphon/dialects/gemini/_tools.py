@@ -11,7 +11,7 @@ from antiphon.dialects.gemini._keys import NAME
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, thaw
 
-__all__ = ["join_tools", "read_tool", "split_tools", "write_tool"]
+__all__ = ["join_tools", "native_tools", "read_tool", "split_tools", "write_tool"]
 
 _LISTS = ("functionDeclarations", "function_declarations")
 _JSON_SCHEMA = "parametersJsonSchema"
@@ -46,6 +46,12 @@ def _moved(value: Any, functions: list[Any], where: str) -> int | None:
         raise DecodeError(f"expected a list, found {kind_of(value)}", dialect=NAME, where=where)
     functions += cast("list[Any]", value)
     return len(cast("list[Any]", value))
+
+
+def native_tools(frames: list[Any]) -> list[str]:
+    """Return the names of the tools that the service runs itself."""
+    found = [item for frame in frames for item in (as_object(frame) or {}).items()]
+    return [key for key, value in found if key not in _LISTS and value is not None]
 
 
 def join_tools(functions: list[Any], frames: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of
 from antiphon.dialects._units import as_object, kind_of, sample_units
 from antiphon.dialects.gemini._keys import DATA, NAME, known, look
-from antiphon.dialects.gemini._tools import join_tools, split_tools
+from antiphon.dialects.gemini._tools import join_tools, native_tools, split_tools
 from antiphon.errors import DecodeError
 from antiphon.messages import Usage
 from antiphon.messages._names import is_name
@@ -22,6 +22,10 @@ ANSWER = ("candidates", 0, "content")
 """Where the content of a response stands."""
 
 _SLOTS = ("systemInstruction", "system_instruction")
+_AS_OBJECT: dict[str, Any] = {}
+"""Kept under `contents` where that was one content and no list."""
+_PART_KEYS = DATA | {"thoughtSignature", "videoMetadata"}
+"""Keys of which a part has one: what it holds, or what it says of the part before it."""
 
 
 # ---------------------------------------------------------------- bodies
@@ -32,7 +36,7 @@ def open_body(value: Any) -> Body:
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
     found = as_object(value) or {}
-    if isinstance(found.get("contents"), list):
+    if isinstance(found.get("contents"), list | dict):
         return _request(found)
     if isinstance(found.get("candidates"), list) or (found.get("candidates") is None and _has_facts(found)):
         return _response(found)
@@ -43,15 +47,20 @@ def open_body(value: Any) -> Body:
 
 def _request(found: dict[str, Any]) -> Body:
     rest = {key: value for key, value in found.items() if key != "contents"}
-    body = Body("request", found["contents"], ("contents",), rest=rest)
+    only = as_object(found["contents"])
+    if only is not None:  # the service takes one object for a list of one
+        rest["contents"] = _AS_OBJECT
+    body = Body("request", found["contents"] if only is None else [only], ("contents",), rest=rest)
     slot = next((key for key in _SLOTS if rest.get(key) is not None), None)
     if slot is not None:
         if not isinstance(rest[slot], dict):
             raise DecodeError(f"expected a content, found {kind_of(rest[slot])}", dialect=NAME, where=slot)
         body.instructions, body.slot = rest[slot], slot
         rest[slot] = {}  # what stays says under which key they stood
-    if isinstance(rest.get("tools"), list):
-        body.tools, rest["tools"] = split_tools(rest["tools"])
+    if isinstance(tools := rest.get("tools"), list | dict):
+        body.tools, frames = split_tools(cast("list[Any]", tools if isinstance(tools, list) else [tools]))
+        rest["tools"] = frames if isinstance(tools, list) else frames[0]
+        body.native = native_tools(frames)
     return body
 
 
@@ -137,9 +146,13 @@ def _closed_request(body: Body) -> dict[str, Any]:
         request[slot] = body.instructions
     else:
         request = {key: value for key, value in request.items() if key not in _SLOTS or value is None}
-    request["contents"] = body.units
+    is_object = request.get("contents") == _AS_OBJECT and len(body.units) == 1
+    request["contents"] = body.units[0] if is_object else body.units
     frames = request.get("tools")
-    if isinstance(frames, list) or body.tools:
+    if isinstance(frames, dict):
+        tools = join_tools(body.tools, [frames])
+        request["tools"] = tools[0] if len(tools) == 1 else tools
+    elif isinstance(frames, list) or body.tools:
         request["tools"] = join_tools(body.tools, cast("list[Any]", frames) if isinstance(frames, list) else [])
     return request
 
@@ -150,7 +163,7 @@ def _closed_request(body: Body) -> dict[str, Any]:
 def recognise(data: Any) -> str | None:
     """Say why parsed JSON looks like this format."""
     found = as_object(data)
-    if found is not None and isinstance(found.get("contents"), list):
+    if found is not None and isinstance(found.get("contents"), list | dict):
         is_request = bool(found["contents"]) and _are_contents(found["contents"])
         return "a request with contents of parts" if is_request else None
     if found is not None and "parts" not in found:
@@ -173,9 +186,9 @@ def _are_contents(data: Any) -> bool:
 
 
 def _has_parts(unit: dict[str, Any]) -> bool:
-    parts = unit.get("parts")
+    parts, only = unit.get("parts"), as_object(unit.get("parts"))
+    if only is not None:
+        parts = [only]
     if not isinstance(parts, list) or not parts:
         return False
-    return all(
-        isinstance(part, dict) and known(cast("dict[str, Any]", part)).keys() & DATA for part in cast("list[Any]", parts)
-    )
+    return all(known(as_object(part) or {}).keys() & _PART_KEYS for part in cast("list[Any]", parts))

@@ -17,7 +17,7 @@ from antiphon.dialects._media import described
 from antiphon.dialects._said import INSTRUCTION, arguments_object, text_of
 from antiphon.dialects._units import as_object, notes_of
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.gemini._keys import NAME, look, respelled
+from antiphon.dialects.gemini._keys import NAME, look, proof, respelled
 from antiphon.dialects.gemini._media import write_medium
 from antiphon.dialects.gemini._outcome import write_outcome
 from antiphon.messages import (
@@ -147,7 +147,7 @@ def _noted(written: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
     if not notes:
         return written
     if "thoughtSignature" in notes:
-        written["thoughtSignature"] = notes["thoughtSignature"]
+        written["thoughtSignature"] = proof(notes["thoughtSignature"])
     return respelled(written, notes["snake"]) if "snake" in notes else written
 
 

@@ -10,11 +10,13 @@ from typing import Annotated, Any, Self, TypeAlias
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
+from typing_extensions import override
 
+from antiphon.dialects._frozen import thawed
 from antiphon.dialects.marsys._tools import llm_tool_calls, sanitize_tool_name
-from antiphon.dialects.marsys._values import Calls, Object, Text, Time, as_object, unfrozen
+from antiphon.dialects.marsys._values import Calls, Object, Text, Time, as_object
 from antiphon.messages import current_port
-from antiphon.messages._json import JsonError, parse, write
+from antiphon.messages._json import JsonError, canonical, parse, write
 
 __all__ = ["FIELDS", "Message", "Processor"]
 
@@ -30,7 +32,7 @@ def _no_field(extra: Mapping[str, Any]) -> Mapping[str, Any]:
     return extra
 
 
-@dataclass(frozen=True, slots=True, config=_CONFIG)
+@dataclass(frozen=True, slots=True, eq=False, config=_CONFIG)
 class Message:
     """One thing said: frozen, with copies of the tool calls and metadata it is given, which cannot be changed either.
 
@@ -59,6 +61,21 @@ class Message:
     """Aware; a time without a zone is taken as UTC."""
     extra: Annotated[Object, AfterValidator(_no_field)] = Field(default_factory=dict, kw_only=True)
     """Keys that came with the JSON form and are none of the fields; they go out with it again."""
+
+    # ------------------------------------------------------------ a value
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return self._content() == other._content() if isinstance(other, Message) else NotImplemented
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def _content(self) -> tuple[Any, ...]:
+        """Return what makes two messages equal; in JSON, `1`, `1.0` and `true` differ."""
+        said = (self.role, self.content, self.name, self.message_id, self.tool_call_id, self.timestamp)
+        return (*said, canonical(thawed([self.tool_calls, self.metadata, self.extra])))
 
     # ------------------------------------------------------------ what is in the metadata
 
@@ -157,7 +174,7 @@ class Message:
         """Return the JSON form: the fields that are not None, the time as ISO 8601 with its offset."""
         form: dict[str, Any] = {field: getattr(self, field) for field in FIELDS if getattr(self, field) is not None}
         form["timestamp"] = self.timestamp.isoformat()
-        return {key: unfrozen(value) for key, value in {**form, **self.extra}.items()}
+        return {key: thawed(value) for key, value in {**form, **self.extra}.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, cast
 
-from antiphon.dialects.marsys._values import unfrozen
+from antiphon.dialects._frozen import thawed
 
 __all__ = ["llm_tool_calls", "sanitize_tool_name"]
 
@@ -28,7 +28,7 @@ def sanitize_tool_name(name: str) -> str:
 
 def llm_tool_calls(calls: Sequence[Mapping[str, Any]], message_id: str) -> list[dict[str, Any]]:
     """Return tool calls in the provider's whole form; what a call has beyond that form stays in it."""
-    return [_llm_tool_call(unfrozen(call), f"{message_id}/{index}") for index, call in enumerate(calls)]
+    return [_llm_tool_call(thawed(call), f"{message_id}/{index}") for index, call in enumerate(calls)]
 
 
 def _llm_tool_call(call: dict[str, Any], place: str) -> dict[str, Any]:

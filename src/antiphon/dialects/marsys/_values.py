@@ -11,10 +11,11 @@ from typing import Annotated, Any, TypeAlias, cast
 from pydantic import AfterValidator, PlainValidator, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from antiphon.messages import JsonArray, JsonObject, current_limits
+from antiphon.dialects._frozen import frozen
+from antiphon.messages import current_limits
 from antiphon.messages._json import JsonError, copy_checked
 
-__all__ = ["Calls", "Object", "Text", "Time", "as_object", "read_time", "unfrozen"]
+__all__ = ["Calls", "Object", "Text", "Time", "as_object", "read_time"]
 
 # Python cuts a finer fraction without a word.
 _FINER_THAN_MICROSECONDS = re.compile(r"[.,][0-9]{7}")
@@ -29,15 +30,6 @@ def as_object(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{what} must be an object (a dict), not {type(value).__name__}")  # noqa: TRY004
     return cast("Mapping[str, Any]", value)
-
-
-def unfrozen(value: Any) -> Any:
-    """Return a copy of a JSON value made of plain dicts and lists. What could be made can be copied, whatever the limits."""
-    if isinstance(value, Mapping):
-        return {key: unfrozen(each) for key, each in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, JsonArray):
-        return [unfrozen(each) for each in value]
-    return value
 
 
 def read_time(value: object) -> datetime:
@@ -71,22 +63,22 @@ def _own_text(value: str) -> str:
     return cast("str", _own(value))
 
 
-def _own_object(value: Any) -> JsonObject:
+def _own_object(value: Any) -> dict[str, Any]:
     owned = _own(value)
     if type(owned) is not dict:
         raise PydanticCustomError("json_object", "This must be a JSON object (a dict)", {})
-    return JsonObject(cast("dict[str, Any]", owned))
+    return cast("dict[str, Any]", frozen(owned))
 
 
-def _own_calls(value: Any) -> JsonArray:
+def _own_calls(value: Any) -> list[Any]:
     owned = _own(value)
     if type(owned) is not list or not all(type(call) is dict for call in cast("list[Any]", owned)):
         raise PydanticCustomError("tool_calls", "Tool calls are a list of JSON objects (dicts)", {})
-    return JsonArray(cast("list[Any]", owned))
+    return cast("list[Any]", frozen(owned))
 
 
 Text: TypeAlias = Annotated[str, AfterValidator(_own_text)]
 Time: TypeAlias = Annotated[datetime, PlainValidator(read_time)]
-# Typed as what they can be made from; what is read is a `JsonObject` and a `JsonArray`, which fit too.
+# Typed as what they can be made from; what is read is a dict and a list that cannot be changed.
 Object: TypeAlias = Annotated[Mapping[str, Any], PlainValidator(_own_object)]
 Calls: TypeAlias = Annotated[Sequence[Mapping[str, Any]], PlainValidator(_own_calls)]

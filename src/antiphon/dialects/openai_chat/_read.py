@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 from antiphon.dialects._media import as_data_url, file_urn, modality_of, split_data_url
 from antiphon.dialects._said import count_of, read_arguments
 from antiphon.dialects._units import Unit, as_object, kind_of
 from antiphon.dialects.openai_chat._wire import NAME, ROLES
-from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
+from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 
 __all__ = ["AUDIO", "FILE", "REASONING", "read"]
 
@@ -51,7 +52,8 @@ def _speaker(unit: Unit, role: str) -> str:
 
 def _assistant(unit: Unit) -> None:
     calls = [_call(unit, index, call) for index, call in enumerate(unit.objects("tool_calls"))]
-    if (legacy := as_object(unit.value.get("function_call"))) is not None:
+    legacy = as_object(unit.value.get("function_call"))
+    if legacy is not None and (legacy.get("name") != "" or legacy.get("arguments")):  # some servers say an empty one always
         calls.append(_legacy_call(unit, legacy))
     parts = [*_reasoning(unit), *_content(unit), *_spoken(unit)]
     if calls and all(isinstance(part, TextPart) and not part.text for part in parts):
@@ -67,7 +69,18 @@ def _assistant(unit: Unit) -> None:
 
 def _reasoning(unit: Unit) -> list[Part]:
     found = [(key, unit.value.get(key)) for key in REASONING]
-    return [ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in found if isinstance(text, str) and text]
+    told = [ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in found if isinstance(text, str) and text]
+    return [*told] if told else [*_details(unit)]
+
+
+def _details(unit: Unit) -> Iterator[ReasoningPart]:
+    """Yield what was thought where only OpenRouter's list of details says it; the list itself comes back as it was."""
+    given = unit.value.get("reasoning_details")
+    for each in cast("list[Any]", given) if isinstance(given, list) else ():
+        detail = as_object(each) or {}
+        text, sealed = _text(detail, "text") or _text(detail, "summary"), _text(detail, "data")
+        if text or sealed:
+            yield ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}})
 
 
 def _spoken(unit: Unit) -> list[Part]:
@@ -77,7 +90,8 @@ def _spoken(unit: Unit) -> list[Part]:
         parts.append(TextPart(text=refusal, metadata={NAME: {"refusal": "field"}}))
     audio = as_object(unit.value.get("audio"))
     if audio is not None and isinstance(audio.get("id"), str) and audio["id"]:
-        parts.append(MediaPart(modality="audio", url=file_urn(AUDIO, audio["id"])))
+        notes = {"transcript": audio["transcript"]} if isinstance(audio.get("transcript"), str) else {}
+        parts.append(MediaPart(modality="audio", url=file_urn(AUDIO, audio["id"]), metadata={NAME: notes} if notes else {}))
     return parts
 
 
@@ -90,6 +104,8 @@ def _content(unit: Unit) -> list[Part]:
         return []
     if isinstance(content, str):
         return [TextPart(text=content, citations=_citations(unit))]
+    if (data := as_object(content)) is not None:  # some servers answer with the object that was asked for
+        return [DataPart(data=data)]
     return [_part(unit, index, part) for index, part in enumerate(unit.objects("content"))]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from antiphon.dialects._fold import (
+    DERIVED,
     Delta,
     DeltaKind,
     Folding,
@@ -49,6 +50,8 @@ class ChatFold(Folding):
     """What is said of the answer as a whole."""
     choices: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """By index: the `choice`, its `message`, and its `calls`, each with its `index` among the fragments."""
+    places: dict[str, dict[Any, int]] = field(default_factory=dict[str, dict[Any, int]], metadata=DERIVED)
+    """By choice: where the last call of each index is among its calls."""
 
     @property
     def is_empty(self) -> bool:
@@ -68,7 +71,9 @@ class ChatFold(Folding):
         choices = objects_in(event, "choices")
         for key, value in event.items():
             if key not in ("choices", "obfuscation"):  # the latter only hides the length of a chunk
-                keep(self.top, key, value)
+                held = None if key == "usage" else as_object(self.top.get(key))
+                more = as_object(value) if held else None
+                keep(self.top, key, value if held is None or more is None else {**held, **more})
         for choice in choices:
             yield from self._add_choice(choice)
         if event.get("usage"):
@@ -91,19 +96,62 @@ class ChatFold(Folding):
     def _add_message(self, held: dict[str, Any], delta: dict[str, Any], choice: str) -> Iterator[Delta]:
         message = held["message"]
         for key, value in delta.items():
-            if key in _SAID and isinstance(value, str):
+            if key == "content" and (isinstance(value, list) or isinstance(message.get(key), list)):
+                if not isinstance(message.get(key), list):
+                    text = said(message, key)
+                    message[key] = [{"type": "text", "text": text}] if text else []
+                yield from self._add_parts(message[key], value, choice)
+            elif key in _SAID and isinstance(value, str):
                 text = self.clean(f"{choice} {key}", value)
                 grow(message, key, text)
                 yield from self.tell(_SAID[key], f"{choice} {key}", text)
             elif key == "tool_calls":
                 for fragment in objects_in(delta, key):
-                    slot, call = _slot(held["calls"], fragment)
+                    slot, call = self._slot(choice, held["calls"], fragment)
                     yield from self._add_call(call, fragment, f"{choice} call {slot}")
             elif key == "function_call" and isinstance(value, dict):
                 call = message[key] = _legacy(held) or {"name": "", "arguments": ""}
                 yield from self._add_inner(call, cast("dict[str, Any]", value), None, f"{choice} function_call")
             else:
                 _merge(message, key, value)
+
+    def _slot(self, choice: str, slots: list[dict[str, Any]], fragment: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the call that a fragment belongs to, and its place in the order of arrival."""
+        index, call_id = fragment.get("index"), fragment.get("id")
+        places = self.places.get(choice)
+        if places is None:  # also after the stream was resumed
+            places = self.places[choice] = {_key(slot["index"]): place for place, slot in enumerate(slots)}
+        place = places.get(_key(index))
+        if place is None or (call_id and slots[place]["call"].get("id") not in (None, "", call_id)):
+            slots.append({"index": index, "call": {}})
+            place = places[_key(index)] = len(slots) - 1
+        return place, slots[place]["call"]
+
+    def _add_parts(self, parts: list[Any], added: Any, choice: str) -> Iterator[Delta]:
+        """Add to content of parts, as Mistral streams what a model thinks; a text goes on with the text before it."""
+        given = [{"type": "text", "text": added}] if isinstance(added, str) else objects_in({"content": added}, "content")
+        for part in given:
+            last: dict[str, Any] = parts[-1] if parts else {}
+            if (kind := part.get("type")) not in ("text", "thinking"):
+                parts.append(part)
+                continue
+            if last.get("type") != kind:
+                last = {**part, kind: [] if kind == "thinking" else ""}
+                parts.append(last)
+            if kind == "thinking":
+                yield from self._add_thought(kept_list(last, kind), objects_in(part, kind), f"{choice} thinking")
+            else:
+                text = self.clean(f"{choice} content", text_in(part, "text"))
+                grow(last, "text", text)
+                yield from self.tell("text", f"{choice} content", text)
+
+    def _add_thought(self, held: list[Any], added: list[dict[str, Any]], piece: str) -> Iterator[Delta]:
+        for part in added:
+            text = self.clean(piece, text_in(part, "text"))
+            if not held or part.get("type") != "text" or held[-1].get("type") != "text":
+                held.append({**part, "text": ""})
+            grow(held[-1], "text", text)
+            yield from self.tell("reasoning", piece, text)
 
     def _add_call(self, call: dict[str, Any], fragment: dict[str, Any], piece: str) -> Iterator[Delta]:
         for key, value in fragment.items():
@@ -171,14 +219,9 @@ def _has_reason(held: dict[str, Any]) -> bool:
     return bool(held["choice"].get("finish_reason"))
 
 
-def _slot(slots: list[dict[str, Any]], fragment: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Return the call that a fragment belongs to, and its place in the order of arrival."""
-    index, call_id = fragment.get("index"), fragment.get("id")
-    place = next((place for place in reversed(range(len(slots))) if slots[place]["index"] == index), None)
-    if place is None or (call_id and slots[place]["call"].get("id") not in (None, "", call_id)):
-        slots.append({"index": index, "call": {}})
-        place = len(slots) - 1
-    return place, slots[place]["call"]
+def _key(index: Any) -> Any:
+    """Return an index as something that has a hash; nearly always it is a number."""
+    return index if isinstance(index, int | float | str | None) else repr(index)
 
 
 def _in_order(slots: list[dict[str, Any]]) -> list[dict[str, Any]]:

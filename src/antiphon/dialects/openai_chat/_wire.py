@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of, unix_time
-from antiphon.dialects._units import as_object, sample_units
+from antiphon.dialects._units import CHAT_KEYS, as_object, content_parts, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
@@ -43,11 +43,16 @@ def _response(found: dict[str, Any]) -> Body:
     """The first choice is the conversation; the others are kept."""
     choices = cast("list[Any]", found["choices"])
     first = as_object(choices[0]) if choices else None
+    if first is not None and "message" not in first and first.get("finish_reason"):
+        return _facts(found, [])  # an answer that a filter took away
     if first is None or as_object(first.get("message")) is None:
         raise DecodeError("expected a choice with a message", dialect=NAME, where="choices[0].message")
     left = {key: value for key, value in first.items() if key != "message"}
-    rest = {**found, "choices": [left, *choices[1:]]}
-    body = Body("response", [first["message"]], ("choices",), rest=rest, usage=_usage(found.get("usage")))
+    return _facts({**found, "choices": [left, *choices[1:]]}, [first["message"]])
+
+
+def _facts(found: dict[str, Any], units: list[Any]) -> Body:
+    body = Body("response", units, ("choices",), rest=found, usage=_usage(found.get("usage")))
     body.id = found["id"] if isinstance(found.get("id"), str) and found["id"] else None
     body.fields = {"created_at": unix_time(found.get("created"))}
     return body
@@ -77,6 +82,8 @@ def close_body(body: Body) -> Any:
         case "response" if len(body.units) == 1:
             choices = body.rest["choices"]
             return {**body.rest, "choices": [{**choices[0], "message": body.units[0]}, *choices[1:]]}
+        case "response" if not body.units:
+            return body.rest
         case "list" | "one" if not body.tools:
             return body.units
         case _:
@@ -91,7 +98,8 @@ def read_tool(tool: Any) -> dict[str, Any] | None:
     if inner is None or not isinstance(inner.get("name"), str):
         return None
     parameters = as_object(inner.get("parameters"))
-    return {"name": inner["name"], "description": inner.get("description"), "parameters": parameters or {}}
+    read = {"name": inner["name"], "description": inner.get("description"), "parameters": parameters or {}}
+    return {**read, "metadata": {NAME: {"custom": True}}} if given.get("type") == "custom" else read
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
@@ -112,7 +120,7 @@ def recognise(data: Any) -> str | None:
     if found is not None and "messages" in found:
         return _recognise_request(found)
     units = sample_units(data)
-    if not units or not all(unit.get("role") in ROLES and not _has_blocks(unit) for unit in units):
+    if not units or not all(is_one_of(unit.get("role"), ROLES) and not _has_blocks(unit) for unit in units):
         return None
     if any(unit["role"] == "developer" or _has_chat_content(unit) for unit in units):
         return "messages with roles and content parts of Chat Completions"
@@ -122,20 +130,27 @@ def recognise(data: Any) -> str | None:
 
 def _recognise_request(found: dict[str, Any]) -> str | None:
     units = sample_units(found["messages"]) if isinstance(found["messages"], list) else []
-    is_chat = units and all(unit.get("role") in ROLES and not _has_blocks(unit) for unit in units)
-    return "a request with messages of Chat Completions" if is_chat and "system" not in found else None
+    if not units or "system" in found or any(not is_one_of(unit.get("role"), ROLES) or _has_blocks(unit) for unit in units):
+        return None
+    has_own = not CHAT_KEYS.isdisjoint(found) or any("function" in (as_object(tool) or {}) for tool in _listed(found, "tools"))
+    if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in _listed(found, "tools")):
+        return None
+    # Anthropic Messages needs `max_tokens`; here it is a setting that one may leave out.
+    model = found.get("model")
+    is_claude = "max_tokens" in found and isinstance(model, str) and model.startswith("claude-")
+    return None if is_claude and not has_own else "a request with messages of Chat Completions"
 
 
-def _parts(unit: dict[str, Any]) -> list[dict[str, Any]]:
-    content = unit.get("content")
-    found = cast("list[Any]", content) if isinstance(content, list) else []
-    return [part for part in found if isinstance(part, dict)]
+def _listed(found: dict[str, Any], key: str) -> list[Any]:
+    value = found.get(key)
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _has_chat_content(unit: dict[str, Any]) -> bool:
-    return any(part.get("type") in ("image_url", "input_audio", "file") for part in _parts(unit))
+    return any(part["type"] in ("image_url", "input_audio", "file") for part in content_parts(unit) or ())
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
-    """Whether content is of blocks that another provider has."""
-    return any(part.get("type") in _BLOCKS for part in _parts(unit))
+    """Whether content is of parts that another provider has. A thought that is a list of parts is Mistral's."""
+    parts = content_parts(unit)
+    return parts is None or any(part["type"] in _BLOCKS and not isinstance(part.get("thinking"), list) for part in parts)

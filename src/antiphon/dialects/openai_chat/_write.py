@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._body import said_together
+from antiphon.dialects._meaning import continued, is_refusal
 from antiphon.dialects._media import described, file_id, mime_of, split_data_url
 from antiphon.dialects._said import arguments_text, outcome_text, text_of
 from antiphon.dialects._writing import BodyWriting
@@ -108,8 +109,13 @@ def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str,
     calls = [_call(message, writing) for message in group if type(message.payload) is OptionCallPayload]
     unit: dict[str, Any] = {"role": "assistant", "content": None}
     texts: list[dict[str, Any]] = []
-    for part in (part for message in group for part in message.parts):
-        _say(part, unit, texts, writing)
+    for message in group:
+        goes_on = frozenset[int]() if writing.is_native(message) else continued(message)
+        for part in message.parts:
+            if id(part) in goes_on and isinstance(part, TextPart) and texts and texts[-1].keys() == _TEXT:
+                texts[-1]["text"] += part.text
+            else:
+                _say(part, unit, texts, writing)
     if texts:
         is_plain = len(texts) == 1 and texts[0].keys() == _TEXT and "list" not in writing.notes(group[0])
         unit["content"] = texts[0]["text"] if is_plain else texts
@@ -132,6 +138,8 @@ def _say(part: Part, unit: dict[str, Any], texts: list[dict[str, Any]], writing:
             unit["refusal"] = part.text
         case TextPart() if notes.get("refusal") == "part":
             texts.append({"type": "refusal", "refusal": part.text})
+        case TextPart() if is_refusal(part):
+            unit["refusal"] = part.text
         case TextPart() | DataPart():
             texts.append({"type": "text", "text": text_of(part)})
         case ReasoningPart() if "key" in notes:

@@ -80,6 +80,8 @@ class ResponsesFold(Folding):
     final: list[Any] = field(default_factory=list[Any])
     """The whole output, as it was said at the end."""
     is_finished: bool = False
+    begins: dict[str, int] = field(default_factory=dict[str, int])
+    """The position of the first part, by item and list: servers are known to count from 1."""
 
     @property
     def is_empty(self) -> bool:
@@ -153,8 +155,9 @@ class ResponsesFold(Folding):
         held = kept_list(item, parts)
         position, part = index_in(event, key, 0), object_in(event, "part")
         place = _PLACES.get(str(part.get("type")))
-        before = _part_at(held, position, {})
-        held[position] = part
+        where = self._place(f"{index} {parts}", position, held)
+        before = _part_at(held, where, {})
+        held[where] = part
         if place is not None and place.parts == parts:
             piece, told = f"{index} {parts} {position}", said(before, place.field)
             self.number(piece)  # parts count from where they begin, not from their first word
@@ -178,6 +181,12 @@ class ResponsesFold(Folding):
             raise EventError(f"no item {index} has begun", "output_index")
         return index, self.items[index]
 
+    def _place(self, owner: str, position: int, parts: list[Any]) -> int:
+        """Return where a part stands in its list, counted from the position of the first."""
+        if position and not parts:
+            self.begins[owner] = position
+        return position - self.begins.get(owner, 0)
+
     # ---------------------------------------------------------------- what grows
 
     def _add_text(self, event: dict[str, Any], place: _Place, verb: str) -> Iterator[Delta]:
@@ -186,7 +195,8 @@ class ResponsesFold(Folding):
         if place.parts:
             position = index_in(event, place.position, 0)
             piece = f"{index} {place.parts} {position}"
-            holder = _part_at(kept_list(holder, place.parts), position, _begun(place))
+            held = kept_list(holder, place.parts)
+            holder = _part_at(held, self._place(f"{index} {place.parts}", position, held), _begun(place))
         if verb == "done":
             told, text = said(holder, place.field), text_in(event, place.field)
             holder[place.field] = text
@@ -202,9 +212,11 @@ class ResponsesFold(Folding):
     def _add_annotation(self, event: dict[str, Any]) -> Iterator[Delta]:
         index, item = self._item_of(event)
         position = index_in(event, "content_index", 0)
-        part = _part_at(kept_list(item, "content"), position, _begun(_PLACES["output_text"]))
-        annotation = object_in(event, "annotation")
-        _part_at(kept_list(part, "annotations"), index_in(event, "annotation_index"), annotation)
+        held = kept_list(item, "content")
+        where = self._place(f"{index} content", position, held)
+        part = _part_at(held, where, _begun(_PLACES["output_text"]))
+        annotation, annotations = object_in(event, "annotation"), kept_list(part, "annotations")
+        _part_at(annotations, min(index_in(event, "annotation_index"), len(annotations)), annotation)
         yield from self.tell_value("citation", f"{index} content {position}", annotation)
 
     # ---------------------------------------------------------------- what there is
@@ -238,7 +250,7 @@ def _texts(index: str, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, An
 
 def _part_at(parts: list[Any], position: int, begun: dict[str, Any]) -> dict[str, Any]:
     """Return the part at a position; the next one begins, one beyond it is refused."""
-    if position > len(parts):
+    if not 0 <= position <= len(parts):
         raise EventError(f"expected a position up to {len(parts)}, found {position}")
     if position == len(parts):
         parts.append(begun)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of, unix_time
-from antiphon.dialects._units import as_object, sample_units
+from antiphon.dialects._units import as_object, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
@@ -18,6 +18,8 @@ FILE = "openai-file"
 """Whose ids the ids of files are: the provider's, so Chat Completions has the same."""
 _AS_TEXT = ""
 """Kept under `input` where that was one text and no list."""
+_LEFT_OUT = False
+"""Kept under `input` where there was none."""
 
 _TOOLS = ("function", "custom")
 
@@ -57,6 +59,8 @@ _ITEMS = frozenset(
     }
 )
 """The types by which a list of items is known; there are more."""
+_EMBEDDING = frozenset({"dimensions", "encoding_format", "input_type"})
+"""Keys of a request of embeddings."""
 _PARTS = ("input_text", "input_image", "input_file", "output_text")
 
 
@@ -76,6 +80,8 @@ def open_body(value: Any) -> Body:
         return _request(found)
     if isinstance(found.get("output"), list):
         return _response(found)
+    if found.get("input") is None and as_object(found.get("prompt")) is not None:
+        return _request(found)
     raise _no_body()
 
 
@@ -86,7 +92,10 @@ def _no_body() -> DecodeError:
 def _request(found: dict[str, Any]) -> Body:
     rest = {key: value for key, value in found.items() if key != "input"}
     tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
-    units = found["input"]
+    units = found.get("input")
+    if units is None:  # all is said by a stored prompt
+        rest["input"] = None if "input" in found else _LEFT_OUT
+        units = []
     if isinstance(units, str):
         rest["input"] = _AS_TEXT
         units = [{"role": "user", "content": units}]
@@ -137,7 +146,11 @@ def _closed_request(body: Body) -> dict[str, Any]:
     if body.instructions is not None:
         request["instructions"] = body.instructions
     is_text = request.get("input") == _AS_TEXT and _is_one_text(body.units)
-    request["input"] = body.units[0]["content"] if is_text else body.units
+    if not body.units and "input" in request and request["input"] != _AS_TEXT:
+        if request["input"] is _LEFT_OUT:
+            del request["input"]
+    else:
+        request["input"] = body.units[0]["content"] if is_text else body.units
     if body.tools:
         request["tools"] = body.tools
     return request
@@ -155,10 +168,11 @@ def _is_one_text(units: list[Any]) -> bool:
 def read_tool(tool: Any) -> dict[str, Any] | None:
     """Return what the core knows of a tool that the caller runs; the service's own tools are none of them."""
     given = as_object(tool) or {}
-    if given.get("type") not in _TOOLS or not isinstance(given.get("name"), str):
+    if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
         return None
     parameters = as_object(given.get("parameters"))
-    return {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
+    read = {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
+    return {**read, "metadata": {NAME: {"custom": True}}} if given["type"] == "custom" else read
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
@@ -181,11 +195,14 @@ def recognise(data: Any) -> str | None:
     if found.get("object") == "response" and isinstance(found.get("output"), list):
         return "a response with output items"
     given = found.get("input")
+    if not _EMBEDDING.isdisjoint(found) or "embed" in str(found.get("model")):
+        return None  # a request of embeddings, which has `model` and `input` too
     if isinstance(given, str):
         return "a request with a text as input" if "model" in found or "instructions" in found else None
-    if isinstance(given, list) and ("model" in found or _recognise_items(given)):
+    if isinstance(given, list) and sample_units(cast("list[Any]", given)) and ("model" in found or _recognise_items(given)):
         return "a request with input items"
-    return None
+    is_stored = as_object(found.get("prompt")) is not None and "id" in found["prompt"] and "messages" not in found
+    return "a request with a stored prompt" if is_stored and given is None else None
 
 
 def _recognise_items(data: Any) -> str | None:
@@ -207,4 +224,4 @@ def _is_item(unit: dict[str, Any]) -> bool:
 def _has_own_parts(unit: dict[str, Any]) -> bool:
     content = unit.get("content")
     parts = cast("list[Any]", content) if isinstance(content, list) else []
-    return any(isinstance(part, dict) and cast("dict[str, Any]", part).get("type") in _PARTS for part in parts)
+    return any(isinstance(part, dict) and is_one_of(cast("dict[str, Any]", part).get("type"), _PARTS) for part in parts)

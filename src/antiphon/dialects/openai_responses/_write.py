@@ -6,9 +6,10 @@ made, whatever only this format has) is one, and the words between are messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
+from antiphon.dialects._meaning import continued, joined
 from antiphon.dialects._media import described, file_id, mime_of, split_data_url
 from antiphon.dialects._said import arguments_text, outcome_text, text_of
 from antiphon.dialects._writing import BodyWriting
@@ -84,13 +85,13 @@ def _items(message: Message, role: str, notes: Mapping[str, Any], writing: BodyW
     for part in message.parts:
         item = _own_item(part, role, writing, is_native=is_native)
         if item is not None:
-            units += [*_message(words, role, notes, writing), item]
+            units += [*_message(words, role, notes, writing, continued(message)), item]
             words = []
         if isinstance(part, ReasoningPart):
             _think_on(part, units if not words else [], writing)
         elif item is None:
             words.append(part)
-    units += _message(words, role, notes, writing)
+    units += _message(words, role, notes, writing, continued(message))
     if not units and (not message.parts or (is_native and writing.as_policy is None)):
         return [_short(role, [] if notes.get("list") else "", notes)]
     return units
@@ -128,12 +129,14 @@ def _think_on(part: ReasoningPart, units: list[dict[str, Any]], writing: BodyWri
         units[-1].setdefault(place, []).append({"type": THOUGHTS[place], "text": part.text})
 
 
-def _message(words: Sequence[Part], role: str, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
+def _message(
+    words: Sequence[Part], role: str, notes: Mapping[str, Any], writing: BodyWriting, goes_on: Set[int]
+) -> list[dict[str, Any]]:
     """Return what words make: a message, or nothing where none of them can be said here."""
     is_list = bool(notes.get("list"))
     if role == "assistant" and not is_list:
-        texts = _texts(words)
-        return [_short(role, "\n".join(texts), notes)] if texts else []
+        texts = [(part, text) for part in words if (text := _in_words(part)) is not None]
+        return [_short(role, joined(texts, goes_on), notes)] if texts else []
     if role == "assistant":
         content = [shown for part in words if (shown := _output(part, writing)) is not None]
     else:

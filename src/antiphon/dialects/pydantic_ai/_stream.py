@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from antiphon.dialects._fold import (
+    DERIVED,
     Delta,
     DeltaKind,
     EventError,
@@ -48,6 +49,8 @@ class PydanticFold(Folding):
     """By index."""
     opened: list[str] = field(default_factory=list[str])
     """The parts that have not ended."""
+    open_indices: set[str] = field(default_factory=set[str], metadata=DERIVED)
+    """The same as a set."""
     is_last: bool = False
     """Whether the part that ended last was the last one."""
 
@@ -82,8 +85,9 @@ class PydanticFold(Folding):
             self.pieces[f"{index} before {len(self.pieces)}"] = self.pieces.pop(index)
         self.parts[index] = part
         self.is_last = False
-        if index not in self.opened:
+        if not self._is_open(index):
             self.opened.append(index)
+            self.open_indices.add(index)
         yield from self._tell_new(index, "", part)
 
     def _end(self, index: str, part: dict[str, Any]) -> Iterator[Delta]:
@@ -92,9 +96,15 @@ class PydanticFold(Folding):
         told = said(self.parts.get(index, {}), key)
         self.parts[index] = part
         self.halves.pop(index, None)
-        if index in self.opened:
+        if self._is_open(index):
             self.opened.remove(index)
+            self.open_indices.discard(index)
         yield from self._tell_new(index, told, part)
+
+    def _is_open(self, index: str) -> bool:
+        if len(self.open_indices) != len(self.opened):  # after the stream was resumed
+            self.open_indices = set(self.opened)
+        return index in self.open_indices
 
     def _tell_new(self, index: str, told: str, part: dict[str, Any]) -> Iterator[Delta]:
         key, kind = _SAID.get(str(part.get("part_kind")), ("", None))
@@ -103,7 +113,7 @@ class PydanticFold(Folding):
         if kind == "arguments":
             yield from self.tell_call(index, part.get("tool_name"), part.get("tool_call_id"))
         value = part.get(key)
-        if isinstance(value, dict) and value and not told and index in self.opened:
+        if isinstance(value, dict) and value and not told and self._is_open(index):
             yield from self.tell_value("arguments", index, value)
         elif isinstance(value, str) and value.startswith(told):
             yield from self.tell(kind, index, value[len(told) :])
@@ -180,7 +190,7 @@ class PydanticFold(Folding):
 
     def body(self, *, whole: bool = False) -> dict[str, Any]:
         parts = [(index, self.parts[index]) for index in sorted(self.parts, key=int)]
-        kept = [part for index, part in parts if not whole or index not in self.opened or part.get("part_kind") in _TALK]
+        kept = [part for index, part in parts if not whole or not self._is_open(index) or part.get("part_kind") in _TALK]
         state = {} if self.is_finished else {"state": "interrupted"}
         return cast("dict[str, Any]", settled({"parts": kept, "kind": "response", **state}))
 

@@ -2,7 +2,11 @@
 
 What an append changes is decided by the door (see `ledger._door`) before anything is written, so a refusal leaves nothing
 to undo, and the rows of many appends go into the file by a handful of statements. Between commits, the state of the threads
-in use is remembered; it is forgotten when another connection has committed anything, or anything went wrong.
+in use is remembered; it is forgotten when another connection has committed anything, or anything went wrong. Then the schema
+is looked at again, too, if its version is another: a trigger could swallow what is written. For the same reason the rows that
+SQLite says it has written are counted.
+
+Positions are given out here and not by SQLite, because the checksum of a row covers its own.
 
 That a message is there already is rare, so at first nobody looks: the index of ids says so when the rows are written. Then
 everything is rolled back, and the same appends are taken again, carefully: each after the rows before it are written, and
@@ -22,6 +26,14 @@ from antiphon.ledger._door import Admission, Row, State, admit, new_state
 from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._request import Request
+from antiphon.ledger.sqlite._checksums import (
+    NO_CHECKSUM,
+    add_entries,
+    check_written,
+    message_checksum,
+    state_checksum,
+    thread_checksum,
+)
 from antiphon.ledger.sqlite._media import keep_media, split
 from antiphon.ledger.sqlite._rows import (
     Segment,
@@ -33,6 +45,7 @@ from antiphon.ledger.sqlite._rows import (
     records_by_key,
     records_with_id,
 )
+from antiphon.ledger.sqlite._schema import check_schema
 from antiphon.ledger.sqlite._sql import Connection
 
 __all__ = ["Appends", "insert_thread", "is_as_written", "snapshot_hash"]
@@ -43,18 +56,26 @@ _MOST_THREADS = 10_000
 _NEW_THREAD = """
 INSERT INTO threads (
     thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
-    forked_from, forked_at, open_calls, base, base_seq
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    forked_from, forked_at, is_redacted, open_calls, base, base_seq, checksum
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _THREAD = """
 UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, status = ?, pattern = ?, updated_at = ?, input_tokens = ?,
-    output_tokens = ?, cost = ?, open_calls = ?
+    output_tokens = ?, cost = ?, open_calls = ?, checksum = ?
 WHERE key = ?
 """
 _MESSAGE = """
-INSERT INTO messages (thread, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO messages (
+    position, thread, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body, checksum
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+_LAST = """
+SELECT max(
+    (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'),
+    (SELECT coalesce(max(position), 0) FROM messages)
+)
+"""
+"""The last position that was ever given out."""
 _OPENED = "INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn) VALUES (?, ?, ?, ?, ?, ?)"
 _CLOSED = "DELETE FROM open_calls WHERE thread = ? AND seq = ?"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) VALUES (?, ?, ?, ?, ?)"
@@ -63,7 +84,7 @@ _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) V
 class _Known:
     """A thread in use, as it will be when everything that was taken is written, and what the door asks about it."""
 
-    __slots__ = ("_appends", "_connection", "is_looked_for", "key", "open_calls", "state", "thread")
+    __slots__ = ("_appends", "_connection", "is_looked_for", "key", "open_calls", "part", "state", "thread")
 
     def __init__(self, appends: Appends, connection: Connection, thread: Thread, open_calls: Iterable[OpenCall]) -> None:
         self._appends = appends
@@ -74,6 +95,8 @@ class _Known:
         self.open_calls = OpenCalls(open_calls)
         self.is_looked_for = False
         """Whether the door gets to know what is there already."""
+        self.part: int | None = None
+        """What goes into the row's checksum beside the time, if it is known: most appends change only the time."""
 
     def with_id(self, id: str) -> Sequence[Record]:
         return records_with_id(self._connection, id, self._segments()) if self.is_looked_for else ()
@@ -94,6 +117,10 @@ class Appends:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._version: object = None
+        self._schema: object = None
+        """The version of the schema that was last compared with the expected one."""
+        self._last: int | None = None
+        """The last position that was given out; None if it is to be looked up."""
         self._is_careful = False
         self._messages: list[tuple[Any, ...]] = []
         self._opened: list[tuple[Any, ...]] = []
@@ -101,10 +128,23 @@ class Appends:
         self._changed: dict[int, _Known] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
-        """Begin a transaction's appends: forget what another connection may have changed since the last one's end."""
-        if connection.data_version() != self._version or is_careful or len(self._known) > _MOST_THREADS:
+        """Begin a transaction's appends: forget what another connection may have changed since the last one's end.
+
+        Raises:
+            LedgerCorruptError: another connection has altered the schema.
+        """
+        if connection.data_version() != self._version:
+            self._check_schema(connection)
+            self.forget()
+        elif is_careful or len(self._known) > _MOST_THREADS:
             self.forget()
         self._is_careful = is_careful
+
+    def _check_schema(self, connection: Connection) -> None:
+        version = connection.setting("schema_version")
+        if version != self._schema:
+            check_schema(connection, connection.filename)
+            self._schema = version
 
     def end(self, connection: Connection) -> None:
         """Remember the file's version after a commit, because it counts our own commits too."""
@@ -113,6 +153,7 @@ class Appends:
     def forget(self) -> None:
         """Forget all threads, and what was taken and not written."""
         self._known.clear()
+        self._last = None
         for pending in (self._messages, self._opened, self._closed, self._changed):
             pending.clear()
 
@@ -123,6 +164,7 @@ class Appends:
             LedgerError: the door refuses it; nothing has changed.
         """
         known = self._known.get(request.thread_id) or self._look_up(connection, request)
+        request = request.for_thread(known.state.is_redacted)
         is_careful = self._is_careful or request.allow_foreign or request.is_outside or known.thread.base is not None
         try:
             admission = self._ask(connection, known, request, is_careful)
@@ -135,6 +177,7 @@ class Appends:
             # Whoever is told that it is there already must be able to rely on it. It may have been written by a process
             # that died before the disk had it: so this, too, is a commit that waits for the disk, and for all before.
             connection.run("UPDATE counters SET value = value + 1 WHERE name = 'repeated'")
+            check_written(connection.changes(), 1)
         elif admission.rows or not request.is_empty:
             self._write(connection, known, admission, request, is_careful)
         return admission.records
@@ -148,7 +191,8 @@ class Appends:
     def _look_up(self, connection: Connection, request: Request) -> _Known:
         thread = find_thread(connection, request.thread_id)
         if thread is None:
-            thread = Thread(0, new_state(request.thread_id, request.micros), 0, None, 0)
+            state = new_state(request.thread_id, request.micros, is_redacted=request.redaction.is_on)
+            thread = Thread(0, state, 0, None, 0)
             return _Known(self, connection, thread, ())
         known = _Known(self, connection, thread, find_open_calls(connection, thread))
         self._known[request.thread_id] = known
@@ -163,19 +207,24 @@ class Appends:
         if admission.pairing.changed:
             self._note_calls(known, admission.pairing)
         state = known.state = admission.state
+        if request.status or request.pattern:
+            known.part = None
         self._changed[known.key] = known
         if request.outbox:
-            connection.run_all("INSERT INTO outbox (thread_id, hash, body) VALUES (?, ?, ?)", _addressed(request))
+            _add_outbox(connection, request)
         if request.snapshot is not None:
             fold, value = request.snapshot
             connection.run(_SNAPSHOT, (known.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value))
+            check_written(connection.changes(), 1)
 
     def _write_row(self, connection: Connection, thread: int, row: Row, micros: int, is_careful: bool) -> None:
         record, message, digest, open_from = row
         rest, holes = split(record.body)
         payload, correlation = message.payload, message.correlation_id
+        position = self._last = 1 + (connection.value(_LAST) if self._last is None else self._last)
         self._messages.append(
             (
+                position,
                 thread,
                 record.seq,
                 key_of(message.id) if not is_careful else self._free_key(connection, thread, message.id),
@@ -186,12 +235,13 @@ class Appends:
                 digest,
                 len(holes) or None,
                 rest,
+                message_checksum(position, digest),
             )
         )
         if holes or is_careful:
             self.flush(connection)
         if holes:
-            keep_media(connection, connection.last_insert_rowid(), holes)
+            keep_media(connection, position, holes)
 
     def put(self, connection: Connection, thread: int, rows: Iterable[Row]) -> None:
         """Write rows that have their own times, as they are."""
@@ -214,8 +264,11 @@ class Appends:
         """Write what was taken.
 
         Raises:
+            LedgerCorruptError: not all of it was written.
             apsw.ConstraintError: a message was there already.
         """
+        before = connection.total_changes()
+        expected = len(self._messages) + len(self._opened) + len(self._closed) + len(self._changed)
         if self._messages:
             connection.run_all(_MESSAGE, self._messages)
             self._messages.clear()
@@ -228,11 +281,16 @@ class Appends:
         if self._changed:
             connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
             self._changed.clear()
+        check_written(connection.total_changes() - before, expected)
 
 
-def _addressed(request: Request) -> list[tuple[str, bytes, bytes]]:
-    name = request.thread_id
-    return [(name, _entry_hash(name, body), body) for body in request.outbox]
+def _add_outbox(connection: Connection, request: Request) -> None:
+    name, before = request.thread_id, connection.total_changes()
+    entries = [(name, _entry_hash(name, body), body) for body in request.outbox]
+    connection.run_all("INSERT INTO outbox (thread_id, hash, body) VALUES (?, ?, ?)", entries)
+    check_written(connection.total_changes() - before, len(entries))
+    last = connection.last_insert_rowid()  # numbers follow each other inside a transaction
+    add_entries(connection, [(last - len(entries) + index, digest) for index, (_, digest, _) in enumerate(entries, 1)])
 
 
 def _entry_hash(thread_id: str, body: bytes) -> bytes:
@@ -245,7 +303,9 @@ def is_as_written(thread_id: object, digest: object, body: object) -> bool:
 
 
 def _changed(known: _Known) -> tuple[Any, ...]:
-    state = known.state
+    state, part = known.state, known.part
+    if part is None:
+        part = known.part = state_checksum(known.key, state)
     return (
         state.seq,
         state.hash,
@@ -258,14 +318,19 @@ def _changed(known: _Known) -> tuple[Any, ...]:
         state.output_tokens,
         state.cost,
         len(known.open_calls),
+        thread_checksum(part, state.updated_at),
         known.key,
     )
 
 
 def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int, base_seq: int | None = None) -> int:
-    """Add a thread, and return its key; a branch shares as much as it has, unless it is said how much."""
+    """Add a thread, and return its key; a branch shares as much as it has, unless it is said how much.
+
+    Its checksum covers the key, so the caller's next change of the row sets it.
+    """
     shared = base_seq if base_seq is not None else state.seq if base is not None else 0
-    connection.run(_NEW_THREAD, (*state, open_calls, base, shared))
+    connection.run(_NEW_THREAD, (*state, open_calls, base, shared, NO_CHECKSUM))
+    check_written(connection.changes(), 1)
     return int(connection.last_insert_rowid())
 
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._chain import genesis
-from antiphon.ledger._door import new_state
+from antiphon.ledger._door import State, new_state
 from antiphon.ledger._pairing import Pairing
+from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import Request
 from antiphon.ledger._restoring import Base, existing, missing_origin, restored
 from antiphon.ledger._summaries import head_of
 from antiphon.ledger._values import Head, ThreadJournal
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
+from antiphon.ledger.sqlite._checksums import add_entries, note_removed, set_checksum
 from antiphon.ledger.sqlite._media import forget_media
 from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at, open_at
 from antiphon.ledger.sqlite._sql import Connection
@@ -20,13 +22,20 @@ from antiphon.ledger.sqlite._sql import Connection
 __all__ = ["branch", "claim", "delete", "delivered", "expire", "restore"]
 
 
-def claim(connection: Connection, thread_id: str, now: int) -> int:
-    """Give a thread its next epoch."""
-    if find_thread(connection, thread_id) is None:
-        insert_thread(connection, new_state(thread_id, now), None, 0)
-    sql = "UPDATE threads SET epoch = epoch + 1 WHERE thread_id = ? RETURNING epoch"
-    epoch: int = connection.value(sql, (thread_id,))
-    return epoch
+def claim(connection: Connection, thread_id: str, now: int, redaction: LedgerRedaction) -> State:
+    """Give a thread its next epoch, and return its state.
+
+    Raises:
+        SecretNameError: there is no such thread, and its name looks like a secret.
+    """
+    thread = find_thread(connection, thread_id)
+    if thread is None:
+        redaction.check_name(thread_id, "the name of a thread")
+    state = new_state(thread_id, now, is_redacted=redaction.is_on) if thread is None else thread.state
+    key = insert_thread(connection, state, None, 0) if thread is None else thread.key
+    state = state._replace(epoch=state.epoch + 1)
+    set_checksum(connection, key, state)
+    return state
 
 
 def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: Request) -> Thread:
@@ -45,8 +54,9 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
         raise LedgerCorruptError("it is missing; go back to a backup, and run verify on it", head.thread_id, at)
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
-    state = state._replace(open_from=pairing.open_from)
+    state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted)
     key = insert_thread(connection, state, origin.key, pairing.count)
+    set_checksum(connection, key, state)
     for call in pairing.open:
         connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
     appends = Appends()
@@ -57,22 +67,25 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
     return made
 
 
-def restore(connection: Connection, journals: Iterable[tuple[ThreadJournal, Head]]) -> list[Thread]:
+def restore(
+    connection: Connection, journals: Iterable[tuple[ThreadJournal, Head]], redaction: LedgerRedaction
+) -> list[Thread]:
     """Write the rows of threads back, each proven by its head: all of them, or none.
 
     Raises:
         RestoreRefusedError: rows do not match, a thread is there already, or an origin is not.
     """
-    return [_restore(connection, journal, head) for journal, head in journals]
+    return [_restore(connection, journal, head, redaction) for journal, head in journals]
 
 
-def _restore(connection: Connection, journal: ThreadJournal, head: Head) -> Thread:
+def _restore(connection: Connection, journal: ThreadJournal, head: Head, redaction: LedgerRedaction) -> Thread:
     if find_thread(connection, journal.thread_id) is not None:
         raise existing(journal.thread_id)
     origin, base = _base_of(connection, journal)
-    found = restored(journal, head, base)
+    found = restored(journal, head, base, redaction)
     calls = found.pairing.open
     key = insert_thread(connection, found.state, origin, len(calls), base.seq)
+    set_checksum(connection, key, found.state)
     Appends().put(connection, key, found.rows)
     for call in calls:
         connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
@@ -115,7 +128,7 @@ def delete(connection: Connection, thread_id: str, with_branches: bool) -> tuple
     names = [name for _, name in family]
     if len(names) > 1 and not with_branches:
         raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
-    _remove(connection, [key for key, _ in family])
+    _remove(connection, family)
     return tuple(names)
 
 
@@ -128,21 +141,24 @@ SELECT threads.key, threads.thread_id FROM family JOIN threads USING (key)
     return [(each, name) for each, name in connection.rows(sql, (key,))]
 
 
-def _remove(connection: Connection, keys: Iterable[int]) -> None:
-    """Remove threads, and media that nobody uses any longer."""
+def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
+    """Remove threads, by key and name, and media that nobody uses any longer."""
     searchable = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
     mine = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
     media = "SELECT position FROM messages WHERE thread = ? AND media IS NOT NULL"
     holding: list[int] = []
-    for key in keys:
+    for key, name in threads:
         for position, words in connection.rows(mine, (key, searchable)):
             connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
         holding += [position for (position,) in connection.rows(media, (key,))]
-        connection.run("DELETE FROM outbox WHERE thread_id = (SELECT thread_id FROM threads WHERE key = ?)", (key,))
+        entries = connection.rows("DELETE FROM outbox WHERE thread_id = ? RETURNING position, hash", (name,))
+        _forget_entries(connection, [(position, digest) for position, digest in entries])
         connection.run("DELETE FROM messages WHERE thread = ?", (key,))
+        note_removed(connection, "messages", connection.changes())
         connection.run("DELETE FROM open_calls WHERE thread = ?", (key,))
         connection.run("DELETE FROM snapshots WHERE thread = ?", (key,))
         connection.run("DELETE FROM threads WHERE key = ?", (key,))
+        note_removed(connection, "threads", connection.changes())
     if holding:
         forget_media(connection, holding)
 
@@ -155,11 +171,19 @@ def expire(connection: Connection, before: int) -> tuple[str, ...]:
         young = "SELECT 1 FROM threads WHERE key = ? AND updated_at >= ?"
         if not any(connection.value(young, (each, before)) for each, _ in family):
             gone.update(family)
-    _remove(connection, gone)
+    _remove(connection, list(gone.items()))
     return tuple(sorted(gone.values()))
 
 
 def delivered(connection: Connection, positions: Sequence[int]) -> None:
     """Forget outbox entries."""
+    removed: list[tuple[int, bytes]] = []
     for position in positions:
-        connection.run("DELETE FROM outbox WHERE position = ?", (position,))
+        rows = connection.rows("DELETE FROM outbox WHERE position = ? RETURNING position, hash", (position,))
+        removed += [(position, digest) for position, digest in rows]
+    _forget_entries(connection, removed)
+
+
+def _forget_entries(connection: Connection, removed: Sequence[tuple[int, bytes]]) -> None:
+    add_entries(connection, removed, removed=True)
+    note_removed(connection, "outbox", len(removed))

@@ -23,7 +23,7 @@ from antiphon.ledger._examination import missing_threads
 from antiphon.ledger._news import News
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._record import Record
-from antiphon.ledger._redaction import Redaction
+from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import Request, check_limit, check_name, make_post, make_request
 from antiphon.ledger._restoring import proven
 from antiphon.ledger._summaries import cursor_position, head_of, order_of, page_start, summary_of
@@ -63,6 +63,8 @@ from antiphon.messages import Json, Message, current_port
 
 __all__ = ["SqliteLedger"]
 
+_MOST_REMEMBERED = 10_000
+"""Threads of which it is remembered whether they are redacted."""
 _LOOK_AGAIN = 0.05
 """Seconds between looks for what other processes have committed, while somebody follows."""
 
@@ -70,10 +72,11 @@ _LOOK_AGAIN = 0.05
 class SqliteLedger(Verbs):
     """A ledger in one SQLite file."""
 
-    def __init__(self, place: Place, connection: Connection, redaction: Redaction | None = None) -> None:
+    def __init__(self, place: Place, connection: Connection, redaction: LedgerRedaction) -> None:
         self._place = place
-        self._redaction = redaction
-        self.redacts = redaction is not None
+        self.redaction = redaction
+        self._redacted: dict[str, bool | None] = {}
+        """Whether threads are redacted that were claimed here, so that an owner need not look."""
         self._news = News()
         self._readers = Readers(place)
         self._writer = Writer(place, connection, self._news.ring)
@@ -86,18 +89,19 @@ class SqliteLedger(Verbs):
         path: str | Path,
         *,
         create: bool = True,
-        redaction: Redaction | None = None,
+        redaction: Redacting = None,
         busy_timeout: float = 10.0,
         vfs: str | None = None,
     ) -> AsyncGenerator[SqliteLedger, None]:
-        """Open the ledger in a file, which is made if it is not there and may be.
+        """Open the ledger in a file, which is made if it is not there and may be. It redacts unless it is told otherwise.
 
         Raises:
+            LedgerCorruptError: its schema was altered.
             LedgerFormatError: the file is something else, or of a later version.
             LedgerUnavailableError: it cannot be opened.
         """
-        place = Place(os.fspath(path), busy_timeout, vfs)
-        ledger = cls(place, await asyncio.to_thread(_opened, place, create), redaction)
+        place, rules = Place(os.fspath(path), busy_timeout, vfs), LedgerRedaction.of(redaction)
+        ledger = cls(place, await asyncio.to_thread(_opened, place, create), rules)
         try:
             yield ledger
         finally:
@@ -131,7 +135,7 @@ class SqliteLedger(Verbs):
         request = make_request(
             thread_id,
             messages,
-            redaction=self._redaction,
+            redaction=self.redaction,
             expected_version=expected_version,
             epoch=epoch,
             outbox=outbox,
@@ -144,13 +148,29 @@ class SqliteLedger(Verbs):
         return await self._writer.append(request)
 
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
-        request = make_post(thread_id, message, redaction=self._redaction, by=by)
+        request = make_post(thread_id, message, redaction=self.redaction, by=by)
         return (await self._writer.append(request))[0]
+
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
+        if not self.redaction.is_on:
+            return None
+        if thread_id not in self._redacted:
+
+            def look(connection: Connection) -> Thread | None:
+                return find_thread(connection, thread_id)
+
+            thread = await self._readers.do(look)
+            return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
+        return self.redaction.for_thread(self._redacted[thread_id])
 
     async def claim(self, thread_id: str) -> int:
         check_name(thread_id, "a thread's id")
-        now = to_micros(current_port().now())
-        return await self._writer.do(lambda connection: _changes.claim(connection, thread_id, now))
+        now, rules = to_micros(current_port().now()), self.redaction
+        state = await self._writer.do(lambda connection: _changes.claim(connection, thread_id, now, rules))
+        if len(self._redacted) >= _MOST_REMEMBERED:
+            self._redacted.clear()
+        self._redacted[thread_id] = state.is_redacted
+        return state.epoch
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: Request) -> ThreadSummary:
         """Make a branch of a thread, as `fork` has found it should be."""
@@ -161,7 +181,7 @@ class SqliteLedger(Verbs):
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
         chosen = proven(journals, heads)
         weight = sum(len(record.body) + 100 for journal, _ in chosen for record in journal.records)
-        made = await self._writer.do(lambda connection: _changes.restore(connection, chosen), weight)
+        made = await self._writer.do(lambda connection: _changes.restore(connection, chosen, self.redaction), weight)
         return tuple(map(_summary, made))
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
@@ -345,6 +365,8 @@ class SqliteLedger(Verbs):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
+        if damages := await self._readers.do(_verify.damages_of_schema):
+            return Verification(0, 0, tuple(damages))
         names, total = await self._readers.do(_verify.names)
         if thread_id is not None and thread_id not in names:
             raise UnknownThreadError("there is no such thread", thread_id)

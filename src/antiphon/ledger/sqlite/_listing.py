@@ -18,14 +18,14 @@ __all__ = ["heads", "snapshot", "threads", "undelivered"]
 
 _STATE = """
 SELECT thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
-    forked_from, forked_at
+    forked_from, forked_at, is_redacted
 FROM threads ORDER BY thread_id
 """
 
 _THREADS = """
 SELECT key, :sign * CASE :field WHEN 'updated_at' THEN updated_at ELSE created_at END AS place, open_calls,
     thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
-    forked_from, forked_at
+    forked_from, forked_at, is_redacted
 FROM threads
 WHERE (:status IS NULL OR status = :status)
     AND (:pattern IS NULL OR pattern = :pattern)

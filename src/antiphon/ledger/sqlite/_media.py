@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from antiphon.ledger.sqlite._sql import Connection
 
-__all__ = ["Hole", "forget_media", "join", "keep_media", "media_at", "split"]
+__all__ = ["MEDIA_TABLES", "Hole", "forget_media", "join", "keep_media", "media_at", "split"]
 
 _LARGE = 8192
 """Bytes from which on a text is kept outside the row: as much as a page."""
-_TABLES = """
+MEDIA_TABLES = """
 CREATE TABLE IF NOT EXISTS media (key INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, text BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS media_uses (
     position INTEGER NOT NULL, place INTEGER NOT NULL, media INTEGER NOT NULL, PRIMARY KEY (position, place)
@@ -63,7 +63,7 @@ def join(rest: bytes, holes: Iterable[Hole]) -> bytes:
 
 def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> None:
     """Keep what was taken out of a row."""
-    connection.run(_TABLES)
+    connection.run(MEDIA_TABLES)
     for place, text in holes:
         digest = sha256(text).digest()
         connection.run("INSERT INTO media (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, text))
@@ -73,7 +73,7 @@ def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> 
 
 def forget_media(connection: Connection, positions: Iterable[int]) -> None:
     """Forget what was taken out of rows, as far as no other row uses it."""
-    connection.run(_TABLES)
+    connection.run(MEDIA_TABLES)
     for position in positions:
         connection.run("DELETE FROM media_uses WHERE position = ?", (position,))
     connection.run("DELETE FROM media WHERE key NOT IN (SELECT media FROM media_uses)")

@@ -33,7 +33,7 @@ class Readers:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="antiphon-ledger-reader")
 
     async def do(self, work: Callable[[Connection], ResultT], *, anew: bool = False) -> ResultT:
-        """Return what a function over a connection returns; `anew`, over one that remembers nothing.
+        """Return what a function over a connection returns; `anew`, over one that remembers nothing and is thrown away after.
 
         Raises:
             LedgerError: the store cannot be used, or what is there is not what was written.
@@ -52,7 +52,10 @@ class Readers:
         try:
             connection.run("BEGIN")
             result = work(connection)
-            connection.run("COMMIT")
+            if anew:
+                self._discard(connection)
+            else:
+                connection.run("COMMIT")
         except BaseException as exc:
             # Whatever it was, no half-read state may stay open: it would keep the log from beginning anew.
             self._discard(connection)

@@ -41,7 +41,7 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 _THREAD = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
-    output_tokens, cost, forked_from, forked_at, open_calls, base, base_seq
+    output_tokens, cost, forked_from, forked_at, is_redacted, open_calls, base, base_seq, checksum
 FROM threads WHERE thread_id = ?
 """
 
@@ -106,6 +106,8 @@ class Thread(NamedTuple):
     base: int | None
     """The thread that holds the messages up to `base_seq`."""
     base_seq: int
+    checksum: int | None = None
+    """That of epoch, status, pattern and times."""
 
 
 class Segment(NamedTuple):
@@ -129,7 +131,7 @@ def key_of(name: str, salt: int = 0) -> int:
 def find_thread(connection: Connection, thread_id: str) -> Thread | None:
     """Return a thread's row, if there is one."""
     row = connection.row(_THREAD, (thread_id,))
-    return None if row is None else Thread(row[0], State(*row[1:16]), *row[16:])
+    return None if row is None else Thread(row[0], State(*row[1:17]), *row[17:])
 
 
 def find_open_calls(connection: Connection, thread: Thread) -> list[OpenCall]:

@@ -7,16 +7,33 @@ in the order of commits, so a batch for a hundred threads fills a few pages and 
 
 `position` is never used twice (AUTOINCREMENT), even when the last rows are deleted: it is the cursor of `tail`. The tables for
 media and for search are made when they are first needed (see `_media`, `_search`), so that a small ledger is a small file.
+
+The file belongs to the ledger alone. A trigger, an index too many or too few, or a view in the place of a table changes what
+statements do, so the schema is compared with the expected one when the file is opened, when another process has changed it,
+and by `verify`. The expected one is what the same steps make of an empty database in memory.
+
+To add a step: append it to `MIGRATIONS`, as SQL or as a function over a connection. Files of every earlier version, the
+expected schema and the version in the file follow from that. A column that nothing else accounts for goes into a checksum,
+too (see `_checksums`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import TypeAlias
+
+import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
+from antiphon.ledger._door import State
+from antiphon.ledger.sqlite._checksums import add_entries, set_checksum
+from antiphon.ledger.sqlite._media import MEDIA_TABLES
+from antiphon.ledger.sqlite._search import SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
-__all__ = ["APPLICATION_ID", "MIGRATIONS", "migrate"]
+__all__ = ["APPLICATION_ID", "MIGRATIONS", "check_schema", "differences", "migrate"]
 
 APPLICATION_ID = 0x616E7470
 """`antp`: how a file says that it is a ledger."""
@@ -91,7 +108,41 @@ CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT RO
 INSERT INTO counters VALUES ('searchable', 0), ('repeated', 0);
 """
 
-MIGRATIONS: tuple[str | Callable[[Connection], None], ...] = (_FIRST,)
+_SECOND = """
+ALTER TABLE messages ADD COLUMN checksum INTEGER;
+ALTER TABLE threads ADD COLUMN checksum INTEGER;
+INSERT INTO counters VALUES
+    ('unchecked', (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages')),
+    ('entries', 0),
+    ('removed messages',
+        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages') - (SELECT count(*) FROM messages)),
+    ('removed threads',
+        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'threads') - (SELECT count(*) FROM threads)),
+    ('removed outbox',
+        (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'outbox') - (SELECT count(*) FROM outbox));
+"""
+
+_STATES = """
+SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
+    output_tokens, cost, forked_from, forked_at
+FROM threads
+"""
+
+
+def _add_checksums(connection: Connection) -> None:
+    """Give every thread its checksum. Messages keep none: to write gigabytes again could fill the disk."""
+    connection.run(_SECOND)
+    for key, *columns in connection.rows(_STATES):
+        set_checksum(connection, key, State(*columns))
+    add_entries(connection, [(position, digest) for position, digest in connection.rows("SELECT position, hash FROM outbox")])
+
+
+_THIRD = "ALTER TABLE threads ADD COLUMN is_redacted INTEGER"
+"""NULL where a thread is from before: nobody knows (see `LedgerRedaction`)."""
+
+Step: TypeAlias = str | Callable[[Connection], None]
+
+MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD)
 """From each version to the next, beginning with nothing. What was released is never changed; a new step is added."""
 
 
@@ -99,20 +150,27 @@ def migrate(connection: Connection, path: str) -> None:
     """Bring a file to the present form; a new one is filled, a later one refused.
 
     Raises:
-        LedgerCorruptError: its version was altered.
+        LedgerCorruptError: its version or its schema was altered.
         LedgerFormatError: it is another program's, or a later version's.
     """
     if _version(connection, path) == len(MIGRATIONS):
+        check_schema(connection, path)
         return
     connection.run("BEGIN IMMEDIATE")
-    for step in MIGRATIONS[_version(connection, path) :]:
-        if callable(step):
-            step(connection)
-        else:
-            connection.run(step)
+    version = _version(connection, path)
+    check_schema(connection, path, version)
+    for step in MIGRATIONS[version:]:
+        _take(connection, step)
     connection.setting("application_id", APPLICATION_ID)
     connection.setting("user_version", len(MIGRATIONS))
     connection.run("COMMIT")
+
+
+def _take(connection: Connection, step: Step) -> None:
+    if callable(step):
+        step(connection)
+    else:
+        connection.run(step)
 
 
 def _version(connection: Connection, path: str) -> int:
@@ -128,3 +186,76 @@ def _version(connection: Connection, path: str) -> int:
             f"{path!r} has ledger format {version}, and this antiphon knows up to {len(MIGRATIONS)}: upgrade it"
         )
     return int(version)
+
+
+# ------------------------------------------------------------ comparison
+
+_Schema: TypeAlias = dict[tuple[str, str], str]
+"""What is in a file: by kind (`table`, `index`, `trigger`, `view`) and name, the statement that made it."""
+
+_OBJECTS = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema"
+_OWN = re.compile("sqlite_stat[0-9]")
+"""Tables of SQLite's own: what ANALYZE counted. They change how long a statement takes, not what it finds."""
+_SHADOW = re.compile("search_[a-z]+")
+"""Tables of the index of words: the extension decides how they are declared."""
+
+
+def check_schema(connection: Connection, path: str, version: int | None = None) -> None:
+    """Refuse a file whose schema is not that of a version, which is the present one if not given.
+
+    Raises:
+        LedgerCorruptError: it is not; it says in what.
+    """
+    found = list(differences(connection, version))
+    if found:
+        raise LedgerCorruptError(
+            f"the schema of {path!r} was altered: {'; '.join(found[:5])}; drop what is not the ledger's, "
+            "or go back to a backup, and run verify on it"
+        )
+
+
+def differences(connection: Connection, version: int | None = None) -> Iterator[str]:
+    """Yield in what a file's schema differs from that of a version: tables, indexes, triggers and views."""
+    there = _schema_of(connection)
+    whole, *later = _expected(MIGRATIONS[:version])
+    for tables in later:  # made when first needed: either all of them are there, or none
+        whole = whole | tables if there.keys() & tables.keys() else whole
+    for kind, name in sorted(there.keys() - whole.keys()):
+        yield f"the {kind} {name!r} is not the ledger's"
+    for kind, name in sorted(whole.keys() - there.keys()):
+        yield f"the {kind} {name!r} is missing"
+    for kind, name in sorted(there.keys() & whole.keys()):
+        if there[kind, name] != whole[kind, name]:
+            yield f"the {kind} {name!r} is declared otherwise"
+
+
+@lru_cache(maxsize=8)
+def _expected(steps: tuple[Step, ...]) -> tuple[_Schema, ...]:
+    """Return the schema after some steps, and what each group of tables adds that are made when first needed."""
+    if not steps:
+        return ({},)
+    connection = Connection(":memory:", apsw.SQLITE_OPEN_READWRITE)
+    try:
+        for step in steps:
+            _take(connection, step)
+        made = [_schema_of(connection)]
+        for tables in (MEDIA_TABLES, SEARCH_TABLES):
+            connection.run(tables)
+            made.append(_schema_of(connection))
+    finally:
+        connection.close()
+    before: list[_Schema] = [{}, *made]
+    return tuple(
+        {key: sql for key, sql in after.items() if key not in then} for then, after in zip(before, made, strict=False)
+    )
+
+
+def _schema_of(connection: Connection) -> _Schema:
+    rows = connection.rows(_OBJECTS)
+    kept = ((kind, name, table, sql) for kind, name, table, sql in rows if not _OWN.fullmatch(str(name)))
+    return {(str(kind), str(name)): _normal(str(name), str(table), str(sql)) for kind, name, table, sql in kept}
+
+
+def _normal(name: str, table: str, sql: str) -> str:
+    """Return how something is declared, without what makes no difference: white space."""
+    return f"{table}: {'' if _SHADOW.fullmatch(name) else ' '.join(sql.split())}"

@@ -11,12 +11,12 @@ from antiphon.ledger._words import Term, terms_of
 from antiphon.ledger.sqlite._rows import Segment, find_thread, lineage, record_at
 from antiphon.ledger.sqlite._sql import Connection
 
-__all__ = ["find", "index_some"]
+__all__ = ["SEARCH_TABLES", "find", "index_some"]
 
 _STEP = 500
 """Messages that are indexed in one change."""
 
-_INDEX = """
+SEARCH_TABLES = """
 CREATE VIEW said AS SELECT position, words_of(body) AS words FROM messages;
 CREATE VIRTUAL TABLE search USING fts5 (
     words, content = 'said', content_rowid = 'position', tokenize = 'unicode61 remove_diacritics 2'
@@ -38,7 +38,7 @@ ORDER BY rank, rowid LIMIT ?
 def index_some(connection: Connection) -> bool:
     """Add the next messages to the index, and return whether there are more."""
     if not connection.value("SELECT count(*) FROM sqlite_schema WHERE name = 'search'"):
-        connection.run(_INDEX)
+        connection.run(SEARCH_TABLES)
     done = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
     rows = connection.rows("SELECT position, words FROM said WHERE position > ? ORDER BY position LIMIT ?", (done, _STEP))
     for row in rows:

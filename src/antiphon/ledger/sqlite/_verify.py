@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import Any, NamedTuple
 
+import apsw
+
 from antiphon.errors import DecodeError
 from antiphon.ledger._examination import Examination, StoredRow
 from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._values import Damage, Head
 from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
+from antiphon.ledger.sqlite._checksums import COUNTERS, entry_checksum, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._media import join, media_at
 from antiphon.ledger.sqlite._rows import Thread, find_open_calls, find_thread, key_of, lineage, link_at, name_of
+from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import Message, loads
 from antiphon.messages._limits import NO_LIMITS
 
-__all__ = ["Subject", "begin", "damages_of_file", "is_there", "look", "names"]
+__all__ = ["Subject", "begin", "damages_of_file", "damages_of_schema", "is_there", "look", "names"]
 
 _STEP = 1000
 """Rows that are looked at in one transaction: a longer one would keep the log from beginning anew."""
@@ -28,9 +32,57 @@ _STEP = 1000
 _USED = "SELECT media.hash, media.text FROM media_uses JOIN media ON media.key = media_uses.media WHERE position = ?"
 
 _ROWS = """
-SELECT position, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
+SELECT position, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body, checksum
 FROM messages WHERE thread = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
+
+_COUNTS = {
+    "messages": "SELECT count(*), coalesce(max(position), 0) FROM messages",
+    "threads": "SELECT count(*), coalesce(max(key), 0) FROM threads",
+    "outbox": "SELECT count(*), coalesce(max(position), 0) FROM outbox",
+}
+"""How many rows there are, and the largest number, of each table that never uses one twice."""
+
+_GIVEN = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
+
+_STRAYS = {
+    "threads": {
+        "SELECT 1 FROM open_calls LEFT JOIN threads ON key = thread WHERE coalesce(threads.open_calls, 0) = 0": (
+            "there is an open call of a thread that has none"
+        ),
+        "SELECT 1 FROM snapshots WHERE thread NOT IN (SELECT key FROM threads)": "there is a snapshot of no thread",
+    },
+    "media": {
+        "SELECT 1 FROM media_uses WHERE position NOT IN (SELECT position FROM messages WHERE media IS NOT NULL)": (
+            "there is a medium of a message that has none"
+        ),
+        "SELECT 1 FROM media WHERE key NOT IN (SELECT media FROM media_uses)": "there is a medium of no message",
+    },
+    "search": {  # a segment's pages are numbered from its own number times 2 ** 37 on
+        "SELECT 1 FROM search_idx WHERE segid NOT IN (SELECT id >> 37 FROM search_data)": (
+            "the index of words names a segment that it does not have"
+        ),
+    },
+}
+"""Rows that no thread's examination comes upon, by the table that must be there for it, and what to say if there are any."""
+
+_COPY = """
+CREATE TEMP VIEW indexed AS SELECT position, words_of(body) AS words FROM main.messages
+    WHERE position <= (SELECT value FROM main.counters WHERE name = 'searchable');
+CREATE VIRTUAL TABLE temp.copy USING fts5 (
+    words, content = 'indexed', content_rowid = 'position', tokenize = 'unicode61 remove_diacritics 2'
+);
+DELETE FROM copy_data;
+DELETE FROM copy_config;
+INSERT INTO copy_data SELECT * FROM main.search_data;
+INSERT INTO copy_idx SELECT * FROM main.search_idx;
+INSERT INTO copy_docsize SELECT * FROM main.search_docsize;
+INSERT INTO copy_config SELECT * FROM main.search_config;
+PRAGMA writable_schema = RESET;
+INSERT INTO copy (copy, rank) VALUES ('integrity-check', 1);
+"""
+"""FTS5 compares an index with its messages only where it may write, and to write keeps others from writing. So the index is
+copied to where nobody else is, read anew (that is what the RESET is for), and compared there."""
 
 
 class Subject(NamedTuple):
@@ -39,6 +91,11 @@ class Subject(NamedTuple):
     thread: Thread
     open_calls: Sequence[OpenCall]
     examination: Examination
+
+
+def damages_of_schema(connection: Connection) -> list[Damage]:
+    """Return in what the schema is not the expected one; statements may then mean something else than they say."""
+    return [Damage(None, None, f"the schema: {difference}") for difference in differences(connection)]
 
 
 def names(connection: Connection) -> tuple[list[str], int]:
@@ -69,6 +126,8 @@ def _complaint_about(connection: Connection, thread: Thread, open_calls: int) ->
     began = None if thread.base is None else thread.base_seq
     if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
         return "it says that it began elsewhere than it did"
+    if thread.checksum != thread_checksum(state_checksum(thread.key, thread.state), thread.state.updated_at):
+        return "its epoch, status, pattern or times are not what they were"
     return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
 
 
@@ -108,7 +167,7 @@ def look(connection: Connection, subject: Subject, after: int, heads: Mapping[st
 
 
 def _stored(connection: Connection, thread: int, row: Sequence[Any]) -> StoredRow:
-    _, seq, _, _, _, open_from, recorded_at, digest, _, _ = row
+    seq, open_from, recorded_at, digest = row[1], *row[5:8]
     kept = digest if isinstance(digest, bytes) else b""
     when = recorded_at if isinstance(recorded_at, int) else 0
     return StoredRow(seq, when, kept, open_from, _whole(connection, row), partial(_complaint, connection, thread, row))
@@ -121,14 +180,25 @@ def _whole(connection: Connection, row: Sequence[Any]) -> bytes:
 
 
 def _complaint(connection: Connection, thread: int, row: Sequence[Any], message: Message) -> str | None:
-    position, seq, id_key, invocation_key, correlation_key, _, _, _, media, _ = row
+    position, seq, id_key, invocation_key, correlation_key, _, _, digest, media, _, checksum = row
     names = (message.invocation_id, message.correlation_id)
     keys = tuple(None if name is None else key_of(name) for name in names)
     if keys != (invocation_key, correlation_key) or not _is_found(connection, thread, seq, id_key, message.id):
         return "what it is found by is wrong"
-    if media and any(sha256(text).digest() != digest for digest, text in connection.rows(_USED, (position,))):
+    used = connection.rows(_USED, (position,)) if media else []
+    if len(used) != (media or 0) or any(sha256(text).digest() != medium for medium, text in used):
         return "a medium in it is not what it was"
-    return None
+    if checksum is None:
+        return _complaint_about_old_position(connection, thread, seq, position)
+    return None if checksum == message_checksum(position, digest) else "its place in the order of commits is not what it was"
+
+
+def _complaint_about_old_position(connection: Connection, thread: int, seq: int, position: int) -> str | None:
+    """Return what is wrong with the position of a row that was written before there were checksums."""
+    if position > connection.value("SELECT value FROM counters WHERE name = 'unchecked'"):
+        return "it has no checksum"
+    before = connection.value("SELECT position FROM messages WHERE thread = ? AND seq = ?", (thread, seq - 1))
+    return "it comes before the message that precedes it" if before is not None and before >= position else None
 
 
 def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: str) -> bool:
@@ -157,7 +227,8 @@ def _snapshot_damage(connection: Connection, thread: Thread) -> Damage | None:
 
 def damages_of_file(connection: Connection) -> list[Damage]:
     """Return what is wrong beyond the threads: rows of none, rows after the end, and pages that do not hang together."""
-    damages: list[Damage] = []
+    damages = [Damage(None, None, complaint) for complaint in _complaints_about_counters(connection)]
+    damages += [Damage(None, None, complaint) for complaint in _complaints_about_strays(connection)]
     lost = connection.rows("SELECT DISTINCT thread FROM messages WHERE thread NOT IN (SELECT key FROM threads)")
     damages += [Damage(None, None, f"there are messages of a thread {key} that is not there") for (key,) in lost]
     sql = """
@@ -174,13 +245,51 @@ WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY th
     return damages
 
 
+def _complaints_about_counters(connection: Connection) -> Iterator[str]:
+    """Yield what is wrong with sums over rows and with the numbers that were given out."""
+    counters: dict[str, Any] = dict(connection.rows("SELECT name, value FROM counters"))
+    given: dict[str, Any] = dict(connection.rows("SELECT name, seq FROM sqlite_sequence"))
+    if counters.keys() != set(COUNTERS) or not all(isinstance(value, int) for value in counters.values()):
+        yield "the counters are not what they were"
+        return
+    entries = connection.rows("SELECT position, hash FROM outbox")
+    if sum(entry_checksum(*row) for row in entries) != counters["entries"]:
+        yield "an outbox entry was added, moved or taken out"
+    for table, sql in _COUNTS.items():
+        count, last = connection.rows(sql)[0]
+        if given.pop(table, 0) != count + counters[f"removed {table}"] or last > count + counters[f"removed {table}"]:
+            yield f"rows of {table} were added or taken out, or the last number given out is not what it was"
+    if given:
+        yield "numbers are given out to tables that have none"
+    if not 0 <= max(counters["searchable"], counters["unchecked"]) <= connection.value(_GIVEN):
+        yield "a counter names messages that there never were"
+
+
+def _complaints_about_strays(connection: Connection) -> Iterator[str]:
+    for table, strays in _STRAYS.items():
+        if _has(connection, table):
+            yield from (complaint for sql, complaint in strays.items() if connection.value(sql))
+
+
+def _has(connection: Connection, table: str) -> bool:
+    return bool(connection.value("SELECT count(*) FROM sqlite_schema WHERE name = ?", (table,)))
+
+
 def _damages_of_index(connection: Connection) -> list[Damage]:
-    """Return whether the index of words has other messages than it should; whether it has their words, SQLite looks."""
-    if not connection.value("SELECT count(*) FROM sqlite_schema WHERE name = 'search'"):
+    """Return whether the index of words has other words or messages than it should, or another way to order them.
+
+    The connection is not as before then: it is one that is thrown away.
+    """
+    if not _has(connection, "search"):
         return []
-    should = """
-SELECT count(*) FROM messages WHERE position <= (SELECT value FROM counters WHERE name = 'searchable')
-"""
-    if connection.value(should) == connection.value("SELECT count(*) FROM search_docsize"):
-        return []
-    return [Damage(None, None, "the index of words does not have the messages that it should")]
+    settings = dict(connection.rows("SELECT k, v FROM search_config"))
+    if settings.keys() != {"version", "secure-delete"} or settings["secure-delete"] != 1:
+        return [Damage(None, None, "the settings of the index of words are not what they were")]
+    connection.setting("query_only", False)
+    connection.setting("temp_store", "FILE")
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    try:
+        connection.run(_COPY)
+    except apsw.CorruptError:
+        return [Damage(None, None, "the index of words does not have the words that it should")]
+    return []

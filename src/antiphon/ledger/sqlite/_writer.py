@@ -177,7 +177,8 @@ class Writer:
             except FATAL:
                 raise
             except Exception:  # noqa: BLE001 (a message is there already, or one of them cannot be written: see which)
-                connection.run("ROLLBACK")
+                if connection.in_transaction:  # some errors have rolled back already
+                    connection.run("ROLLBACK")
                 self._attempt(connection, batch, is_careful=True)
         except Exception as exc:  # noqa: BLE001 (the callers get it)
             for change in batch:
@@ -237,6 +238,7 @@ class Writer:
         if self._connection is None:
             self._connection = connect(self._place)
             self._connection.set_wal_hook(self._count_log)
+            self._appends = Appends()  # versions that another connection gave mean nothing to this one
         if self._is_suspect:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._is_suspect = False

@@ -5,10 +5,11 @@ from antiphon.patterns.cast._cast import Answer, Cast, CastOptions
 from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by
 from antiphon.patterns.cast._held import Gate, HeldModel
 from antiphon.patterns.cast._pattern import Outcome, Pattern, PatternOptions, failed, together
-from antiphon.patterns.cast._rest import left_open
+from antiphon.patterns.cast._rest import RESTS, left_open
 from antiphon.patterns.cast._spec import AgentSpec, CastError
 
 __all__ = [
+    "RESTS",
     "UNHURRIED",
     "AgentSpec",
     "Answer",

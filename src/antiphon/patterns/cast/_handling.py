@@ -9,8 +9,8 @@ from hashlib import sha256
 from typing import Final
 
 from antiphon.agents import LedgerRun, ledger_run
-from antiphon.errors import DeliveryError, ParkedError
-from antiphon.patterns.cast._rest import left_open
+from antiphon.errors import DeliveryError
+from antiphon.patterns.cast._rest import RESTS, left_open
 from antiphon.runtime import Context
 
 __all__ = ["UNHURRIED", "Handling", "handling", "known_by"]
@@ -37,7 +37,8 @@ class Handling:
 async def handling(context: Context, pattern: str) -> AsyncGenerator[Handling]:
     """Have what a handler does in the block written down, and lists of threads show where it is.
 
-    If it must wait for a person, the message stays open. A thread that another pattern began is shown as that one says.
+    If it must wait for a person, or for the program with the toolkit, the message stays open. A thread that another pattern
+    began is shown as that one says.
 
     Raises:
         ParkedError: a person must settle or approve something.
@@ -51,7 +52,7 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[Handling]:
         context.mark(status="processing", pattern=pattern)
         try:
             yield here
-        except ParkedError:
+        except RESTS:
             await run.journal.write(run.thread_id, (), status="waiting", pattern=pattern)
             raise
         except DeliveryError:

@@ -104,8 +104,21 @@ class PeerMemory:
         return marsys_form(self.conversation)
 
     def to_llm_format(self) -> list[dict[str, Any]]:
-        """Return it in roles that every provider knows."""
-        return [for_model(self.name, message) for message in self.messages()]
+        """Return it in roles that every provider knows; the results of a turn stand directly after it."""
+        return list(_with_results([for_model(self.name, message) for message in self.messages()]))
+
+
+def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield messages, each result behind the turn that called: what the peer asked another in that turn stands after it."""
+    results = {message["tool_call_id"]: message for message in messages if "tool_call_id" in message}
+    for message in messages:
+        if message.get("tool_call_id") in results:
+            yield results.pop(message["tool_call_id"])  # of no turn that is remembered
+        elif "tool_call_id" not in message:
+            yield message
+        for call in message.get("tool_calls", ()):
+            if call["id"] in results:
+                yield results.pop(call["id"])
 
 
 class _Remembering:

@@ -16,9 +16,9 @@ from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit._origin import Reading, reading_scope
-from antiphon.errors import ParkedError, RefusedError, WithdrawnError
+from antiphon.errors import RefusedError, WithdrawnError
 from antiphon.messages import Json, thaw
-from antiphon.patterns.cast import ask_in_turn, left_open
+from antiphon.patterns.cast import RESTS, ask_in_turn, left_open
 from antiphon.patterns.postchain._bounds import cut, cut_values
 from antiphon.patterns.postchain._config import agent_of, phase_of_agent
 from antiphon.patterns.postchain._events import ChainEvent
@@ -143,11 +143,11 @@ class AgentManagerActor(Actor):
         """Wait for nobody in a thread that is terminated.
 
         Raises:
-            WithdrawnError: it is, and a person would be waited for.
+            WithdrawnError: it is, and a person, or another program, would be waited for.
         """
         try:
             yield
-        except ParkedError:
+        except RESTS:
             if await self._workshop.gates.is_over(thread_id):
                 raise WithdrawnError(f"thread {thread_id!r} is terminated") from None
             raise

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from typing_extensions import override
 
-from antiphon.errors import ParkedError, RefusedError
+from antiphon.errors import ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
-from antiphon.patterns.cast import Outcome, Pattern
+from antiphon.patterns.cast import RESTS, Outcome, Pattern
 from antiphon.patterns.postchain._action import ActionPhaseActor
 from antiphon.patterns.postchain._agent import AgentManagerActor
 from antiphon.patterns.postchain._bounds import check_about, check_input
@@ -73,7 +73,10 @@ PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
     UnderstandingPhaseActor,
     YieldPhaseActor,
 )
-_SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05))
+_RESTING = frozenset(error.code for error in RESTS)
+"""The codes of a thread that is paused until a person has said something, or its own program goes on with it."""
+_SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05), heartbeat=5.0)
+"""A manager that does not answer for 15 s hangs. A model that does not is another matter: `ChainConfig.timeout` ends that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ class ChainResult(Outcome):
     """What came of a turn of a thread.
 
     Its status is completed, failed or terminated; or paused, with the code PARKED, where a person must approve or settle
-    something: then `error_message` says what, and what to type.
+    something: then `error_message` says what, and what to type. The code UNGUARDED_TOOL says that only a program with the
+    toolkit of the thread can go on.
     """
 
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -90,7 +94,7 @@ class ChainResult(Outcome):
     @property
     def is_final(self) -> bool:
         """Whether nothing goes on by itself: the thread is over, or waits for a person."""
-        return self.status in {"completed", "failed", "terminated"} or self.error_code == ParkedError.code
+        return self.status in {"completed", "failed", "terminated"} or self.error_code in _RESTING
 
 
 class PostChain(Pattern):
@@ -207,7 +211,7 @@ class PostChain(Pattern):
                 stirred.clear()
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
         idle = self._workshop.at_work.get(thread_id)
-        if idle is not None and result.error_code != ParkedError.code:
+        if idle is not None and result.error_code not in _RESTING:
             await idle.wait()  # so that whoever leaves now leaves nothing open
         return result
 
@@ -261,10 +265,11 @@ class PostChain(Pattern):
         """Let a thread go on where it was, also one that another process left behind.
 
         Raises:
-            RefusedError: it cannot, or not here: its tools are guarded by a toolkit that this chain does not have.
+            RefusedError: it cannot.
+            UnguardedToolError: not here: its tools are guarded by a toolkit that this chain does not have.
         """
         if (reason := await self._lacks(thread_id, await self.life(thread_id))) is not None:
-            raise RefusedError(reason, ErrorCode.INVALID_STATE, details={"thread_id": thread_id})
+            raise UnguardedToolError(reason)
         return await self._ask(thread_id, ResumeThread(thread_id=thread_id))
 
     async def terminate(self, thread_id: str, reason: str = "user_request") -> ThreadTerminated:
@@ -295,15 +300,19 @@ class PostChain(Pattern):
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
     async def _parked(self, thread_id: str, life: ThreadLife) -> dict[str, Any]:
-        """Return why a thread cannot go on before a person has approved or settled something; empty if it can."""
-        waiting = await waiting_for(self.ledger, thread_id)
-        why = await self._lacks(thread_id, life) if waiting is None else waiting.text
-        return {} if why is None else {"error_message": why, "error_code": ParkedError.code}
+        """Return why a thread cannot go on before a person has said something, or in another program; empty if it can."""
+        if (waiting := await waiting_for(self.ledger, thread_id)) is not None:
+            return {"error_message": waiting.text, "error_code": ParkedError.code}
+        why = await self._lacks(thread_id, life)
+        return {} if why is None else {"error_message": why, "error_code": UnguardedToolError.code}
 
     async def _lacks(self, thread_id: str, life: ThreadLife) -> str | None:
         """Return why a thread cannot go on here, but in another program; None if it can."""
-        agent = await prepared_agent(self.ledger, thread_id, life.current_phase)
-        reason = None if agent is None else self._workshop.tools.lacks(agent)
+        phase = life.current_phase
+        agent = await prepared_agent(self.ledger, thread_id, phase)
+        if agent is None or phase is None:
+            return None
+        reason = self._workshop.tools.lacks(agent) or await self._workshop.tools.unguarded(thread_id, phase, agent)
         return None if reason is None else f"{reason}: have it go on there, by `await chain.resume({thread_id!r})`"
 
     async def _check_known(self, thread_id: str) -> None:

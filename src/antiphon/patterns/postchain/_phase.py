@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar, TypeVar
 
-from antiphon.errors import AntiphonError, DeliveryError, ParkedError, RefusedError
+from antiphon.errors import AntiphonError, DeliveryError, RefusedError
 from antiphon.messages import thaw
-from antiphon.patterns.cast import UNHURRIED, left_open
+from antiphon.patterns.cast import RESTS, UNHURRIED, left_open
 from antiphon.patterns.postchain._config import agent_of
 from antiphon.patterns.postchain._given import items_given
 from antiphon.patterns.postchain._operations import Add, ContextOperation, operations_to
@@ -185,11 +185,12 @@ class PhaseActor(Actor):
         """Ask; while a person must approve something, or say what became of a thing that must not be done twice, it rests.
 
         A person does so and resumes the thread; then the same is asked again, under the same id: what was done is there.
+        So it rests too where only a program with the toolkit can go on.
         """
         try:
             return await context.ask(manager, request, within=UNHURRIED, key=key)
-        except ParkedError as exc:
-            parked = exc
+        except RESTS as exc:
+            parked: DeliveryError = exc
         thread_id = context.thread_id or ""
         while True:
             await self._rest(thread_id, parked, context)
@@ -204,14 +205,14 @@ class PhaseActor(Actor):
                     "within": UNHURRIED,
                 }
                 return await context.system.ask(manager, request, **more)
-            except ParkedError:
+            except RESTS:
                 continue  # there is something else
 
-    async def _rest(self, thread_id: str, parked: ParkedError, context: Context) -> None:
+    async def _rest(self, thread_id: str, parked: DeliveryError, context: Context) -> None:
         """Pause the thread, and wait until it is resumed. One that is not at work cannot be: who asks by hand is told.
 
         Raises:
-            ParkedError: it is not.
+            ParkedError, UnguardedToolError: it is not.
             WithdrawnError: it is terminated.
         """
         try:

@@ -87,7 +87,7 @@ async def rerun(
         raise ValueError(f"thread {thread_id!r} is {life.status}; only one that has ended can be compared")
     rows = [record.message async for record in ledger.read(thread_id)]
     start = _begun_at(rows)
-    copy = MemoryLedger()
+    copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")  # it goes on as the thread would
     own = [row.model_copy(update={"thread_id": thread_id}) for row in _unanswered(rows, start)]  # a branch shares some
     await copy.append(thread_id, own, pattern="postchain", allow_foreign=True)
     models = _models(rows)

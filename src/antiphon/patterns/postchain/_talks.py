@@ -22,6 +22,9 @@ _LONG: Final = 200
 _MOST: Final = 1_000
 """Long threads that are kept in mind between their turns."""
 
+_NO_RUN: Final = "/"
+"""What no run is called."""
+
 
 class Talks:
     """By thread, what its last agent knew; the one that was kept last is the last."""
@@ -38,6 +41,7 @@ class Talks:
             del self._known[record.message.thread_id or ""]  # there are rows that it does not know
         else:
             talk.reach(record.seq)
+            talk.guards.heard(record.message, _NO_RUN)
 
     def give(self, run: LedgerRun, *, is_first: bool) -> None:
         """Let a run know what the one before it knew; `is_first`: it was not tried before."""

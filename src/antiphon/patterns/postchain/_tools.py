@@ -20,9 +20,10 @@ from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
 
 from antiphon.agents import Toolkit
+from antiphon.agents._guards import Guards
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import RefusedError
+from antiphon.errors import RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.patterns.postchain._config import ChainConfigError
 from antiphon.patterns.postchain._recursion import go_on_with
@@ -74,6 +75,23 @@ class ChainTools:
         if name is None or (self._toolkit is not None and self._toolkit.name == name):
             return None
         return f"its tools are those of the toolkit {name!r}, which only the program has that the thread is of"
+
+    async def unguarded(self, thread_id: str, phase: Phase, config: AgentConfig) -> str | None:
+        """Return why the tools of an agent cannot be started here, by what the thread says of toolkits; None if they can."""
+        guards = Guards()
+        async for record in self._ledger.read(thread_id):
+            guards.heard(record.message, thread_id)
+        try:
+            if self._toolkit is None:
+                guards.check_plain(None, config.tools or (), thread_id)
+            else:
+                async with await self._toolkit.connect():
+                    tools = await self._toolkit.tools()
+                named = {name: tools[name] for name in config.tools or () if name in tools}
+                guards.enter(self._toolkit.policy.cover(self._toolkit.name, phase, named), thread_id)
+        except UnguardedToolError as exc:
+            return exc.reason
+        return None
 
     def grant(self, named: Mapping[Phase, tuple[str, ...]]) -> None:
         """Let phases use what the program's configuration names for them.

@@ -16,7 +16,7 @@ from pydantic_ai.settings import ModelSettings
 
 from antiphon.agents import LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
-from antiphon.errors import ParkedError
+from antiphon.errors import UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import HeldModel
 from antiphon.patterns.postchain._config import ChainConfig, config_thread, current_agent
@@ -103,11 +103,11 @@ class Workshop:
         """Return the agent that a configuration describes, on one of its models; the same one for the same configuration.
 
         Raises:
-            ParkedError: its tools are guarded by a toolkit that is not here.
+            UnguardedToolError: its tools are guarded by a toolkit that is not here.
             AntiphonError, ModuleNotFoundError, ValueError: a model or a tool cannot be had; the text says why.
         """
         if (reason := self.tools.lacks(config)) is not None:
-            raise ParkedError(reason)
+            raise UnguardedToolError(reason)
         key = (config.model_copy(update={"model": model}).model_dump_json(), phase, streams)
         if key not in self._agents:
             self._agents[key] = self._made(phase, config, self.model(model), _hear if streams else None)

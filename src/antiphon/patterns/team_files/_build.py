@@ -110,7 +110,7 @@ def _toolkit(team: TeamFile, folder: Path, files: Path | str | None) -> Toolkit:
     for tool in () if root is None else file_tools(root):
         toolkit.add(tool)
     for name, server in team.mcp.items():
-        toolkit.add_mcp(server.url or list(server.command or ()), prefix=name)
+        toolkit.add_mcp(server.url or list(server.command or ()), prefix=name, required=server.required)
     for grant in team.grants:
         toolkit.grant(grant.agent, grant.tool, where=grant.where, calls=grant.calls)
     return toolkit

@@ -61,6 +61,8 @@ class TeamServer(_Section):
 
     url: str | None = None
     command: tuple[str, ...] | None = None
+    required: bool = False
+    """Whether nothing is done without it."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:

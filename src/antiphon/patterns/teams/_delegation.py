@@ -160,7 +160,7 @@ async def _asked_elsewhere(context: Context, address: str, request: Request[Repl
             reply = await context.system.ask(
                 address, request, within=within, thread_id=thread_id, sender=context.address, id=id
             )
-        except ParkedError:
+        except (ParkedError, HistoryMismatchError):
             raise
         except DeliveryError as exc:
             end = DelegationEnd.of(address, exc)

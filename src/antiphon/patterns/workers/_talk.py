@@ -32,15 +32,16 @@ _LINKS: Final = ("in_reply_to", "in_reply_to_message")
 def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Message]:
     """Return a message as rows of a thread; one that is no answer is only told.
 
-    What must not be written down is taken out here already: what a dialect cannot say it notes in a form of its own, in which
-    a ledger would not know a key for what it is.
+    What must not be written down is taken out here already, whatever the ledger does: a message between agents says where
+    a secret is by the names of its keys, which a dialect may write otherwise.
     """
     is_tool_use = message.message_type in _TOOL_USE
     left = _OF_ROW if is_tool_use else (*_OF_ROW, "tool_calls", "tool_results")
-    data = {name: value for name, value in message.to_dict().items() if name not in left}
+    whole = message.to_dict(redact=STANDARD_REDACTION.value)
+    data = {name: value for name, value in whole.items() if name not in left}
     left_out = _LINKS[1:] if is_answer else _LINKS
     data["metadata"] = {name: value for name, value in data["metadata"].items() if name not in left_out}
-    return list(decode([STANDARD_REDACTION.value(data)], _DIALECT))
+    return list(decode([data], _DIALECT))
 
 
 def check(message: StructuredMessage) -> None:

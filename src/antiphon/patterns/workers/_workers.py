@@ -10,8 +10,7 @@ from typing_extensions import override
 
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, UndeliverableError
-from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
-from antiphon.ledger.memory import MemoryLedger
+from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, current_port
 from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Pattern, PatternOptions, known_by
 from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
@@ -53,8 +52,7 @@ class Workers(Pattern):
         Raises:
             CastError: two have the same name, or there is no such tool.
         """
-        own = MemoryLedger(redaction=STANDARD_REDACTION) if ledger is None else ledger
-        super().__init__(own, **given)
+        super().__init__(ledger, **given)
         self.cast = Cast(self.ledger, **self.cast_options)
         self._rounds, self._reporting = rounds, reporting
         self._vault = Vault()

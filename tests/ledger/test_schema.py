@@ -1,0 +1,174 @@
+"""The schema of a ledger's file: earlier forms are brought up to date, and one that was altered is refused (G11, G20, S14)."""
+
+import gzip
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.ledger.histories import everything, fill, said, with_ledger
+
+from antiphon.errors import LedgerCorruptError
+from antiphon.ledger import Fold, Ledger, Verification
+from antiphon.ledger.sqlite import _schema
+from antiphon.ledger.sqlite._connection import Place, connect
+from antiphon.ledger.sqlite._sql import Connection
+
+FORMATS = Path(__file__).parent / "formats"
+COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))
+
+SWALLOW = "CREATE TRIGGER swallow BEFORE INSERT ON messages BEGIN SELECT RAISE(IGNORE); END"
+STRANGE = {
+    SWALLOW: "the trigger 'swallow' is not the ledger's",
+    "CREATE TRIGGER reset AFTER UPDATE ON threads BEGIN UPDATE threads SET epoch = 0; END": "the trigger 'reset'",
+    "CREATE TABLE notes (text)": "the table 'notes' is not the ledger's",
+    "CREATE VIEW mine AS SELECT 1": "the view 'mine' is not the ledger's",
+    "CREATE UNIQUE INDEX one ON messages (hash)": "the index 'one' is not the ledger's",
+    "DROP INDEX messages_by_id": "the index 'messages_by_id' is missing",
+    "DROP INDEX messages_by_id; CREATE INDEX messages_by_id ON messages (thread, id_key)": (
+        "the index 'messages_by_id' is declared otherwise"
+    ),
+    "ALTER TABLE outbox RENAME TO inbox": "the table 'inbox' is not the ledger's; the table 'outbox' is missing",
+    "ALTER TABLE threads ADD COLUMN colour": "the table 'threads' is declared otherwise",
+    "DROP TABLE media_uses": "the table 'media_uses' is missing",
+    "DROP VIEW said": "the view 'said' is missing",
+    "PRAGMA user_version = 1": "the table 'messages' is declared otherwise",
+}
+
+
+def altered(path: Path, sql: str) -> None:
+    connection = Connection(str(path), apsw.SQLITE_OPEN_READWRITE)
+    connection.run(sql)
+    connection.close()
+
+
+def old(path: Path) -> Path:
+    """A ledger that was written before there were checksums: with branches, media, an outbox, snapshots and an index."""
+    path.write_bytes(gzip.decompress((FORMATS / "1.db.gz").read_bytes()))
+    return path
+
+
+async def verified(ledger: Ledger) -> Verification:
+    return await ledger.verify()
+
+
+@pytest.mark.parametrize("sql", STRANGE)
+def test_a_schema_that_was_altered_is_refused_at_opening(sql: str, tmp_path: Path) -> None:
+    """S14: the error says in what it differs, and what to do."""
+    path = old(tmp_path / "ledger.db")
+    with_ledger(path, verified)
+    altered(path, sql)
+    with pytest.raises(LedgerCorruptError, match="was altered: .*go back to a backup") as caught:
+        with_ledger(path, verified)
+    assert STRANGE[sql] in str(caught.value)
+
+
+def test_an_old_schema_that_was_altered_is_refused_before_it_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = old(tmp_path / "ledger.db")
+    altered(path, SWALLOW)
+    with pytest.raises(LedgerCorruptError, match="the trigger 'swallow' is not the ledger's"):
+        with_ledger(path, verified)
+    assert Connection(str(path), apsw.SQLITE_OPEN_READWRITE).setting("user_version") == 1
+
+
+def test_what_sqlite_counts_for_itself_is_no_alteration(tmp_path: Path) -> None:
+    path = old(tmp_path / "ledger.db")
+    altered(path, "ANALYZE")
+    assert with_ledger(path, verified).is_whole
+
+
+def test_a_ledger_of_the_first_format_is_whole_and_goes_on(tmp_path: Path) -> None:
+    """G11: what was written before stays as it was; what is written now has a checksum."""
+
+    async def work(ledger: Ledger) -> tuple[Verification, list[str], int]:
+        before = await ledger.verify()
+        assert before.is_whole, before
+        assert (before.threads, before.messages) == (3, 10)
+        assert await ledger.replay("plain", COUNT) == 5
+        assert [entry.message.text for entry in await ledger.undelivered()] == ["out"]
+        await ledger.append("branch", [said("goes on")])
+        await ledger.append("new", [said()], outbox=[said("more", to=("x",))])
+        assert await ledger.claim("owned") == 2
+        return await ledger.verify(), [each.message.text for each in await everything(ledger, "branch")], before.messages
+
+    after, texts, before = with_ledger(old(tmp_path / "ledger.db"), work)
+    assert after.is_whole, after
+    assert (after.messages, texts[-2:]) == (before + 2, ["another way", "goes on"])
+
+
+def test_a_moved_position_in_a_ledger_of_the_first_format_is_found(tmp_path: Path) -> None:
+    """As far as the order inside threads shows it: there is no checksum yet."""
+    path = old(tmp_path / "ledger.db")
+    altered(path, "UPDATE messages SET position = 100 WHERE position = 5")
+    altered(path, "UPDATE sqlite_sequence SET seq = 100 WHERE name = 'messages'")
+    assert [damage.what for damage in with_ledger(path, verified).damages][:1] == [
+        "it comes before the message that precedes it"
+    ]
+
+
+@pytest.mark.parametrize("sql", [SWALLOW, "DROP INDEX messages_by_id", "ALTER TABLE snapshots RENAME TO photos"])
+def test_an_append_looks_at_the_schema_again_when_another_process_has_changed_it(sql: str, tmp_path: Path) -> None:
+    """S14: whoever appends is told, and nothing is lost in silence."""
+    path = tmp_path / "ledger.db"
+
+    async def work(ledger: Ledger) -> None:
+        await ledger.append("t", [said("before")])
+        altered(path, sql)
+        for doing in (ledger.append("t", [said("after")]), ledger.claim("t"), ledger.append("u", [said("new")])):
+            with pytest.raises(LedgerCorruptError, match="was altered"):
+                await doing
+        assert not (await ledger.verify()).is_whole
+        altered(path, "DROP TRIGGER IF EXISTS swallow")
+        if sql == SWALLOW:
+            await ledger.append("t", [said("mended")])
+            assert (await ledger.verify()).is_whole
+
+    with_ledger(path, work)
+
+
+def test_tables_that_another_process_makes_when_first_needed_are_no_alteration(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+
+    async def search(ledger: Ledger) -> None:
+        await ledger.search("hello")
+
+    async def work(ledger: Ledger) -> None:
+        await ledger.append("t", [said()])
+        other = connect(Place(str(path), 5))
+        other.run(_schema.MEDIA_TABLES)
+        other.close()
+        await ledger.append("t", [said()])
+        await search(ledger)
+        await ledger.append("t", [said()])
+        assert (await ledger.verify()).is_whole
+
+    with_ledger(path, work)
+
+
+UNWRITTEN: dict[str, Callable[[Ledger], Awaitable[object]]] = {
+    "messages": lambda ledger: ledger.append("t0", [said()]),
+    "threads": lambda ledger: ledger.append("new", [said()]),
+    "outbox": lambda ledger: ledger.append("t0", [], outbox=[said(to=("x",))]),
+    "snapshots": lambda ledger: ledger.append("t0", [said()], snapshot=COUNT.snapshot(1)),
+}
+
+
+@pytest.mark.parametrize("table", UNWRITTEN)
+def test_an_append_that_is_not_written_is_not_acknowledged(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: the rows are counted, also where the look at the schema saw nothing."""
+    path = tmp_path / "ledger.db"
+    fill(path)
+    altered(path, SWALLOW.replace("messages", table))
+    monkeypatch.setattr(_schema, "differences", _none)
+
+    async def work(ledger: Ledger) -> None:
+        with pytest.raises(LedgerCorruptError, match="rows were written where"):
+            await UNWRITTEN[table](ledger)
+
+    with_ledger(path, work)
+
+
+def _none(connection: Connection, version: int | None = None) -> list[str]:
+    return []
