@@ -70,6 +70,19 @@ def test_a_whole_ledger_goes_through_a_file(tmp_path: Path, url: str) -> None:
     assert run("verify", "--ledger", again).exit_code == 0
 
 
+def test_foreign_history_is_shown_when_asked_for(tmp_path: Path) -> None:
+    """What people want to read is the talk; the rows of another ledger's journal are there too."""
+    url, rows = f"sqlite:///{tmp_path}/new.db", [text("hello"), text("restarted", lane="control")]
+    lines = b"\n".join(dumps(row.model_copy(update={"thread_id": "t"})) for row in rows)
+
+    assert taken_in("-", "--ledger", url, stdin=lines) == [("t", 2, 2)]
+    shown = run("show", "t", "--ledger", url)
+    assert "hello" in shown.stdout
+    assert "restarted" not in shown.stdout
+    assert "not shown: 1; --all shows them" in shown.stderr
+    assert "restarted" in run("show", "t", "--all", "--ledger", url).stdout
+
+
 def test_an_import_twice_is_the_same_as_once(tmp_path: Path, url: str) -> None:
     before = stored(url, "chat")
 

@@ -15,6 +15,7 @@ from antiphon.cli._named import find_conversation
 from antiphon.cli._rows import print_json
 from antiphon.cli._screen import note, open_console
 from antiphon.cli._transcript import Line, transcript
+from antiphon.ledger import is_foreign
 from antiphon.messages import Conversation, dumps
 
 __all__ = ["show"]
@@ -57,8 +58,9 @@ def show(
 
 
 def _spoken(conversation: Conversation) -> Conversation:
-    """Return what agents and people say and do; where they are silent, everything."""
-    return conversation.filter(lane="talk") or conversation
+    """Return what agents and people say and do, without foreign history; where they are silent, everything."""
+    spoken = [message for message in conversation.filter(lane="talk") if not is_foreign(message)]
+    return Conversation(spoken) if spoken else conversation
 
 
 # ---------------------------------------------------------------- on the screen
