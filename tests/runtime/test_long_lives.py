@@ -122,14 +122,26 @@ class Sour(Probe):
         raise RefusedError("look at the details", "NO", details=object())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("what", ["fail", "refuse"])
-def test_a_refusal_that_cannot_be_written_down_is_a_failure_and_the_mailbox_goes_on(what: str) -> None:
+def test_a_refusal_in_words_that_are_no_text_is_recorded_and_told_as_it_is_recorded() -> None:
+    """G14: the caller gets what it will get when it runs again."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.spawn("sour/1", Sour)
+            for _ in range(2):
+                with pytest.raises(RefusedError, match=r"half a character: \?$"):
+                    await system.ask("sour/1", Do(what="fail"), thread_id="t", id="ask-1")
+
+    virtually(main())
+
+
+def test_a_refusal_that_cannot_be_written_down_is_a_failure_and_the_mailbox_goes_on() -> None:
     """G14: it is seen, and holds up nobody."""
 
     async def main() -> None:
         async with System() as system:
             system.spawn("sour/1", Sour)
-            asking = asyncio.create_task(system.ask("sour/1", Do(what=what), thread_id="t"))  # type: ignore[arg-type]
+            asking = asyncio.create_task(system.ask("sour/1", Do(what="refuse"), thread_id="t"))
             assert await system.ask("sour/1", Ping(text="next"), thread_id="u") == Pong(text="next!")
             with pytest.raises(ParkedError):
                 await asking

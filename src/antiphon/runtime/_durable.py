@@ -360,11 +360,12 @@ def _delivered(envelope: Envelope, error: DeliveryError | None = None) -> Messag
 
 
 def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
-    """Return an error as its row says it: a large one may have been cut, and the caller gets the same if it runs again."""
+    """Return an error as its row says it: a text may have been cut or cleaned, and the caller gets the same if it runs again."""
     payload = row.payload
-    if not isinstance(payload, OptionResultPayload) or payload.__weight__() <= MUCH:
+    if not isinstance(payload, OptionResultPayload):
         return error
-    return error_of(payload, error.address or "")
+    is_same = payload.error_message == error.reason and payload.__weight__() <= MUCH
+    return error if is_same else error_of(payload, error.address or "")
 
 
 def _check_same(recorded: Message, envelope: Envelope) -> None:
