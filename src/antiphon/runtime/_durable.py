@@ -360,7 +360,7 @@ def _delivered(envelope: Envelope, error: DeliveryError | None = None) -> Messag
 
 
 def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
-    """Return an error as its row says it: a text may have been cut or cleaned, and the caller gets the same if it runs again."""
+    """Return an error as its row says it, cut or cleaned: the caller gets the same if it runs again."""
     payload = row.payload
     if not isinstance(payload, OptionResultPayload):
         return error
