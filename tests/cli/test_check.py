@@ -68,7 +68,7 @@ def test_more_than_one_is_counted_so(tmp_path: Path) -> None:
     worse = save(tmp_path / "worse.json", [BROKEN[1], *BROKEN])
     result = run("check", worse, "--from", "openai-chat", "--for", "anthropic-messages")
 
-    assert "Found 3 errors and 1 warning for anthropic-messages." in result.stdout
+    assert "Found 2 errors and 2 warnings for anthropic-messages." in result.stdout
 
 
 def test_what_is_wrong_with_the_whole_has_no_place(tmp_path: Path) -> None:

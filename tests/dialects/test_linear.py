@@ -52,6 +52,11 @@ def _once(work: Callable[[], Any]) -> float:
     return process_time() - began
 
 
+def _is_linear(small: Callable[[], Any], large: Callable[[], Any]) -> bool:
+    """Whether eight times as much takes far less than 64 times as long, in one of a few tries: others use the machine too."""
+    return any(seconds(large) < 24 * max(seconds(small), 0.002) for _ in range(5))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_parallel_calls_are_written_and_read_in_linear_time(name: str) -> None:
@@ -64,7 +69,7 @@ def test_parallel_calls_are_written_and_read_in_linear_time(name: str) -> None:
         (lambda: encode(few, name), lambda: encode(many, name)),
         (lambda: decode(less, name), lambda: decode(more, name)),
     ):
-        assert seconds(large) < 24 * max(seconds(small), 0.002)
+        assert _is_linear(small, large)
 
 
 def streamed_calls(name: str, count: int) -> list[dict[str, Any]]:
@@ -86,8 +91,8 @@ def fold(name: str, events: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("name", ["openai-chat", "pydantic-ai"])
 def test_streamed_calls_are_folded_in_linear_time(name: str) -> None:
     """The two folds that looked through all calls for each new one; and a stream that is resumed finds its calls again."""
-    few, many = streamed_calls(name, 500), streamed_calls(name, 8000)
-    assert seconds(lambda: fold(name, many)) < 48 * max(seconds(lambda: fold(name, few)), 0.002)
+    few, many = streamed_calls(name, 1000), streamed_calls(name, 8000)
+    assert _is_linear(lambda: fold(name, few), lambda: fold(name, many))
 
     whole, begun = Stream(name), Stream(name)
     for number, event in enumerate(few[:6]):

@@ -59,8 +59,8 @@ def show(
 
 def _spoken(conversation: Conversation) -> Conversation:
     """Return what agents and people say and do, without foreign history; where they are silent, everything."""
-    spoken = [message for message in conversation.filter(lane="talk") if not is_foreign(message)]
-    return Conversation(spoken) if spoken else conversation
+    spoken = [message for message in conversation if message.lane == "talk" and not is_foreign(message)]
+    return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 
 
 # ---------------------------------------------------------------- on the screen

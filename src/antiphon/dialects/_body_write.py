@@ -98,8 +98,8 @@ def write_more(
         added = _added(form, group, writing) if units else []
         if units and writing.is_native(group[0]):
             units = _restored(form, group, units, writing)
-        if body.shape in ("request", "list"):
-            units = [unit for unit in units if unit]  # an answer may be empty, a unit of a request never
+            if body.shape in ("request", "list"):
+                units = [unit for unit in units if unit]  # an answer may be empty, a unit of a request never
         if written is not None:
             written.pieces += [Piece(group, 1, was_added=True)] if added else []
             written.pieces.append(Piece(group, len(units)))

@@ -40,7 +40,7 @@ def thawed(value: Any) -> Any:
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
-    raise TypeError("what a message gives out is read-only; change a copy() and assign it to the field")
+    raise TypeError("what a message gives out is read-only; change a copy()")
 
 
 class FrozenDict(dict[str, Any]):

@@ -150,11 +150,14 @@ class Supervisor(Actor):
                 return
             is_late = loop.time() - due > interval / 2
             due = loop.time() + interval
-            if is_late:
-                continue  # the event loop was blocked: nobody could have answered
-            children = context.kernel.tree.children(context.address)
-            self._missed = Counter({child: self._missed[child] for child in children if child in self._missed})
-            await asyncio.gather(*(self._feel(child, context, interval) for child in children))
+            if not is_late:  # else the event loop was blocked: nobody could have answered
+                await self._feel_all(context, interval)
+
+    async def _feel_all(self, context: Context, interval: float) -> None:
+        """Ask all children once; a function of its own, so that nothing of them is kept until the next time."""
+        children = context.kernel.tree.children(context.address)
+        self._missed = Counter({child: self._missed[child] for child in children if child in self._missed})
+        await asyncio.gather(*(self._feel(child, context, interval) for child in children))
 
     async def _feel(self, child: str, context: Context, interval: float) -> None:
         """Ask a child whether it lives, unless that is known; if it has not answered for too long, have it begun anew."""
