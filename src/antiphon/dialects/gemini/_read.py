@@ -61,6 +61,12 @@ def _parts(unit: Unit) -> list[dict[str, Any]]:
     return unit.objects("parts") if only is None else [only]
 
 
+def _given(unit: Unit, place: int) -> dict[str, Any]:
+    """Return one of the parts as it was given."""
+    parts = unit.value["parts"]
+    return cast("dict[str, Any]", parts if isinstance(parts, dict) else parts[place])
+
+
 def _speaker(unit: Unit) -> str:
     role = unit.maybe_text("role") or ("model" if unit.root == ANSWER else "user")
     if role not in ROLES:
@@ -107,7 +113,7 @@ def _is_whole(call: Any) -> bool:
 
 def _part(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
     """Return a part. One that holds what the core has no word for, more than one thing or none is kept whole."""
-    part = _parts(unit)[place]
+    part = _given(unit, place)
     if given.keys() & DATA == {"text"}:
         return _text(unit, place, given, citations)
     return read_medium(part) or ForeignPart(dialect=NAME, value=part)
@@ -134,7 +140,7 @@ def _notes(unit: Unit, place: int, given: dict[str, Any]) -> dict[str, Any]:
     notes: dict[str, Any] = {}
     if isinstance(given.get("thoughtSignature"), str):
         notes["thoughtSignature"] = kept_proof(given["thoughtSignature"])
-    if snake := spelled_otherwise(_parts(unit)[place]):
+    if snake := spelled_otherwise(_given(unit, place)):
         notes["snake"] = snake
     return notes
 
