@@ -20,7 +20,7 @@ from antiphon.runtime import Settings
 
 pytest.importorskip("apsw")
 
-THREADS = {"": 100, "ci": 1_000, "nightly": 10_000}[os.environ.get("ANTIPHON_CHAOS", "")]
+THREADS = {"": 60, "ci": 1_000, "nightly": 10_000}[os.environ.get("ANTIPHON_CHAOS", "")]
 QUIET = Settings(block_limit=None)  # counting blocks the event loop
 FLOWS = [find_flow(name) for name in ("thread-execution", "phase-processing", "error-handling")]
 
