@@ -100,12 +100,15 @@ def test_an_unknown_type_is_answered() -> None:
 
 
 def test_an_exception_is_answered_logged_and_its_supervisor_notified(caplog: pytest.LogCaptureFixture) -> None:
-    """CH-053, CH-054, CH-055."""
+    """CH-053, CH-054, CH-055: the record names the message in its text and in its fields.
+
+    Mutant: leave `antiphon.message.id` out of `Care.report`.
+    """
+    message = Message(type="BREAK", receiver="seed_actor_1")
 
     async def main() -> None:
         async with System() as system:
             system.spawn("seed_actor_1", Seed)
-            message = Message(type="BREAK", receiver="seed_actor_1")
             response = await system.send_message(message)
             again = await system.send_message(Message(type="HAIL", data={"name": "you"}, receiver="seed_actor_1"))
             notified, *_ = [record.message async for record in system.ledger.read(system_thread("seed_actor_1"))]
@@ -118,7 +121,9 @@ def test_an_exception_is_answered_logged_and_its_supervisor_notified(caplog: pyt
 
     with caplog.at_level(logging.ERROR, "antiphon.runtime"):
         virtually(main())
-    assert "seed_actor_1 failed: ValueError" in caplog.text
+    (logged,) = [record for record in caplog.records if record.getMessage().startswith("seed_actor_1 failed")]
+    assert f"seed_actor_1 failed on message {message.id}: ValueError" in logged.getMessage()
+    assert vars(logged)["antiphon.message.id"] == message.id
 
 
 def test_an_error_response_of_the_actor_keeps_its_code_and_details() -> None:

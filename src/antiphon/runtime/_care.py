@@ -35,7 +35,10 @@ class Care:
     def report(self, cell: Cell, failure: Failure) -> None:
         """Tell everybody concerned that an actor has failed. Its cell is suspended until its supervisor has decided."""
         fields = about(cell.address, error=failure.error_type)
-        LOG.error("%s failed: %s at %s", cell.address, failure.error_type, failure.where, extra=fields)
+        message = "no message"
+        if failure.message_id is not None:
+            message, fields["antiphon.message.id"] = f"message {failure.message_id}", failure.message_id
+        LOG.error("%s failed on %s: %s at %s", cell.address, message, failure.error_type, failure.where, extra=fields)
         self._kernel.bonds.down(cell.address, failure)
         self._kernel.start(self._see_to(cell, failure))
 
