@@ -44,8 +44,9 @@ def _kinds(shown: Any) -> tuple[type, ...]:
 @pytest.mark.parametrize(
     "sample", [s for s in SAMPLES if s.response_type and s.type not in (*MOVES, "RETRY")], ids=lambda s: s.type
 )
-def test_an_example_of_the_seed_is_answered_in_its_shape(sample: Sample) -> None:
+def test_an_example_of_the_seed_is_answered_in_its_shape(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     """CH-056, CH-057, CH-069 to CH-093; the actors CH-095, CH-096, CH-097, CH-098, CH-099, CH-100, CH-101, CH-102, CH-103."""
+    monkeypatch.setenv("OPENAI_API_KEY", "for a model that is named, and not asked")
 
     async def main() -> None:
         async with chain_on() as chain:
@@ -134,6 +135,7 @@ def test_an_agent_that_fails_while_its_words_are_streamed_is_an_error_response_a
         ({"type": "HEARTBEAT", "receiver": "nobody/1"}, "ACTOR_NOT_FOUND"),
         ({"type": "DANCE", "receiver": "action/1", "data": {}}, "UNKNOWN_MESSAGE_TYPE"),
         ({"type": "INITIALIZE_PHASE", "data": {"phase_type": "action", "config": {"tools": ["hammer"]}}}, "VALIDATION_ERROR"),
+        ({"type": "INITIALIZE_PHASE", "data": {"phase_type": "action", "config": {"model": "nobody:x"}}}, "VALIDATION_ERROR"),
         ("{", "VALIDATION_ERROR"),
         ({"data": {}}, "VALIDATION_ERROR"),
     ],

@@ -85,7 +85,7 @@ class AgentManagerActor(Actor):
     async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
         """Change how the agent is set up, from its next run on: that this is written down is all it takes."""
         phase = _phase(context, request.agent_id)
-        await self._workshop.tools.check(phase, request.config.tools or ())
+        await self._workshop.check(phase, request.config)
         return AgentConfigUpdated(agent_id=request.agent_id)
 
     # ------------------------------------------------------------ answering

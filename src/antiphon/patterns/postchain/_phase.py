@@ -150,7 +150,7 @@ class PhaseActor(Actor):
     @handles
     async def initialize(self, request: InitializePhase, context: Context) -> PhaseInitialized:
         """Set the phase's agent up, from its next run on: that this is written down is all it takes."""
-        await self.workshop.tools.check(self.phase, request.config.tools or ())
+        await self.workshop.check(self.phase, request.config)
         return PhaseInitialized(phase_type=self.phase, agent_id=agent_of(self.phase))
 
     @handles

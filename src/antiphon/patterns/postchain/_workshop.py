@@ -16,7 +16,7 @@ from pydantic_ai.settings import ModelSettings
 
 from antiphon.agents import LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
-from antiphon.errors import UnguardedToolError
+from antiphon.errors import AntiphonError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import HeldModel
 from antiphon.patterns.postchain._config import ChainConfig, config_thread, current_agent
@@ -27,7 +27,7 @@ from antiphon.patterns.postchain._lives import Lives
 from antiphon.patterns.postchain._log import log_flow
 from antiphon.patterns.postchain._talks import Talks
 from antiphon.patterns.postchain._tools import ChainTools
-from antiphon.protocol import PHASES, AgentConfig, Phase
+from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 __all__ = ["Listener", "Workshop", "make_named_model"]
 
@@ -125,6 +125,20 @@ class Workshop:
             turns = asyncio.Semaphore(self.config.concurrency)
             self._models[key] = HeldModel(made, turns, self.config.timeout, self.gates)
         return self._models[key]
+
+    async def check(self, phase: Phase, config: AgentConfig) -> None:
+        """Refuse how an agent is to be set up, where it could not run so.
+
+        Raises:
+            RefusedError: the model cannot be had, or a tool is not there or not the phase's.
+        """
+        await self.tools.check(phase, config.tools or ())
+        if config.model is None:
+            return
+        try:
+            self.model(config.model)
+        except AntiphonError as exc:
+            raise RefusedError(f"the model {config.model!r} cannot be had: {exc}", ErrorCode.VALIDATION_ERROR) from exc
 
     def _new_model(self, name: str | None) -> Model:
         given = self._given_model
