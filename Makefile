@@ -20,10 +20,17 @@ run: .venv/.ready ## set up and do the main job, offline
 	@mkdir -p .cache
 	@$(BIN)/antiphon run "When is an effect parked for a person?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --inline-snapshot=disable
+
+# The core is covered branch by branch, by its own tests. Measuring the rest too would take half as long again.
 test: .venv/.ready ## set up and run every test; make test ARGS="-k window"
-	@$(BIN)/python -m pytest -n auto --dist worksteal --inline-snapshot=disable --cov --cov-report=term $(ARGS)
-	@[ -n "$(ARGS)" ] || $(BIN)/coverage report --include='src/antiphon/messages/*' --fail-under=100 > /dev/null \
-		|| { echo "the core is no longer covered branch by branch; see the table above"; exit 1; }
+ifeq ($(ARGS),)
+	@$(PYTEST) --cov --cov-report= tests/messages
+	@$(BIN)/coverage report --include='src/antiphon/messages/*' --fail-under=100
+	@$(PYTEST) --ignore=tests/messages
+else
+	@$(PYTEST) $(ARGS)
+endif
 
 check: .venv/.ready ## format, lint, layers, types
 	@$(BIN)/ruff format --check .
