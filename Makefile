@@ -11,7 +11,7 @@ export UV_COMPILE_BYTECODE := 1
 export UV_NO_PROGRESS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix bench chaos docs lock clean
+.PHONY: help run test check fix bench chaos docs figures lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -55,6 +55,9 @@ chaos: .venv/.ready ## the long runs: many more generated cases
 
 docs: .venv/.ready ## build the docs into site/
 	@$(BIN)/zensical build --clean
+
+figures: .venv/.ready ## how easy the tree is to enter, as figures
+	@$(BIN)/python tools/figures.py $(ARGS)
 
 lock: $(UV) ## choose the versions of all dependencies anew
 	$(UV) pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --upgrade -o requirements.lock
