@@ -116,12 +116,10 @@ def private_imports(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
 
 
 def _imported(node: ast.ImportFrom) -> list[str]:
-    assert node.module is not None
-    if "._" in node.module:
-        return [node.module]
-    return [
-        f"{node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"
-    ]
+    module = node.module or ""
+    if "._" in module:
+        return [module]
+    return [f"{module}.{alias.name}" for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"]
 
 
 def repeated_names(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
