@@ -31,7 +31,7 @@ from antiphon.runtime import (
     handles,
     system_thread,
 )
-from antiphon.runtime._hooks import Hooks
+from antiphon.runtime._observer import Hooks
 from antiphon.telemetry import Telemetry
 from antiphon.telemetry._ids import read_traceparent
 

@@ -1,4 +1,12 @@
-"""Cell: the place at an address where an actor lives. It keeps the mailbox, runs the handlers, and outlives the actor.
+"""Props: how an actor is made and looked after, shared by all actors that are made alike.
+
+Mailbox: the messages that wait for an actor, in order, and the senders that wait for room.
+
+Messages of the system come first, however full it is. Where an actor handles several messages at once, those of the
+same thread (outside of threads: of the same sender) still follow each other: while one is handled, the next ones are
+held back.
+
+Cell: the place at an address where an actor lives. It keeps the mailbox, runs the handlers, and outlives the actor.
 
 **Nothing while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
 left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
@@ -20,25 +28,231 @@ class.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from antiphon.errors import DeliveryError, FencedError, LedgerUnavailableError, RefusedError, ReplyTimeoutError
 from antiphon.protocol import ErrorCode
-from antiphon.runtime._context import Context
-from antiphon.runtime._failure import Failure
-from antiphon.runtime._lifecycle import resume
-from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._mailbox import Mailbox
+from antiphon.runtime._actor import CAPACITY, Context
+from antiphon.runtime._failures import LOG, Failure, about, words
 from antiphon.runtime._results import result_of
 
 if TYPE_CHECKING:
+    from antiphon.messages import Message
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler
     from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._kernel import Kernel
-    from antiphon.runtime._props import Props
+    from antiphon.runtime._system import Kernel
 
-__all__ = ["Cell"]
+RestartWhen: TypeAlias = Literal["permanent", "transient", "temporary"]
+"""When an actor is begun anew after it has ended: always; only if it failed; never."""
+
+OrderingKey: TypeAlias = "Callable[[Message], str | None]"
+"""Says what a message must not be handled beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Props:
+    """How an actor is made and looked after."""
+
+    factory: Callable[[], Actor]
+    supervisor: str
+    restart: RestartWhen
+    grace: float
+    """How many seconds it may go on with what it is doing when it has to stop."""
+    concurrency: int
+    capacity: int
+    ordering_key: OrderingKey | None = None
+    """Where the class has one of its own."""
+    may_rest: bool = False
+    """Whether it is made anew when a message finds it missing, and so need not be kept."""
+
+
+@lru_cache(maxsize=256)  # so that actors which are made alike share it
+def props_of(
+    factory: Callable[[], Actor],
+    *,
+    supervisor: str,
+    restart: RestartWhen = "permanent",
+    grace: float = 5.0,
+    concurrency: int | None = None,
+    capacity: int | None = None,
+) -> Props:
+    """Return how an actor is made; what is not said is what its class says, if the factory is one, or calls one."""
+    made: Any = getattr(factory, "func", factory)  # of a partial, what it calls
+    return Props(
+        factory=factory,
+        supervisor=supervisor,
+        restart=restart,
+        grace=grace,
+        concurrency=getattr(made, "concurrency", 1) if concurrency is None else concurrency,
+        capacity=getattr(made, "capacity", CAPACITY) if capacity is None else capacity,
+        ordering_key=_own_ordering_key(made),
+    )
+
+
+def _own_ordering_key(made: Any) -> OrderingKey | None:
+    """Return the ordering key of a class, unless it is the one that every actor has: that needs no message to be made."""
+    found = getattr(made, "ordering_key", None)
+    is_everybodys = getattr(found, "__module__", "") == "antiphon.runtime._actor"
+    return None if found is None or is_everybodys else found
+
+
+class Mailbox:
+    """What waits for an actor. The queues are made when needed, and given back when they are empty."""
+
+    __slots__ = ("_box", "_busy", "_capacity", "_holders", "_ready", "_senders", "_urgent", "waiting")
+
+    def __init__(self, capacity: int, *, is_keyed: bool) -> None:
+        self._capacity = capacity
+        self.waiting = 0
+        """How many messages have been taken in and not handed out, or have room taken for them; the system's apart."""
+        self._box: deque[Envelope] | None = None
+        self._urgent: deque[Envelope] | None = None
+        self._senders: deque[asyncio.Future[None]] | None = None
+        self._busy: dict[str, deque[Envelope]] | None = {} if is_keyed else None
+        """By key, what waits for the message of that key that is being handled."""
+        self._holders: dict[str, Envelope] | None = {} if is_keyed else None
+        """By key, the message that is being handled."""
+        self._ready: deque[str] = deque() if is_keyed else _NOTHING
+        """Keys whose message was handled, and which have another."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, nothing is being handled, and nobody waits for room."""
+        return not (self.waiting or self._urgent or self._holders or self._senders)
+
+    def reserve(self) -> bool:
+        """Take room for a message, if there is any and nobody waits for it."""
+        if self.waiting >= self._capacity or self._senders:
+            return False
+        self.waiting += 1
+        return True
+
+    async def room(self) -> None:
+        """Wait until there is room, and take it; whoever waits longest comes first."""
+        if self._senders is None:
+            self._senders = deque()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._senders.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._senders:
+                self._senders.remove(turn)
+            elif turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give room back that is not needed: a message was handed out, or is not coming."""
+        self.waiting -= 1
+        while self._senders:
+            turn = self._senders.popleft()
+            if not turn.done():
+                self.waiting += 1
+                turn.set_result(None)
+                break
+
+    def put(self, envelope: Envelope) -> None:
+        """Take a message in, behind those that wait. Room for it was taken before."""
+        if self._box is None:
+            self._box = deque()
+        self._box.append(envelope)
+
+    def offer(self, envelope: Envelope) -> bool:
+        """Take a message in, if there is room and nobody waits for it; say whether that could be done."""
+        if self.waiting >= self._capacity or self._senders:
+            return False
+        self.waiting += 1
+        if self._box is None:
+            self._box = deque((envelope,))
+        else:
+            self._box.append(envelope)
+        return True
+
+    def put_last(self, envelope: Envelope) -> None:
+        """Take a message in that must not be refused, however full it is."""
+        self.waiting += 1
+        self.put(envelope)
+
+    def put_first(self, envelope: Envelope) -> None:
+        """Take a message back that was handed out, before all that wait."""
+        held = None if self._busy is None else self._busy.get(envelope.key)
+        if held is not None:
+            held.appendleft(envelope)
+        elif self._box is None:
+            self._box = deque((envelope,))
+        else:
+            self._box.appendleft(envelope)
+        self.waiting += 1
+
+    def put_urgent(self, envelope: Envelope) -> None:
+        """Take a message of the system in."""
+        if self._urgent is None:
+            self._urgent = deque()
+        envelope.is_urgent = True
+        self._urgent.append(envelope)
+
+    def next(self) -> Envelope | None:
+        """Hand out the next message that may be handled; None if there is none at present."""
+        if self._urgent:
+            return self._urgent.popleft()
+        envelope = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
+        if envelope is None:
+            self._box = self._box or None
+            self._urgent = None
+            return None
+        if self._senders:
+            self.release()
+        else:
+            self.waiting -= 1
+        return envelope
+
+    def _next_free(self) -> Envelope | None:
+        busy, holders = self._busy, self._holders
+        assert busy is not None and holders is not None  # noqa: S101, PT018 (only asked where messages have keys)
+        if self._ready:
+            key = self._ready.popleft()
+            envelope = holders[key] = busy[key].popleft()
+            return envelope
+        while self._box:
+            envelope = self._box.popleft()
+            if (held := busy.get(envelope.key)) is None:
+                busy[envelope.key], holders[envelope.key] = deque(), envelope
+                return envelope
+            held.append(envelope)
+        return None
+
+    def done(self, envelope: Envelope) -> None:
+        """Let the next message of the same thread or sender follow. To say it twice does no harm."""
+        if self._busy is None or self._holders is None or self._holders.get(envelope.key) is not envelope:
+            return
+        del self._holders[envelope.key]
+        if self._busy[envelope.key]:
+            self._ready.append(envelope.key)
+        else:
+            del self._busy[envelope.key]
+
+    def close(self) -> list[Envelope]:
+        """Hand out everything at once, and let all senders go on."""
+        held = [envelope for queue in (self._busy or {}).values() for envelope in queue]
+        found = [*(self._urgent or ()), *held, *(self._box or ())]
+        self._urgent = self._box = None
+        self._ready.clear()
+        if self._busy is not None:
+            self._busy = {key: deque() for key in self._busy}
+        self.waiting = 0
+        while self._senders:
+            self.release()
+        return found
+
+
+_NOTHING: deque[str] = deque(maxlen=0)
+
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 
@@ -47,7 +261,7 @@ _LATE = "it would come too late: others wait"
 _FRESH = 5.0
 """Seconds for which it is believed that a message takes as long as the last ones did."""
 
-_PAUSE = 1.0
+_LEDGER_PAUSE = 1.0
 """Seconds to wait for a ledger that cannot be used."""
 
 _TURN = 64
@@ -149,6 +363,21 @@ class Cell:
             context = self.kernel.context.copy()
             task = asyncio.Task(self._drain(drains), loop=self.kernel.loop, name=self.address, context=context)
             drains[task] = None
+
+    def suspend(self) -> None:
+        """Begin with no further message."""
+        if self.state == "active":
+            self.state = "suspended"
+
+    def resume(self) -> None:
+        """Handle messages again."""
+        if self.state == "suspended":
+            self.state, self.has_failed = "active", False
+            if self.mailbox is not None:
+                for _ in range(min(self.props.concurrency, self.mailbox.waiting + 1)):
+                    self.wake()
+            if self.kernel.tree.children(self.address):
+                self.begin_early()
 
     def withdraw(self, envelope: Envelope) -> None:
         """Stop handling a message that nobody wants any more."""
@@ -291,9 +520,9 @@ class Cell:
         self.kernel.start(self._go_on())
 
     async def _go_on(self) -> None:
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_LEDGER_PAUSE)
         if not self.has_failed:
-            resume(self)
+            self.resume()
 
     async def _fail(self, envelope: Envelope, error: BaseException) -> None:
         self.state, self.has_failed = "suspended", True

@@ -27,22 +27,18 @@ from antiphon.errors import (
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._model import MUCH
-from antiphon.runtime._again import Again, Standing
-from antiphon.runtime._endings import endings, leftovers
-from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._own import error_fields
+from antiphon.runtime._envelope import Standing
+from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._redelivery import Redelivery, endings, leftovers
 from antiphon.runtime._results import error_of, error_result, result_of
-from antiphon.runtime._rows import DELIVER, begun, ended
-from antiphon.runtime._same import says_the_same
+from antiphon.runtime._rows import DELIVER, begun, ended, error_fields, says_the_same
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
+    from antiphon.runtime._dispatch import Dispatcher
     from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._kernel import Kernel
-    from antiphon.runtime._post import Post
-
-__all__ = ["A_WHILE", "Durable"]
+    from antiphon.runtime._system import Kernel
 
 A_WHILE: Final = 2.0
 """Seconds after which what was being written is written, or never will be."""
@@ -51,11 +47,11 @@ A_WHILE: Final = 2.0
 class Durable:
     """What carries messages of threads."""
 
-    def __init__(self, kernel: Kernel, post: Post) -> None:
+    def __init__(self, kernel: Kernel, post: Dispatcher) -> None:
         self._kernel = kernel
         self._journal = kernel.journal
         self._post = post
-        self.again = Again(kernel, self)
+        self.again = Redelivery(kernel, self)
         self.in_flight: dict[tuple[str, str], Envelope] = {}
         """By thread and invocation, what was appended and is not settled."""
 

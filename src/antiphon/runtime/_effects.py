@@ -29,17 +29,14 @@ from pydantic import ValidationError
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.messages._model import MUCH
+from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._observer import EffectRun
-from antiphon.runtime._own import cut_result, error_fields, text_of
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import attempted, begun, child_id, ended
-from antiphon.runtime._same import says_the_same
+from antiphon.runtime._rows import attempted, begun, child_id, cut_result, ended, error_fields, says_the_same, text_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._operations import Operation
-
-__all__ = ["Course", "Effect", "Effects", "FailedError", "Park", "Run", "UnknownOutcomeError"]
+    from antiphon.runtime._observer import Operation
 
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]
@@ -88,21 +85,6 @@ class Course(Protocol):
     def wait(self, change: int) -> None:
         """Take note that it waits for one effect more, or less."""
         ...
-
-
-class FailedError(Exception):
-    """Raise it in `run` to have an effect fail with a code and details of its own: whoever did it gets a `RefusedError`."""
-
-    def __init__(self, reason: str, code: str, *, details: Json = None, retryable: bool = False) -> None:
-        super().__init__(reason, code)
-        self.reason = reason
-        self.code = code
-        self.details = details
-        self.retryable = retryable
-
-
-class UnknownOutcomeError(Exception):
-    """Raise it in `run` where nobody knows whether the thing was done: what must not be done twice is parked."""
 
 
 class Effect:

@@ -2,32 +2,28 @@
 
 A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when somebody
 looks. That is half the cost of an ask, and nobody can tell, for both are frozen.
+
+Entry: how what is said becomes an envelope, and in which thread it belongs.
+
+What concerns no conversation (restarts, supervision, failures) is in the system thread of the actor that it is for,
+unless it is said in the course of a conversation.
 """
 
 from __future__ import annotations
 
 import re
 from asyncio import get_running_loop
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
-from antiphon.messages import (
-    DataPart,
-    Json,
-    JsonObject,
-    Message,
-    OptionCallPayload,
-    PartsPayload,
-    current_port,
-    thaw,
-)
-from antiphon.protocol import Notice, Request
-from antiphon.runtime._again import Standing
-from antiphon.runtime._own import own_call, own_message
-from antiphon.runtime._rows import child_id
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
+from antiphon.runtime._address import SYSTEM, system_thread
+from antiphon.runtime._rows import AGAIN, PARK, child_id, option_of, own_call, own_message
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,14 +33,42 @@ if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._observer import Activity
 
-__all__ = ["OWN", "Envelope", "Said", "origin_of", "told", "travelled"]
-
 OWN = "antiphon"
 """The namespace of metadata that is the runtime's own."""
 
 _KEY = re.compile("[^/#~=]{1,200}")
 
 Said: TypeAlias = "Request[Any] | Notice | Message"
+
+
+Cause: TypeAlias = Literal["failed", "recovered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the open rows of a thread tell about one message."""
+
+    again: tuple[str, ...] = ()
+    """The rows that say it was delivered again."""
+    failed: int = 0
+    """How many of them because its handler had failed."""
+    parked: Message | None = None
+    """The row that parks it."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
+        """Return the standing of a message, by the open calls of its thread."""
+        about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == invocation_id]
+        again = [message.payload for message in about if option_of(message) == AGAIN]
+        return cls(
+            again=tuple(row.invocation_id for row in again if isinstance(row, OptionCallPayload)),
+            failed=sum(isinstance(row, OptionCallPayload) and row.arguments.get("cause") == "failed" for row in again),
+            parked=next((message for message in about if option_of(message) == PARK), None),
+        )
+
+    def plus(self, id: str, cause: Cause) -> Standing:
+        """Return it with one more delivery."""
+        return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
 
 
 class Envelope:
@@ -381,3 +405,75 @@ def travelled(message: Message) -> tuple[int, float | None]:
         return hops, None
     left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
     return hops, get_running_loop().time() + left
+
+
+_SYSTEM_TYPES: dict[type, str] = {
+    Restart: Restart.message_type,
+    Stop: Stop.message_type,
+    Supervise: Supervise.message_type,
+    ErrorNotification: ErrorNotification.message_type,
+}
+
+
+def outside(to: str, said: Request[Any] | Notice | Message, thread_id: str | None, sender: str, id: str | None) -> Envelope:
+    """Return the envelope of what somebody says who is no actor.
+
+    Raises:
+        ValueError: it is a message of the journal, or of another thread.
+    """
+    if isinstance(said, Message):
+        thread_id = thread_id or said.thread_id or _own_thread(to, option_of(said) in _SYSTEM_TYPES.values(), None)
+        envelope = Envelope(_stamped(said, to, thread_id), sender, to)
+        envelope.correlation_id, envelope.may_be_known = said.correlation_id, True
+    else:
+        if not thread_id and type(said) in _SYSTEM_TYPES:
+            thread_id = system_thread(to)
+        envelope = Envelope(said, sender, to, id)
+        if id is not None:
+            envelope.may_be_known = True
+    if thread_id is not None:
+        envelope.thread_id = thread_id
+    return envelope
+
+
+def inside(to: str, said: Request[Any] | Notice | Message, handled: Envelope, address: str, key: str | None) -> Envelope:
+    """Return the envelope of what an actor says in the course of a message.
+
+    Raises:
+        ValueError: the key is none; or it is a message of the journal.
+    """
+    if isinstance(said, Message):
+        thread_id = said.thread_id or handled.thread_id
+        envelope = Envelope(_stamped(said, to, thread_id), address, to)
+        envelope.may_be_known = handled.attempt > 1
+        envelope.follow(handled)
+    else:
+        thread_id = _own_thread(to, type(said) in _SYSTEM_TYPES, handled.thread_id)
+        envelope = Envelope(said, address, to)
+        envelope.follow(handled)
+        if thread_id is not None and handled.thread_id is not None:
+            envelope.derive_id(handled, handled.next_key(key))
+    envelope.thread_id = thread_id
+    return envelope
+
+
+def _own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
+    if is_system and (thread_id is None or thread_id.startswith(f"{SYSTEM}/")):
+        return system_thread(to)
+    return thread_id
+
+
+def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
+    """Return a message as it may come in: addressed, of its thread, and with nothing that only the runtime may say."""
+    if message.lane == "effect":
+        raise ValueError(f"message {message.id!r} is of the journal, which only the runtime writes")
+    if message.thread_id not in (None, thread_id):
+        raise ValueError(f"message {message.id!r} is of thread {message.thread_id!r}, not of {thread_id!r}")
+    changes: dict[str, Any] = {}
+    if message.to != (to,):
+        changes["to"] = (str(to),)
+    if message.thread_id != thread_id:
+        changes["thread_id"] = thread_id
+    if OWN in message.metadata:
+        changes["metadata"] = {name: thaw(value) for name, value in message.metadata.items() if name != OWN}
+    return message.model_copy(update=changes) if changes else message

@@ -1,26 +1,128 @@
-"""Observer: what a system tells whoever watches it work, and the values that it tells.
+"""Operations: what a handler or an effect is, in the words of those who watch. A model is asked, a tool runs, an agent runs.
+
+The runtime knows messages and effects; only the code inside knows that one is a request to a model. It says so with
+`describe`, once or again when it knows more. Where nobody watches, that costs a look at a variable.
+
+Dead letters: messages that nobody will handle, with the reason; the latest are kept, all are counted.
+
+Observer: what a system tells whoever watches it work, and the values that it tells.
 
 Nothing of this changes what happens. Without an observer each place is a look at one variable. An observer is called on
 the event loop, in the middle of things, and must be quick; one that raises is not asked again, which is logged.
+
+Hooks: where the runtime tells its observer what happens, so that nothing the observer does can harm an actor.
+
+FlowReporter: watches the threads of a system, and reports the first message of each that a flow does not allow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from antiphon.messages import Json, Message
-from antiphon.runtime._envelope import origin_of
+from antiphon.errors import DeliveryError
+from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
+from antiphon.protocol import Heartbeat, Restart, Stop
+from antiphon.protocol.flows import Flow, FlowWatch, Verdict
+from antiphon.runtime._envelope import Envelope, origin_of
+from antiphon.runtime._failures import LOG, FailedError, Failure, about
 
 if TYPE_CHECKING:
-    from antiphon.runtime._dead import DeadLetter
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._operations import Operation
+    from antiphon.ledger import Record
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._effects import Course, Run
     from antiphon.runtime._system import System
 
-__all__ = ["Activity", "Delivery", "EffectRun", "Observer", "Place", "current", "describe"]
+
+@dataclass(frozen=True, slots=True)
+class ModelOperation:
+    """A request to a model."""
+
+    model: str
+    """As it was asked for."""
+    provider: str = ""
+    """A name of the OpenTelemetry GenAI conventions, where they have one: `openai`, `anthropic`, `gcp.gemini`, …"""
+    settings: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """`temperature`, `top_p`, `top_k`, `max_tokens`, `seed`, `stop_sequences`, …"""
+    response_model: str | None = None
+    """The one that answered."""
+    response_id: str | None = None
+    finish_reasons: Sequence[str] = ()
+    usage: Usage | None = None
+    input: Sequence[Message] = ()
+    """What the model was given; looked at only where content is recorded."""
+    output: Sequence[Message] = ()
+    """What it answered; looked at only where content is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOperation:
+    """One run of a tool."""
+
+    name: str
+    call_id: str | None = None
+    type: str = "function"
+    arguments: Json = None
+    """Looked at only where content is recorded."""
+    result: Json = None
+    """Looked at only where content is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOperation:
+    """One run of an agent: models and tools are below it."""
+
+    name: str
+    id: str | None = None
+    model: str | None = None
+    provider: str = ""
+    usage: Usage | None = None
+    """Of all its requests together."""
+
+
+Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that nobody will handle."""
+
+    message: Message
+    to: str
+    code: str
+    """Why: the code of the error."""
+    reason: str
+    at: datetime
+
+
+class DeadLetters:
+    """The latest dead letters, and how many there were by code."""
+
+    def __init__(self, limit: int, hooks: Hooks | None = None) -> None:
+        self._hooks = hooks
+        self._kept: deque[DeadLetter] = deque(maxlen=limit)
+        self.counts: Counter[str] = Counter()
+
+    def add(self, envelope: Envelope, code: str, reason: str) -> None:
+        """Keep a message that nobody will handle. Its body is not logged."""
+        self.counts[code] += 1
+        letter = DeadLetter(envelope.message, envelope.to, code, reason, current_port().now())
+        self._kept.append(letter)
+        if self._hooks is not None:
+            self._hooks.died(letter)
+        fields = about(envelope, error=code)
+        LOG.warning("dead letter: %s to %s: %s", envelope.type or "talk", envelope.to, code, extra=fields)
+
+    @property
+    def kept(self) -> tuple[DeadLetter, ...]:
+        return tuple(self._kept)
 
 
 class Place(NamedTuple):
@@ -191,3 +293,155 @@ def describe(operation: Operation) -> None:
     activity = current.get()
     if activity is not None:
         activity.operation = operation
+
+
+ResultT = TypeVar("ResultT")
+
+
+class Hooks:
+    """An observer, behind something that catches what it raises."""
+
+    def __init__(self, observer: Observer, now: Callable[[], float]) -> None:
+        self._observer = observer
+        self.now = now
+
+    def opened(self, system: System) -> None:
+        self.tell(self._observer.opened, system)
+
+    def closed(self, system: System) -> None:
+        self.tell(self._observer.closed, system)
+
+    def said(self, envelope: Envelope) -> None:
+        """Note in which trace something is said, if that is not in the course of a message."""
+        if envelope.parent is None and envelope.origin is None:
+            origin = self.tell(self._observer.origin)
+            if origin is not None:
+                envelope.come_from(origin)
+
+    def accepted(self, envelope: Envelope) -> None:
+        envelope.accepted_at = self.now()
+        self.tell(self._observer.accepted, Delivery(envelope))
+
+    def restarted(self, cell: Cell) -> None:
+        self.tell(self._observer.restarted, str(cell.address), cell.incarnation)
+
+    def parked(self, envelope: Envelope) -> None:
+        self.tell(self._observer.parked, Delivery(envelope))
+
+    def died(self, letter: DeadLetter) -> None:
+        self.tell(self._observer.died, letter)
+
+    async def run(self, cell: Cell, envelope: Envelope, running: Awaitable[ResultT]) -> ResultT:
+        """Have a message handled, and tell the observer. Heartbeats are nobody's concern."""
+        if envelope.type == Heartbeat.message_type:
+            return await running
+        activity = Activity(envelope.thread_id, str(envelope.to), Delivery(envelope))
+        if envelope.accepted_at is not None:
+            activity.waited, envelope.accepted_at = self.now() - envelope.accepted_at, None
+        envelope.activity = activity
+        with _Watched(self, activity):
+            try:
+                outcome = activity.outcome = await running
+            finally:
+                activity.is_declared = _is_declared(cell, envelope.type)
+        return outcome
+
+    def effect(self, course: Course, effect: EffectRun, run: Run, operation: Operation | None) -> Run:
+        """Return what does an effect and tells the observer."""
+        delivery = Delivery(course) if isinstance(course, Envelope) else None
+
+        async def watched(key: str) -> Json:
+            activity = Activity(course.thread_id, str(course.to), delivery, effect, operation=operation)
+            with _Watched(self, activity):
+                result = activity.outcome = await run(key)
+            return result
+
+        return watched
+
+    def begin(self, activity: Activity) -> None:
+        self.tell(self._observer.began, activity)
+
+    def end(self, activity: Activity) -> None:
+        self.tell(self._observer.ended, activity)
+
+    def tell(self, hear: Callable[..., ResultT], *what: Any) -> ResultT | None:
+        """Tell the observer something, and return what it says; one that raises is not told anything any more."""
+        try:
+            return hear(*what)
+        except Exception as exc:  # noqa: BLE001 (whatever it is, it is the observer's own)
+            failure = Failure.of(exc, "", 0, None)
+            name = type(self._observer).__qualname__
+            self._observer = Observer()
+            text = "the observer %s is switched off: it raised %s at %s"
+            LOG.error(text, name, failure.error_type, failure.where, extra=about(error=exc))
+            return None
+
+
+class _Watched:
+    """A block in which an activity goes on."""
+
+    __slots__ = ("_activity", "_began", "_hooks", "_token")
+
+    def __init__(self, hooks: Hooks, activity: Activity) -> None:
+        self._hooks = hooks
+        self._activity = activity
+
+    def __enter__(self) -> None:
+        self._token: Token[Activity | None] = current.set(self._activity)
+        self._began = self._hooks.now()
+        self._hooks.begin(self._activity)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        activity = self._activity
+        activity.seconds = self._hooks.now() - self._began
+        activity.error_type = _error_in(activity.outcome) if error is None else _error_type(error, activity.delivery)
+        self._hooks.end(activity)
+        with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
+            current.reset(self._token)
+
+
+def _is_declared(cell: Cell, type_: str) -> bool:
+    known = cell.actor is not None and type_ in cell.actor.handlers
+    return known or type_ in (Restart.message_type, Stop.message_type)
+
+
+def _error_type(error: BaseException, delivery: Delivery | None) -> str:
+    if isinstance(error, asyncio.CancelledError) and delivery is not None and delivery.withdrawn is not None:
+        return delivery.withdrawn
+    return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
+
+
+def _error_in(outcome: Any) -> str | None:
+    payload = outcome.payload if isinstance(outcome, Message) else outcome
+    if isinstance(payload, OptionResultPayload) and payload.is_error:
+        return payload.error_type or "ERROR"
+    return None
+
+
+_MOST_THREADS = 10_000
+"""Threads that are judged at once: one that was silent while so many others were not is judged no more."""
+
+
+class FlowReporter:
+    """Judges each thread by a flow, message by message."""
+
+    def __init__(self, flow: Flow, report: Callable[[str, Verdict], None], roles: Mapping[str, str]) -> None:
+        self._flow = flow
+        self._report = report
+        self._roles = roles
+        self._watches: OrderedDict[str, FlowWatch | None] = OrderedDict()
+        """By thread, the latest last; None where a violation was reported, or the beginning is not known."""
+
+    def __call__(self, record: Record) -> None:
+        thread_id = record.message.thread_id or ""
+        if thread_id not in self._watches:
+            self._watches[thread_id] = self._flow.watch(**self._roles) if record.seq == 1 else None
+        self._watches.move_to_end(thread_id)
+        if len(self._watches) > _MOST_THREADS:
+            self._watches.popitem(last=False)
+        watch = self._watches[thread_id]
+        if watch is None:
+            return
+        if not watch.takes(record.message):
+            self._watches[thread_id] = None
+            self._report(thread_id, watch.verdict)

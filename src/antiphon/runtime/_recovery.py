@@ -1,4 +1,6 @@
-"""Recovery: after a crash, read what is open in every thread, deliver it again, and set the timers.
+"""Timers that survive: something an actor is told later, even if the process that set the timer is gone by then.
+
+Recovery: after a crash, read what is open in every thread, deliver it again, and set the timers.
 
 The open calls of a thread are all that is read. Those that were told or asked are delivered again, in the order in
 which they were said; a handler that had been at work finds what it had done in the ledger, and goes on from there.
@@ -10,23 +12,128 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import FencedError, LedgerError, ReplyTimeoutError, UndeliverableError
-from antiphon.messages import Message, OptionCallPayload, thaw
-from antiphon.runtime._again import Standing
+from antiphon.errors import (
+    DeliveryError,
+    FencedError,
+    LedgerError,
+    LedgerUnavailableError,
+    ReplyTimeoutError,
+    UndeliverableError,
+)
+from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.runtime._durable import A_WHILE
-from antiphon.runtime._endings import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._envelope import Envelope, travelled
-from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._rows import DELIVER, PARK, TIMER
+from antiphon.runtime._envelope import Envelope, Standing, travelled
+from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
+from antiphon.runtime._rows import DELIVER, PARK, TIMER, begun, child_id, ended, option_of, own_message
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
-    from antiphon.messages import Json
-    from antiphon.runtime._kernel import Kernel
+    from antiphon.protocol import Notice
+    from antiphon.runtime._system import Kernel
 
-__all__ = ["Parked", "Recovered", "Recovery"]
+_LEDGER_PAUSE = 2.0
+"""Seconds to wait for a ledger that cannot be used."""
+
+
+class Timers:
+    """The timers that run. Those of threads are rows that stay open until they have rung."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None:
+        """Have an actor told something after some seconds.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        if envelope.thread_id is None:
+            self._kernel.loop.call_later(after, self._tell, address, notice)
+            return
+        row_id = child_id(envelope.invocation_id, envelope.next_key(key))
+        if envelope.attempt > 1 and await self._is_set(row_id, envelope.thread_id):
+            return
+        due = current_port().now() + timedelta(seconds=after)
+        arguments: dict[str, Json] = {
+            "due": due.isoformat(),
+            "to": str(address),
+            "type": notice.message_type,
+            "data": notice.to_data(),
+        }
+        row = begun(TIMER, row_id, thread_id=envelope.thread_id, parent_id=envelope.invocation_id, arguments=arguments)
+        await self._kernel.journal.write(envelope.thread_id, [row])
+        self.arm(row)
+
+    async def _is_set(self, row_id: str, thread_id: str) -> bool:
+        rows = await self._kernel.journal.ledger.by_invocation(row_id, thread_id=thread_id)
+        return any(row.message.lane == "effect" for row in rows)
+
+    def arm(self, row: Message) -> None:
+        """Let a timer ring when it is due, which may be at once."""
+        due = datetime.fromisoformat(_arguments(row)["due"])
+        left = (due - current_port().now()).total_seconds()
+        self._kernel.loop.call_later(max(0.0, left), self._ring, row, context=self._kernel.context.copy())
+
+    def _tell(self, address: str, notice: Notice) -> None:
+        if not self._kernel.is_closing:
+            self._kernel.start(self._kernel.care.inform(address, notice, address))
+
+    def _ring(self, row: Message) -> None:
+        if not self._kernel.is_closing:
+            self._kernel.start(self._deliver(row))
+
+    async def _deliver(self, row: Message) -> None:
+        """End the timer and say what it was set for, in one append; then deliver that."""
+        arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
+        to = arguments["to"]
+        said = own_message(
+            to,
+            PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
+            id=f"{row_id}!",
+            thread_id=thread_id,
+            to=(to,),
+            lane="control",
+            parent_id=row.parent_id,
+            created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),  # the same, however often it is tried
+        )
+        rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
+        delivery = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
+        envelope, durable = Envelope(said, to, to), self._kernel.post.durable
+        envelope.thread_id = thread_id
+        if durable.has(envelope):
+            return  # it has rung, though nobody knew, and a recovery has delivered it
+        durable.take_over(envelope)
+        try:
+            await self._write(envelope, [rung, said, delivery])
+        except LedgerUnavailableError as exc:
+            fields = about(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s rings later: %s", to, words(exc), extra=fields)
+            self._kernel.loop.call_later(_LEDGER_PAUSE, self._ring, row, context=self._kernel.context.copy())
+        except (LedgerError, DeliveryError) as exc:
+            fields = about(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
+
+    async def _write(self, envelope: Envelope, rows: Sequence[Message]) -> None:
+        durable = self._kernel.post.durable
+        try:
+            _, record, _ = await self._kernel.journal.write(envelope.thread_id or "", rows)
+            envelope.take(record)
+            await durable.hand_over(self._kernel.tree.at(envelope.to), envelope)
+        except BaseException as exc:
+            durable.drop(envelope)
+            envelope.disappoint(exc)
+            raise
+
+
+def _arguments(row: Message) -> dict[str, Any]:
+    assert isinstance(row.payload, OptionCallPayload)  # noqa: S101 (it was made so)
+    arguments: dict[str, Any] = thaw(row.payload.arguments)
+    return arguments
+
 
 _AT_ONCE = 16
 """Threads that are taken up at the same time, so that they share commits."""
@@ -116,7 +223,7 @@ class Recovery:
         rows = await self._ledger.open_calls(thread_id)
         found = Recovered(threads=1)
         for row in rows:
-            if with_timers or _option(row.message) != TIMER:
+            if with_timers or option_of(row.message) != TIMER:
                 found += await self._take_up(thread_id, row, rows)
         await self._clear_away(thread_id, rows)
         return found
@@ -173,7 +280,7 @@ class Recovery:
         found: list[Parked] = []
         for thread_id in await self._open_threads():
             rows = await self._ledger.open_calls(thread_id)
-            found += [_parked(thread_id, row.message) for row in rows if _option(row.message) == PARK]
+            found += [_parked(thread_id, row.message) for row in rows if option_of(row.message) == PARK]
         return tuple(found)
 
     async def _open_threads(self) -> list[str]:
@@ -186,7 +293,7 @@ class Recovery:
             page = await self._ledger.threads(order="created_at", page=page.next)
 
     async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record]) -> Recovered:
-        option = _option(row.message) if row.message.lane == "effect" else None
+        option = option_of(row.message) if row.message.lane == "effect" else None
         said = row
         if option == TIMER:
             self._kernel.timers.arm(row.message)
@@ -232,10 +339,6 @@ def recovered_envelope(record: Record, thread_id: str) -> Envelope:
     envelope.thread_id, envelope.seq, envelope.correlation_id = thread_id, record.seq, message.correlation_id
     envelope.hops, envelope.deadline = travelled(message)
     return envelope
-
-
-def _option(message: Message) -> str | None:
-    return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
 
 
 def _parked(thread_id: str, row: Message) -> Parked:

@@ -1,8 +1,11 @@
-"""From what a handler returns or raises to the result in the ledger, and from there to what whoever asked gets."""
+"""From what a handler returns or raises to the result in the ledger, and from there to what whoever asked gets.
+
+Between messages and the protocol's envelopes: what an actor of the seed's kind is given, and what it gives back.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from antiphon.errors import (
     ActorFailedError,
@@ -22,22 +25,23 @@ from antiphon.errors import (
     UnguardedToolError,
     WithdrawnError,
 )
-from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionResultPayload, current_port, thaw
-from antiphon.protocol import ErrorCode, Reply, Request, response_type_of
-from antiphon.runtime._envelope import OWN, Envelope
-from antiphon.runtime._own import error_fields, own_message, own_result
-from antiphon.runtime._rows import DELIVER
-
-__all__ = [
-    "answer_to",
-    "delivery_result",
-    "error_of",
-    "error_result",
-    "message_of",
-    "reply_of",
-    "response_type",
-    "result_of",
-]
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    DataPart,
+    Json,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    PartsPayload,
+    TextPart,
+    current_port,
+    thaw,
+)
+from antiphon.protocol import ErrorCode, ErrorResponse, Reply, Request, Response, find_entry, response_type_of
+from antiphon.protocol import Message as WireMessage
+from antiphon.runtime._envelope import OWN, Envelope, told
+from antiphon.runtime._rows import DELIVER, error_fields, own_message, own_result
 
 _ERRORS: dict[str, type[DeliveryError]] = {
     cls.code: cls
@@ -164,3 +168,77 @@ def reply_of(request: Request[ReplyT], outcome: Reply | Message, address: str) -
         return cls.from_data(payload.result if isinstance(payload.result, JsonObject) else JsonObject({}))
     except ValueError as exc:
         raise RefusedError(f"its answer is no {cls.__name__}: {exc}", ErrorCode.VALIDATION_ERROR, address=address) from exc
+
+
+_TALK = "MESSAGE"
+_ANYBODY = "unknown"
+
+
+def to_wire(message: Message) -> WireMessage:
+    """Return a message as the envelope that says the same: a request, a notice, or plain talk."""
+    payload, found = message.payload, told(message)
+    said: tuple[str, str, Any]
+    if isinstance(payload, OptionCallPayload):
+        said = payload.invocation_id, payload.option_name, payload.arguments
+    elif found is not None:
+        said = message.id, *found
+    else:
+        said = message.id, _TALK, {"role": message.role_hint_for_llm or "user", "content": message.text}
+    return WireMessage(
+        id=said[0],
+        type=said[1],
+        data=thaw(said[2]),
+        sender=message.policy,
+        receiver=message.to[0] if message.to else None,
+        correlation_id=message.correlation_id,
+        **({} if message.created_at is None else {"timestamp": message.created_at}),
+    )
+
+
+def from_wire(wire: WireMessage, thread_id: str | None) -> Message:
+    """Return an envelope as a message."""
+    entry = find_entry(wire.type)
+    payload: OptionCallPayload | PartsPayload
+    if wire.type == _TALK and isinstance(content := wire.data.get("content"), str):
+        payload = PartsPayload(parts=(TextPart(text=content),))
+    elif entry is not None and entry.response_type is None:
+        payload = PartsPayload(parts=(DataPart(data={"type": wire.type, "data": wire.data}),))
+    else:
+        payload = OptionCallPayload(invocation_id=wire.id, option_name=wire.type, arguments=wire.data)
+    return Message(
+        id=wire.id,
+        policy=wire.sender or _ANYBODY,
+        payload=payload,
+        thread_id=thread_id,
+        to=(wire.receiver,) if wire.receiver else (),
+        lane="talk" if wire.type == _TALK else "control",
+        correlation_id=wire.correlation_id,
+        created_at=wire.timestamp,
+    )
+
+
+def outcome_of(response: Response) -> Any:
+    """Return what a response says as the result of a call.
+
+    Raises:
+        RefusedError: it says that the message failed.
+    """
+    data = thaw(response.data)
+    if isinstance(response, ErrorResponse) or response.type == "ERROR":
+        reason, code = data.pop("error_message"), data.pop("error_code", None)
+        raise RefusedError(reason, code or "ERROR", details=data or None)
+    return data
+
+
+def response_of(wire: WireMessage, result: OptionResultPayload, type: str, policy: str) -> Response:
+    """Return a result, which is no error, as the response to an envelope."""
+    value: Any = thaw(result.result)
+    data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
+    return wire.reply(type, data, sender=policy)
+
+
+def error_response(wire: WireMessage, error: DeliveryError) -> ErrorResponse:
+    """Return an error as the response to an envelope."""
+    details: Any = error.details if isinstance(error, RefusedError) else None
+    extra = cast("dict[str, Any]", details) if isinstance(details, dict) else {"details": details} if details else {}
+    return wire.reply_error(error.reason, error.code, data=extra)

@@ -1,4 +1,14 @@
-"""Post: how a message gets to its actor and an answer back.
+"""Deadlines: what is to be given up when its time is over, in coarse buckets with one timer for all.
+
+A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next tick, all of
+one tick share a bucket, and only the earliest bucket has a timer. Those far away are rounded more, to a five-hundredth of the
+time that is left, so that there are never more than some thousand buckets, however long people are willing to wait.
+
+Recent: the latest messages outside of threads that have an id of their own, so that the same gets the same answer.
+
+RETRY: a message that failed is tried again. The message itself is found in the ledger, and so is how often it was tried.
+
+Post: how a message gets to its actor and an answer back.
 
 Outside of a thread a message goes straight into the mailbox. It is handled at most once, and gone if the process dies.
 What is said in a thread goes through the journal on its way, there and back: see `_durable.py`.
@@ -7,7 +17,11 @@ What is said in a thread goes through the journal on its way, there and back: se
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from antiphon.errors import (
     ActorFailedError,
@@ -16,25 +30,149 @@ from antiphon.errors import (
     DeliveryError,
     HopLimitError,
     MailboxFullError,
+    RefusedError,
     ReplyTimeoutError,
     WithdrawnError,
 )
-from antiphon.protocol import Heartbeat
-from antiphon.runtime._context import Context
+from antiphon.messages import JsonObject, Message, OptionCallPayload, thaw
+from antiphon.protocol import ErrorCode, Heartbeat, Retry
+from antiphon.protocol import Message as WireMessage
+from antiphon.runtime._actor import Context
 from antiphon.runtime._durable import Durable
-from antiphon.runtime._results import error_result, result_of
+from antiphon.runtime._results import error_result, from_wire, result_of
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
-    from antiphon.messages import Message
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._kernel import Kernel
+    from antiphon.runtime._system import Kernel
 
-__all__ = ["Post"]
+_TICK = 0.02
+"""How late a deadline may be noticed, in seconds; of one that is more than ten seconds away, relatively."""
+_FINE = 9
+"""How many binary digits of the ticks that are left are kept."""
 
 
-class Post:
+class Deadlines:
+    """The envelopes that somebody waits for, by when to stop waiting."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._buckets: dict[int, dict[Envelope, None]] = {}
+        self._ticks: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = 0
+
+    def add(self, envelope: Envelope, deadline: float) -> None:
+        """Let an envelope expire at its deadline, unless it is taken out of its bucket before."""
+        tick = int(deadline / _TICK) + 1
+        coarseness = (tick - int(self._loop.time() / _TICK)).bit_length() - _FINE
+        if coarseness > 0:
+            tick = ((tick >> coarseness) + 1) << coarseness
+        bucket = self._buckets.get(tick)
+        if bucket is None:
+            bucket = self._buckets[tick] = {}
+            heappush(self._ticks, tick)
+            if self._timer is None or tick < self._armed:
+                self._arm(tick)
+        bucket[envelope] = None
+        envelope.bucket = bucket
+
+    def close(self) -> None:
+        """Forget them all."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._buckets.clear()
+        self._ticks.clear()
+
+    def _arm(self, tick: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed = tick
+        self._timer = self._loop.call_at(tick * _TICK, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._ticks and self._ticks[0] * _TICK <= now:
+            for envelope in self._buckets.pop(heappop(self._ticks)):
+                envelope.expire()
+        if self._ticks:
+            self._arm(self._ticks[0])
+
+
+class Recent:
+    """Messages by their id, in hand or answered. What failed in a way that may pass is not held against a second try."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[str, Envelope] = OrderedDict()
+
+    def knows(self, envelope: Envelope) -> bool:
+        """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
+        known = self._kept.get(envelope.id)
+        if known is not None and not _may_pass(known):
+            known.share(envelope)
+            return True
+        self._kept[envelope.id] = envelope
+        if len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+        return False
+
+    def message(self, id: str) -> Message | None:
+        """Return a message by its id."""
+        known = self._kept.get(id)
+        return None if known is None else known.message
+
+
+def _may_pass(envelope: Envelope) -> bool:
+    error = None if envelope.outcome is None else envelope.outcome[1]
+    return isinstance(error, AntiphonError) and error.retryable
+
+
+async def find_original(kernel: Kernel, request: Retry, thread_id: str | None) -> Message:
+    """Return the message that is to be tried again.
+
+    Raises:
+        RefusedError: it was tried often enough, or nobody has it.
+    """
+    original, tries = None, request.attempt
+    if thread_id is not None:
+        records = await kernel.journal.ledger.by_invocation(request.original_message_id, thread_id=thread_id)
+        calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
+        if calls:
+            original = calls[0].message
+            tries = max(tries, await _tries(kernel, request, thread_id, calls[0].seq))
+    if tries > request.max_attempts:
+        raise RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
+    original = original or _given(request) or kernel.recent.message(request.original_message_id)
+    if original is None:
+        raise RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
+    return original
+
+
+async def _tries(kernel: Kernel, request: Retry, thread_id: str, seq: int) -> int:
+    """Return which try this is: the first was the message itself."""
+    tries = 1
+    async for record in kernel.journal.ledger.read(thread_id, seq):
+        match record.message.payload:
+            case OptionCallPayload(option_name=Retry.message_type, arguments={"original_message_id": str(original)}):
+                tries += original == request.original_message_id
+            case _:
+                pass
+    return tries
+
+
+def _given(request: Retry) -> Message | None:
+    if not isinstance(request.original_message, JsonObject):
+        return None
+    try:
+        return from_wire(WireMessage.model_validate(thaw(request.original_message)), None)
+    except ValidationError as exc:
+        raise RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc
+
+
+class Dispatcher:
     """What carries messages to cells, and answers back."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -81,6 +219,14 @@ class Post:
         finally:
             if envelope.bucket is not None:
                 envelope.bucket.pop(envelope, None)
+
+    async def original(self, request: Retry, thread_id: str | None) -> Message:
+        """Return the message that is to be tried again.
+
+        Raises:
+            RefusedError: it was tried often enough, or nobody has it.
+        """
+        return await find_original(self._kernel, request, thread_id)
 
     async def _ask_itself(self, cell: Cell, envelope: Envelope) -> Any:
         """Have an actor handle what it asks itself, at once: in its mailbox, it would wait for itself."""
