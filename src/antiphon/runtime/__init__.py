@@ -1,8 +1,9 @@
 """Actors that look after each other: addresses, mailboxes, supervision, and one journal for everything that is said."""
 
-from antiphon.runtime._actor import Actor, Context, handles
+from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
+from antiphon.runtime._context import ActorSystem, Context
 from antiphon.runtime._effects import Course, Effect, Effects, Park, Run
 from antiphon.runtime._envelope import Standing
 from antiphon.runtime._escalation import Down
@@ -19,6 +20,7 @@ from antiphon.runtime._observer import (
     Operation,
     Place,
     ToolOperation,
+    WatchedSystem,
     describe,
 )
 from antiphon.runtime._recovery import Parked, Recovered
@@ -48,6 +50,7 @@ __all__ = [
     "Activity",
     "Actor",
     "ActorState",
+    "ActorSystem",
     "Address",
     "Admit",
     "AgentOperation",
@@ -85,6 +88,7 @@ __all__ = [
     "Take",
     "ToolOperation",
     "UnknownOutcomeError",
+    "WatchedSystem",
     "again_id",
     "begun",
     "concerned",

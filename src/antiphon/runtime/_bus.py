@@ -30,8 +30,9 @@ from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
 
 if TYPE_CHECKING:
+    from antiphon.runtime._dispatch import Dispatcher
     from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._system import Kernel
+    from antiphon.runtime._run import Lifetime
 
 
 class Parcel(NamedTuple):
@@ -101,8 +102,9 @@ _LONGEST = 10.0
 class Remote:
     """The way to other systems, and the door for what comes from them."""
 
-    def __init__(self, kernel: Kernel, bus: Bus, name: str) -> None:
-        self._kernel = kernel
+    def __init__(self, lifetime: Lifetime, dispatcher: Dispatcher, bus: Bus, name: str) -> None:
+        self._lifetime = lifetime
+        self._dispatcher = dispatcher
         self._bus = bus
         self.name = name
         self._names: list[str] = []
@@ -128,7 +130,7 @@ class Remote:
             DeliveryError: there is no answer in time, or an error.
         """
         parcel = Parcel(envelope.to, envelope.message, self.name)
-        answer = self._awaited.setdefault(envelope.id, self._kernel.loop.create_future())
+        answer = self._awaited.setdefault(envelope.id, self._lifetime.loop.create_future())
         patience = _PATIENCE
         try:
             async with asyncio.timeout_at(until):
@@ -150,8 +152,8 @@ class Remote:
             awaited = self._awaited.get(message.in_reply_to or "")
             if awaited is not None and not awaited.done():
                 awaited.set_result(message)
-        elif not self._kernel.is_closing:
-            self._kernel.start(self._serve(parcel))
+        elif not self._lifetime.is_closing:
+            self._lifetime.start(self._serve(parcel))
 
     async def _serve(self, parcel: Parcel) -> None:
         """Handle what another system asks, and answer. What cannot be written down is not answered: it will come again."""
@@ -162,7 +164,7 @@ class Remote:
         if (origin := origin_of(message)) is not None:
             envelope.come_from(origin)
         try:
-            answer = await self._outcome(envelope, None if deadline is None else deadline - self._kernel.loop.time())
+            answer = await self._outcome(envelope, None if deadline is None else deadline - self._lifetime.loop.time())
             await self._bus.send(Parcel(parcel.reply_to, answer, self.name))
         except (LedgerError, UndeliverableError) as exc:
             text = "%s of %s is not answered: %s"
@@ -171,8 +173,8 @@ class Remote:
     async def _outcome(self, envelope: Envelope, within: float | None) -> Message:
         try:
             if envelope.is_call:
-                return message_of(envelope, await self._kernel.post.ask(envelope, within))
-            await self._kernel.post.tell(envelope, within)
+                return message_of(envelope, await self._dispatcher.ask(envelope, within))
+            await self._dispatcher.tell(envelope, within)
         except DeliveryError as exc:
             return error_result(envelope, exc)
         return delivery_result(envelope)

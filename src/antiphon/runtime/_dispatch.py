@@ -1,17 +1,14 @@
-"""Deadlines: what is to be given up when its time is over, in coarse buckets with one timer for all.
-
-A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next tick, all of
-one tick share a bucket, and only the earliest bucket has a timer. Those far away are rounded more, to a five-hundredth of the
-time that is left, so that there are never more than some thousand buckets, however long people are willing to wait.
-
-Recent: the latest messages outside of threads that have an id of their own, so that the same gets the same answer.
-
-RETRY: a message that failed is tried again. The message itself is found in the ledger, and so is how often it was tried.
-
-Post: how a message gets to its actor and an answer back.
+"""Dispatcher: how a message gets to its actor, and an answer back.
 
 Outside of a thread a message goes straight into the mailbox. It is handled at most once, and gone if the process dies.
 What is said in a thread goes through the journal on its way, there and back: see `_durable.py`.
+
+**Deadlines.** A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next
+tick, all of one tick share a bucket, and only the earliest bucket has a timer. Those far away are rounded more, to a
+five-hundredth of the time that is left, so that there are never more than some thousand buckets, however long callers wait.
+
+**Duplicates.** The latest messages outside of threads that have an id of their own are kept (`Recent`), so that the same
+message gets the same answer. A RETRY finds its message there, or in the ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
@@ -29,23 +26,30 @@ from antiphon.errors import (
     AntiphonError,
     DeliveryError,
     HopLimitError,
-    MailboxFullError,
     RefusedError,
-    ReplyTimeoutError,
     WithdrawnError,
 )
 from antiphon.messages import JsonObject, Message, OptionCallPayload, thaw
-from antiphon.protocol import ErrorCode, Heartbeat, Retry
+from antiphon.protocol import ErrorCode, Heartbeat, Notice, Retry
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._actor import Context
-from antiphon.runtime._durable import Durable
+from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._failures import LOG, about
 from antiphon.runtime._results import error_result, from_wire, result_of
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Record
+    from collections.abc import Awaitable, Callable
+
+    from antiphon.ledger import Ledger, Record
+    from antiphon.messages import Json
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._system import Kernel
+    from antiphon.runtime._durable import Durable
+    from antiphon.runtime._envelope import InFlight
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._observer import DeadLetters
+    from antiphon.runtime._redelivery import Redelivery
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._settings import Settings
+    from antiphon.runtime._tree import Tree
 
 _TICK = 0.02
 """How late a deadline may be noticed, in seconds; of one that is more than ten seconds away, relatively."""
@@ -130,7 +134,7 @@ def _may_pass(envelope: Envelope) -> bool:
     return isinstance(error, AntiphonError) and error.retryable
 
 
-async def find_original(kernel: Kernel, request: Retry, thread_id: str | None) -> Message:
+async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
     """Return the message that is to be tried again.
 
     Raises:
@@ -138,23 +142,23 @@ async def find_original(kernel: Kernel, request: Retry, thread_id: str | None) -
     """
     original, tries = None, request.attempt
     if thread_id is not None:
-        records = await kernel.journal.ledger.by_invocation(request.original_message_id, thread_id=thread_id)
+        records = await ledger.by_invocation(request.original_message_id, thread_id=thread_id)
         calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
         if calls:
             original = calls[0].message
-            tries = max(tries, await _tries(kernel, request, thread_id, calls[0].seq))
+            tries = max(tries, await _tries(ledger, request, thread_id, calls[0].seq))
     if tries > request.max_attempts:
         raise RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
-    original = original or _given(request) or kernel.recent.message(request.original_message_id)
+    original = original or _given(request) or recent.message(request.original_message_id)
     if original is None:
         raise RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
     return original
 
 
-async def _tries(kernel: Kernel, request: Retry, thread_id: str, seq: int) -> int:
+async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
     """Return which try this is: the first was the message itself."""
     tries = 1
-    async for record in kernel.journal.ledger.read(thread_id, seq):
+    async for record in ledger.read(thread_id, seq):
         match record.message.payload:
             case OptionCallPayload(option_name=Retry.message_type, arguments={"original_message_id": str(original)}):
                 tries += original == request.original_message_id
@@ -172,18 +176,41 @@ def _given(request: Retry) -> Message | None:
         raise RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc
 
 
+class OtherSystems(Protocol):
+    """The way to actors of other systems."""
+
+    async def ask(self, envelope: Envelope, until: float) -> Message: ...
+
+
 class Dispatcher:
     """What carries messages to cells, and answers back."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._loop = kernel.loop
-        self._deadlines = kernel.deadlines
-        self._within, self._hop_limit = kernel.settings.within, kernel.settings.hop_limit
-        self.durable = Durable(kernel, self)
-        self._recent = kernel.recent
-        self._cells = kernel.tree.cells
-        self._hooks = kernel.hooks
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        settings: Settings,
+        tree: Tree,
+        *,
+        durable: Durable,
+        in_flight: InFlight,
+        redelivery: Redelivery,
+        dead: DeadLetters,
+        journal: Journal,
+    ) -> None:
+        self._lifetime = lifetime
+        self._loop = lifetime.loop
+        self._within, self._hop_limit = settings.within, settings.hop_limit
+        self._tree, self._cells = tree, tree.cells
+        self._durable = durable
+        self._in_flight = in_flight
+        self._redelivery = redelivery
+        self._dead = dead
+        self._journal = journal
+        self._hooks = journal.hooks
+        self._recent = Recent()
+        self._deadlines = Deadlines(self._loop)
+        self.remote: OtherSystems | None = None
+        """The way to other systems, if there are any."""
 
     # ------------------------------------------------------------ sending
 
@@ -196,8 +223,8 @@ class Dispatcher:
         deadline = envelope.deadline = self._until(envelope, within)
         if self._hooks is not None:
             self._hooks.said(envelope)
-        if self._kernel.remote is not None and self._is_elsewhere(envelope):
-            return await self._kernel.remote.ask(envelope, deadline)
+        if self.remote is not None and self._is_elsewhere(envelope):
+            return await self.remote.ask(envelope, deadline)
         cell, parent = self._cells.get(envelope.to), envelope.parent
         if cell is None or cell.state == "stopped" or envelope.hops:
             cell = self._find(envelope)
@@ -208,7 +235,7 @@ class Dispatcher:
         waiter = envelope.waiter = self._loop.create_future()
         try:
             if envelope.thread_id is not None:
-                await self.durable.say(cell, envelope, deadline)
+                await self._durable.say(cell, envelope, deadline)
             elif not (envelope.may_be_known and self._recent.knows(envelope)) and not self._deliver_at_once(cell, envelope):
                 await self._hand_over(cell, envelope, deadline)
             self._deadlines.add(envelope, deadline)
@@ -226,17 +253,17 @@ class Dispatcher:
         Raises:
             RefusedError: it was tried often enough, or nobody has it.
         """
-        return await find_original(self._kernel, request, thread_id)
+        return await find_original(self._journal.ledger, self._recent, request, thread_id)
 
     async def _ask_itself(self, cell: Cell, envelope: Envelope) -> Any:
         """Have an actor handle what it asks itself, at once: in its mailbox, it would wait for itself."""
         envelope.cell = cell
         is_done = False
         try:
-            if envelope.thread_id is not None and await self.durable.note(envelope):
+            if envelope.thread_id is not None and await self._durable.note(envelope):
                 outcome = envelope.outcome[0] if envelope.outcome else None
             else:
-                outcome = await self._do_at_once(cell, envelope)
+                outcome = await cell.run_at_once(envelope)
                 await self.answer(envelope, outcome)
             is_done = True
         except DeliveryError as exc:
@@ -248,28 +275,27 @@ class Dispatcher:
                 envelope.parent.is_unsure = True  # it stays open, until the handler that asked it has ended
         return outcome
 
-    async def work_out(self, envelope: Envelope) -> Any:
+    async def work_out(self, envelope: Envelope, handle: Callable[[Envelope], Awaitable[Any]]) -> Any:
         """Have an actor answer itself by thinking alone; both is written down with the next row of its handler.
 
         Raises:
             DeliveryError: it cannot.
             RuntimeError: its handler says or does something, which might not be written down then.
         """
-        parent = envelope.parent
-        assert parent is not None and parent.cell is not None  # noqa: S101, PT018 (a handler is at work)
-        cell = envelope.cell = parent.cell
+        assert envelope.parent is not None  # noqa: S101 (a handler is at work)
+        envelope.cell = envelope.parent.cell
         if self._hooks is not None:
             self._hooks.said(envelope)
-        call, result = await self.durable.known(envelope) if envelope.may_be_known else (None, None)
+        call, result = await self._durable.known(envelope) if envelope.may_be_known else (None, None)
         if result is not None:
             return result
         try:
-            outcome = await self._do_at_once(cell, envelope)
+            outcome = await handle(envelope)
         except DeliveryError as exc:
-            await self._worked_out(envelope, call, error_result(envelope, exc, cell.address))
+            await self._worked_out(envelope, call, error_result(envelope, exc, envelope.to))
             raise
         if envelope.said_count or envelope.keys:
-            raise RuntimeError(f"{cell.address}: what works out {envelope.type} must neither say nor do anything")
+            raise RuntimeError(f"{envelope.to}: what works out {envelope.type} must neither say nor do anything")
         await self._worked_out(envelope, call, result_of(envelope, outcome))
         return outcome
 
@@ -277,21 +303,9 @@ class Dispatcher:
         """Have something that was worked out written down with the next row; at once, where its question is in the thread."""
         if call is not None:
             envelope.take(call)
-            await self.durable.answer(envelope, result)
+            await self._durable.answer(envelope, result)
         elif envelope.thread_id is not None and envelope.parent is not None:
             envelope.parent.put_off += (envelope.message, result)
-
-    async def _do_at_once(self, cell: Cell, envelope: Envelope) -> Any:
-        hooks, running = self._hooks, cell.run(envelope, Context(cell, envelope))
-        limit = asyncio.timeout_at(envelope.deadline)
-        try:
-            async with limit:
-                return await (running if hooks is None else hooks.run(cell, envelope, running))
-        except TimeoutError as exc:
-            if not limit.expired():
-                raise
-            envelope.is_unsure = True
-            raise ReplyTimeoutError(f"no answer to {envelope.type} in time", envelope.to) from exc
 
     async def tell(self, envelope: Envelope, within: float | None) -> None:
         """Deliver a message, and wait for no outcome: the time is for the delivery, not for what follows from it.
@@ -302,12 +316,12 @@ class Dispatcher:
         until = self._until(envelope, within)
         if self._hooks is not None:
             self._hooks.said(envelope)
-        if self._kernel.remote is not None and self._is_elsewhere(envelope):
-            await self._kernel.remote.ask(envelope, until)
+        if self.remote is not None and self._is_elsewhere(envelope):
+            await self.remote.ask(envelope, until)
             return
         cell = self._find(envelope)
         if envelope.thread_id is not None:
-            await self.durable.say(cell, envelope, until)
+            await self._durable.say(cell, envelope, until)
         elif not (envelope.may_be_known and self._recent.knows(envelope)):
             await self._hand_over(cell, envelope, until)
 
@@ -319,12 +333,12 @@ class Dispatcher:
             cell.wake()
             return
         if not cell.box.reserve():
-            await self.room(cell, envelope, until)
-        self.deliver(cell, envelope)
+            await cell.room(envelope, until)
+        cell.deliver(envelope)
 
     def _is_elsewhere(self, envelope: Envelope) -> bool:
         """Whether another system must have the actor. The actors of one thread are in one system, which writes it."""
-        return not self._kernel.tree.has(envelope.to) and (envelope.parent is None or envelope.thread_id is None)
+        return not self._tree.has(envelope.to) and (envelope.parent is None or envelope.thread_id is None)
 
     def _until(self, envelope: Envelope, within: float | None) -> float:
         """Return until when to wait: at most as long as whoever waits for the one who says this."""
@@ -338,26 +352,13 @@ class Dispatcher:
         try:
             if envelope.hops > self._hop_limit:
                 raise HopLimitError(f"it followed from {envelope.hops} other messages", envelope.to)
-            cell = self._kernel.tree.at(envelope.to)
+            cell = self._tree.at(envelope.to)
             if cell.state == "stopped":
                 raise ActorStoppedError("it takes no more messages", envelope.to)
         except DeliveryError as exc:
-            self._kernel.dead.add(envelope, exc.code, exc.reason)
+            self._dead.add(envelope, exc.code, exc.reason)
             raise
         return cell
-
-    async def room(self, cell: Cell, envelope: Envelope, until: float) -> None:
-        """Wait for room in a mailbox, at most until a time."""
-        full = MailboxFullError(f"{cell.props.capacity} messages wait", envelope.to)
-        if envelope.sender == cell.address:
-            raise full  # it would wait for itself
-        try:
-            async with asyncio.timeout_at(until):
-                await cell.box.room()
-        except TimeoutError:
-            raise full from None
-        if cell.state == "stopped":
-            raise ActorStoppedError("it takes no more messages", envelope.to)
 
     def _deliver_at_once(self, cell: Cell, envelope: Envelope) -> bool:
         """Put a plain request into a mailbox that has room; say whether that could be done."""
@@ -371,18 +372,10 @@ class Dispatcher:
         cell.wake()
         return True
 
-    def deliver(self, cell: Cell, envelope: Envelope) -> None:
-        """Put a message into the mailbox, where room was taken for it."""
-        envelope.cell = cell
-        if self._hooks is not None:
-            self._hooks.accepted(envelope)
-        cell.box.put(envelope)
-        cell.wake()
-
     def _give_up(self, envelope: Envelope) -> None:
         """Withdraw what was asked for by someone who was cancelled; unless that one is only made to begin anew."""
         parent = envelope.parent
-        begins_anew = self._kernel.is_closing or (parent is not None and parent.is_interrupted)
+        begins_anew = self._lifetime.is_closing or (parent is not None and parent.is_interrupted)
         if begins_anew and envelope.thread_id is not None:
             envelope.waiter = None
         else:
@@ -400,36 +393,70 @@ class Dispatcher:
         if envelope.thread_id is None:
             envelope.settle(outcome)
         else:
-            await self.durable.answer(envelope, outcome)
+            await self._durable.answer(envelope, outcome)
 
     async def put_away(self, envelope: Envelope, error: DeliveryError) -> None:
         """End a message with an error; one that nobody waits for is a dead letter."""
         if envelope.is_settled:
             return
-        if envelope.waiter is None and not envelope.is_call:
-            self._kernel.dead.add(envelope, error.code, error.reason)
+        self._dead.add_unless_asked(envelope, error)
         if envelope.thread_id is None:
             envelope.fail(error)
         else:
-            await self.durable.put_away(envelope, error)
+            await self._durable.put_away(envelope, error)
 
     def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
         """Give an error to whoever waits, of which nothing can be written down."""
         if envelope.thread_id is None:
             envelope.fail(error)
         else:
-            self.durable.let_go(envelope, error)
+            self._in_flight.let_go(envelope, error)
 
-    async def failed(self, envelope: Envelope, reason: str, error: BaseException) -> None:
+    async def failed(self, cell: Cell, envelope: Envelope, reason: str, error: BaseException) -> None:
         """See to a message whose handler has failed: in a thread it is delivered again after the restart."""
         if envelope.is_settled:
             return
         if envelope.thread_id is not None:
-            await self.durable.again.failed(envelope, reason)
+            await self._redelivery.failed(cell, envelope, reason)
             return
         wrapped = ActorFailedError(reason, envelope.to)
         wrapped.__cause__ = error
         await self.put_away(envelope, wrapped)
+
+    async def redeliver(self, cell: Cell, envelope: Envelope, reason: str) -> None:
+        """Deliver a message of a thread again whose handler was interrupted."""
+        await self._redelivery.failed(cell, envelope, reason)
+
+    def put_back(self, cell: Cell, envelope: Envelope) -> None:
+        """Have a message handled again of which that cannot be written down."""
+        self._redelivery.put_back(cell, envelope)
+
+    async def leave(self, envelope: Envelope, error: AntiphonError) -> None:
+        """Leave a message of a thread to the next system, in good order."""
+        await self._durable.leave(envelope, error)
+
+    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None:
+        """Leave a message to a person.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self._redelivery.park(envelope, reason, evidence)
+
+    async def inform(self, address: str, notice: Notice, sender: str) -> None:
+        """Tell an actor something that it wanted to know; if it is not there any more, nothing is lost."""
+        try:
+            await self.tell(Envelope(notice, sender, address), None)
+        except DeliveryError as exc:
+            LOG.info("%s cannot be told about %s: %s", address, sender, exc.code, extra=about(address, error=exc))
+
+    def knows(self, address: str) -> bool:
+        """Whether an actor lives at an address, or would be made for a message."""
+        return self._tree.has(address)
+
+    def close(self) -> None:
+        """Let nothing expire any more."""
+        self._deadlines.close()
 
     async def forward(self, envelope: Envelope, to: str) -> None:
         """Pass a message on, to be answered by another actor."""
@@ -437,13 +464,13 @@ class Dispatcher:
         try:
             cell = self._find(passed)
             if not cell.box.reserve():
-                await self.room(cell, passed, self._until(passed, None))
+                await cell.room(passed, self._until(passed, None))
         except DeliveryError as exc:
             await self.put_away(passed, exc)
             raise
         if passed.thread_id is not None:
-            self.durable.take_over(passed)
-        self.deliver(cell, passed)
+            self._in_flight.take_over(passed)
+        cell.deliver(passed)
 
 
 def _check_circle(cell: Cell, parent: Envelope) -> None:

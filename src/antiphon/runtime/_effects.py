@@ -29,8 +29,9 @@ from pydantic import ValidationError
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.messages._model import MUCH
+from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._failures import FailedError, UnknownOutcomeError
-from antiphon.runtime._observer import EffectRun
+from antiphon.runtime._observer import Delivery, EffectPlace, EffectRun
 from antiphon.runtime._results import error_of
 from antiphon.runtime._rows import attempted, begun, child_id, cut_result, ended, error_fields, says_the_same, text_of
 
@@ -134,12 +135,17 @@ class Effect:
         """
         if self.journal.hooks is not None:
             effect = EffectRun(self._option, self._effects, self.arguments)
-            run = self.journal.hooks.effect(self.course, effect, run, self.operation)
+            run = self.journal.hooks.effect(effect, run, self.operation, self._effect_place())
         self.course.wait(1)
         try:
             return await (run(current_port().new_id()) if self.course.thread_id is None else self._perform(run))
         finally:
             self.course.wait(-1)
+
+    def _effect_place(self) -> EffectPlace:
+        course = self.course
+        delivery = Delivery(course) if isinstance(course, Envelope) else None
+        return EffectPlace(course.thread_id, str(course.to), delivery)
 
     async def _perform(self, run: Run) -> Any:
         while True:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from antiphon.errors import DeliveryError
     from antiphon.ledger import Record
-    from antiphon.runtime._cell import Cell
-    from antiphon.runtime._observer import Activity
 
 OWN = "antiphon"
 """The namespace of metadata that is the runtime's own."""
+
+_COMMANDS = (Restart.message_type, Stop.message_type)
 
 _KEY = re.compile("[^/#~=]{1,200}")
 
@@ -71,6 +71,14 @@ class Standing:
         return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
 
 
+class Holder(Protocol):
+    """What has a message: the cell of its actor."""
+
+    def withdraw(self, envelope: Envelope) -> None:
+        """Stop handling a message that nobody wants any more."""
+        ...
+
+
 class Envelope:
     """A message to one actor. What most messages do not need is set when it is needed: the class has the defaults."""
 
@@ -92,8 +100,8 @@ class Envelope:
     """Where its deadline is kept."""
     waiter: asyncio.Future[Any] | None = None
     """Whoever asked; None for what is told."""
-    cell: Cell | None = None
-    """Who has it."""
+    cell: Holder | None = None
+    """The cell that has it."""
     task: asyncio.Task[None] | None = None
     """What handles it at present."""
     withdrawn: DeliveryError | None = None
@@ -104,7 +112,8 @@ class Envelope:
     """Whether its handler is being stopped for the actor's sake, to run again."""
     is_urgent: bool = False
     """Whether it is a message of the system, which comes before all others."""
-    _key: str | None = None
+    key: str | None = None
+    """What it must not be handled beside: set by a mailbox whose actor handles several messages at once."""
     is_derived: bool = False
     """Whether its id is made of the id of what its sender handles."""
     may_be_known: bool = False
@@ -141,8 +150,8 @@ class Envelope:
     """The trace in which it was said from outside, as a W3C `traceparent`."""
     accepted_at: float | None = None
     """When it was put into the mailbox, if somebody watches."""
-    activity: Activity | None = None
-    """What is done about it, if somebody watches."""
+    activity: object = None
+    """The observer's record of what is done about it."""
 
     def __init__(self, said: Said, sender: str, to: str, id: str | None = None) -> None:
         self._id = id
@@ -178,22 +187,24 @@ class Envelope:
         return self.correlation_id or self.id
 
     @property
-    def key(self) -> str:
-        """What must be handled one after the other has the same: as its actor says, else the thread, else the sender."""
-        if self._key is None:
-            choose = None if self.cell is None else self.cell.props.ordering_key
-            self._key = (None if choose is None else choose(self.message)) or self.thread_id or self.sender
-        return self._key
-
-    @property
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
         return 1 + len(self.standing.again) + self.reruns
 
     @property
+    def has_leftovers(self) -> bool:
+        """Whether rows are open only for its sake, as far as is known here."""
+        return bool(self.standing.again or self.open_effects)
+
+    @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
         return isinstance(self.said, Request) if self._message is None else self._message.kind == "option_call"
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is RESTART or STOP, which the cell obeys in the actor's place."""
+        return self.type in _COMMANDS
 
     @property
     def type(self) -> str:
@@ -284,7 +295,7 @@ class Envelope:
         self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
         self._message = None
 
-    def begin_again(self, cell: Cell, standing: Standing) -> None:
+    def begin_again(self, cell: Holder, standing: Standing) -> None:
         """Be delivered another time: what its handler says is numbered from the beginning."""
         self.cell, self.standing = cell, standing
         self.said_count, self.keys, self.open_effects, self.put_off = 0, (), (), ()
@@ -406,6 +417,45 @@ def travelled(message: Message) -> tuple[int, float | None]:
     left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
     return hops, get_running_loop().time() + left
 
+
+class InFlight:
+    """The messages of threads that this system has in hand: appended, or about to be, and not settled."""
+
+    def __init__(self) -> None:
+        self._envelopes: dict[tuple[str, str], Envelope] = {}
+        """By thread and invocation."""
+
+    def __len__(self) -> int:
+        return len(self._envelopes)
+
+    def get(self, envelope: Envelope) -> Envelope | None:
+        """Return the envelope of the same message that is in hand."""
+        return self._envelopes.get(_place(envelope))
+
+    def has(self, envelope: Envelope) -> bool:
+        """Whether a message is in hand."""
+        return _place(envelope) in self._envelopes
+
+    def take_over(self, envelope: Envelope) -> None:
+        """Have a message in hand."""
+        self._envelopes[_place(envelope)] = envelope
+
+    def drop(self, envelope: Envelope) -> None:
+        """Have a message in hand no more."""
+        self._envelopes.pop(_place(envelope), None)
+
+    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
+        """Leave a message to the thread's next owner; the caller here gets an error."""
+        self.drop(envelope)
+        envelope.fail(error)
+
+
+def _place(envelope: Envelope) -> tuple[str, str]:
+    assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
+    return envelope.thread_id, envelope.invocation_id
+
+
+# ---------------------------------------------------------------- how what is said becomes an envelope
 
 _SYSTEM_TYPES: dict[type, str] = {
     Restart: Restart.message_type,

@@ -1,8 +1,8 @@
-"""Bonds: who is told when an actor ends, and who falls with it.
+"""Escalation: how a failure gets to a supervisor and a decision back, and what happens when nobody decides.
 
-Care: how a failure gets to a supervisor and a decision back, and what happens when nobody decides.
-
-Commands: RESTART and STOP, which every actor obeys, however busy it is. They are done by the cell and not by the actor.
+- `Escalation` reports failures, and does what no supervisor decides: an actor wants to end, or fails with another.
+- `Links` knows who is told when an actor ends, and who fails with it.
+- `Commands` does RESTART and STOP, which every actor obeys however busy it is: the cell does them, not the actor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from antiphon.runtime._address import system_thread
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._failures import BLOCKED, LOG, Failure, about, words
 from antiphon.runtime._results import reply_of
-from antiphon.runtime._tree import halt, restart, stop
 
 if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._system import Kernel
+    from antiphon.runtime._dispatch import Dispatcher
+    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._tree import Lifecycle, Tree
 
 
 class Down(Notice, frozen=True, type="DOWN", family="system"):
@@ -34,8 +36,7 @@ class Down(Notice, frozen=True, type="DOWN", family="system"):
 class Links:
     """Monitors and links. A monitor goes one way and tells; a link goes both ways, and a failure goes over it."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self) -> None:
         self._monitors: dict[str, dict[str, None]] = {}
         self._links: dict[str, dict[str, None]] = {}
 
@@ -52,16 +53,16 @@ class Links:
         self._links.setdefault(one, {})[other] = None
         self._links.setdefault(other, {})[one] = None
 
-    def down(self, address: str, failure: Failure | None) -> None:
-        """See to those who wanted to know that an actor ended."""
-        text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
-        notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
-        for watcher in self._monitors.pop(address, {}):
-            self._kernel.start(self._kernel.care.inform(watcher, notice, address))
-        for other in self._links.pop(address, {}):
+    def watchers(self, address: str) -> tuple[str, ...]:
+        """Return who is to be told that an actor ended; it is told once."""
+        return tuple(self._monitors.pop(address, ()))
+
+    def linked(self, address: str) -> tuple[str, ...]:
+        """Return who is linked to an actor that ended, and is no more."""
+        others = tuple(self._links.pop(address, ()))
+        for other in others:
             self._links.get(other, {}).pop(address, None)
-            if failure is not None:
-                self._kernel.start(self._kernel.care.break_down(other, f"it is linked to {address}, which failed: {text}"))
+        return others
 
 
 _NOBODY = "%s: nobody decides what becomes of it: %s"
@@ -73,8 +74,12 @@ _LONGEST_DECISION = 24 * 3600.0
 class Escalation:
     """What brings failures to supervisors."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, dispatcher: Dispatcher, links: Links) -> None:
+        self._lifetime = lifetime
+        self._tree = tree
+        self._lifecycle = lifecycle
+        self._dispatcher = dispatcher
+        self._links = links
 
     def report(self, cell: Cell, failure: Failure) -> None:
         """Tell everybody concerned that an actor has failed. Its cell is suspended until its supervisor has decided."""
@@ -83,13 +88,13 @@ class Escalation:
         if failure.message_id is not None:
             message, fields["antiphon.message.id"] = f"message {failure.message_id}", failure.message_id
         LOG.error("%s failed on %s: %s at %s", cell.address, message, failure.error_type, failure.where, extra=fields)
-        self._kernel.bonds.down(cell.address, failure)
-        self._kernel.start(self._see_to(cell, failure))
+        self.down(cell.address, failure)
+        self._lifetime.start(self._see_to(cell, failure))
 
     async def _see_to(self, cell: Cell, failure: Failure) -> None:
         supervisor = cell.props.supervisor
         if not supervisor:
-            self._kernel.collapse(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
+            self._lifetime.collapse(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
             return
         notification = ErrorNotification(
             actor_id=cell.address,
@@ -102,7 +107,7 @@ class Escalation:
             await self.notify(supervisor, notification, cell.address)
         except DeliveryError as exc:
             LOG.error(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
-            await stop(cell, f"nobody decides what becomes of it: {exc.reason}")
+            await self._lifecycle.stop(cell, f"nobody decides what becomes of it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
         """Ask a supervisor for its decision, in the system thread of the actor that has failed.
@@ -115,15 +120,15 @@ class Escalation:
             envelope = Envelope(notification, sender, supervisor)
             envelope.thread_id = thread
             try:
-                reply_of(notification, await self._kernel.post.ask(envelope, _LONGEST_DECISION), supervisor)
+                reply_of(notification, await self._dispatcher.ask(envelope, _LONGEST_DECISION), supervisor)
                 return
             except LedgerError as exc:
                 LOG.error("%s: its failure cannot be journaled: %s", sender, words(exc), extra=about(sender, error=exc))
 
     def blocked(self, address: str, seconds: float, where: str) -> None:
         """Tell the supervisor of an actor that it has blocked the event loop. What it was doing is not done again."""
-        cell = self._kernel.tree.cells.get(address)
-        if cell is None or not cell.props.supervisor or self._kernel.is_closing:
+        cell = self._tree.cells.get(address)
+        if cell is None or not cell.props.supervisor or self._lifetime.is_closing:
             return
         notification = ErrorNotification(
             actor_id=address,
@@ -131,7 +136,7 @@ class Escalation:
             error_code=BLOCKED,
             details={"where": where, "incarnation": cell.incarnation},
         )
-        self._kernel.start(self._ask_about(cell, notification))
+        self._lifetime.start(self._ask_about(cell, notification))
 
     async def _ask_about(self, cell: Cell, notification: ErrorNotification) -> None:
         try:
@@ -142,28 +147,31 @@ class Escalation:
     async def leave(self, cell: Cell, reason: str) -> None:
         """End an actor that wants to, or begin it anew if it must always be there."""
         if cell.props.restart == "permanent":
-            await restart(cell, reason)
+            await self._lifecycle.restart(cell, reason)
         else:
-            await stop(cell, reason)
-        self._kernel.bonds.down(cell.address, None)
+            await self._lifecycle.stop(cell, reason)
+        self.down(cell.address, None)
 
-    async def inform(self, watcher: str, notice: Notice, whom: str) -> None:
-        """Tell an actor something that it wanted to know; if it is not there any more, nothing is lost."""
-        try:
-            await self._kernel.post.tell(Envelope(notice, whom, watcher), None)
-        except DeliveryError as exc:
-            LOG.info("%s cannot be told about %s: %s", watcher, whom, exc.code, extra=about(watcher, error=exc))
+    def down(self, address: str, failure: Failure | None) -> None:
+        """Tell those who wanted to know that an actor ended; if it failed, have those fail that are linked to it."""
+        text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
+        notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
+        for watcher in self._links.watchers(address):
+            self._lifetime.start(self._dispatcher.inform(watcher, notice, address))
+        for other in self._links.linked(address):
+            if failure is not None:
+                self._lifetime.start(self.break_down(other, f"it is linked to {address}, which failed: {text}"))
 
     async def break_down(self, address: str, reason: str) -> None:
         """Have an actor fail for a reason outside of it."""
-        cell = self._kernel.tree.cells.get(address)
+        cell = self._tree.cells.get(address)
         if cell is None or cell.state != "active":
             return
         cell.state, cell.has_failed = "suspended", True
-        for envelope in await halt(cell, 0.0):
+        for envelope in await self._lifecycle.halt(cell, 0.0):
             envelope.is_interrupted = False
             error = ActorFailedError(reason, address)
-            await self._kernel.post.failed(envelope, reason, error)
+            await self._dispatcher.failed(cell, envelope, reason, error)
             cell.box.done(envelope)
         self.report(cell, Failure(address, cell.incarnation, "Linked", reason, ""))
 
@@ -174,35 +182,45 @@ _COMMANDS: dict[str, type[Restart] | type[Stop]] = {Restart.message_type: Restar
 class Commands:
     """What is done to cells, one thing at a time for each."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-
-    def takes(self, envelope: Envelope) -> bool:
-        """Whether a message is a command."""
-        return envelope.type in _COMMANDS
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        tree: Tree,
+        lifecycle: Lifecycle,
+        *,
+        dispatcher: Dispatcher,
+        escalation: Escalation,
+        hooks: Hooks | None,
+    ) -> None:
+        self._lifetime = lifetime
+        self._tree = tree
+        self._lifecycle = lifecycle
+        self._dispatcher = dispatcher
+        self._escalation = escalation
+        self._hooks = hooks
 
     def give(self, cell: Cell, envelope: Envelope) -> None:
         """Have a command done, and answered."""
-        self._kernel.start(self._obey(cell, envelope))
+        self._lifetime.start(self._obey(cell, envelope))
 
     async def _obey(self, cell: Cell, envelope: Envelope) -> None:
         try:
-            hooks, doing = self._kernel.hooks, self._do(cell, envelope)
+            hooks, doing = self._hooks, self._do(cell, envelope)
             outcome = await (doing if hooks is None else hooks.run(cell, envelope, doing))
-            await self._kernel.post.answer(envelope, outcome)
+            await self._dispatcher.answer(envelope, outcome)
         except DeliveryError as exc:
-            await self._kernel.post.put_away(envelope, exc)
+            await self._dispatcher.put_away(envelope, exc)
         except LedgerError as exc:
-            self._kernel.post.let_go(envelope, exc)
+            self._dispatcher.let_go(envelope, exc)
 
     async def _do(self, cell: Cell, envelope: Envelope) -> RestartComplete | StopComplete:
         request = _command_in(envelope)
         target = self._target(cell, request)
         if isinstance(request, Restart):
-            await restart(target, request.reason)
+            await self._lifecycle.restart(target, request.reason)
             return RestartComplete(actor_id=target.address, restarted_at=current_port().now())
-        await stop(target, request.reason)
-        self._kernel.bonds.down(target.address, None)
+        await self._lifecycle.stop(target, request.reason)
+        self._escalation.down(target.address, None)
         return StopComplete(actor_id=target.address, stopped_at=current_port().now())
 
     def _target(self, cell: Cell, request: Restart | Stop) -> Cell:
@@ -210,10 +228,10 @@ class Commands:
         address = request.actor_id or cell.address
         if address == cell.address:
             return cell
-        if address not in self._kernel.tree.children(cell.address):
+        if address not in self._tree.children(cell.address):
             reason = f"it neither is {address!r} nor supervises it"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR, address=cell.address)
-        return self._kernel.tree.at(address)
+        return self._tree.at(address)
 
 
 def _command_in(envelope: Envelope) -> Restart | Stop:

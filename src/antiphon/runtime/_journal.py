@@ -117,7 +117,7 @@ _MOST_THREADS = 100_000
 class Journal:
     """The ledger, with an owner's epoch for every thread that was written to."""
 
-    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None) -> None:
+    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None, hooks: Hooks | None = None) -> None:
         self.ledger = ledger
         self.admit: Admit = _at_once if admit is None else admit
         """What effects pass before they are begun, as long as it takes to write that down."""
@@ -136,7 +136,7 @@ class Journal:
         """The threads that another system has taken over, with what was raised when that was found out."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
-        self.hooks: Hooks | None = None
+        self.hooks = hooks
         """Who is told of effects."""
 
     # ------------------------------------------------------------ writing

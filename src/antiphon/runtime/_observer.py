@@ -1,18 +1,14 @@
-"""Operations: what a handler or an effect is, in the words of those who watch. A model is asked, a tool runs, an agent runs.
-
-The runtime knows messages and effects; only the code inside knows that one is a request to a model. It says so with
-`describe`, once or again when it knows more. Where nobody watches, that costs a look at a variable.
-
-Dead letters: messages that nobody will handle, with the reason; the latest are kept, all are counted.
-
-Observer: what a system tells whoever watches it work, and the values that it tells.
+"""Observer: what a system tells an observer while it works, and the values that it tells.
 
 Nothing of this changes what happens. Without an observer each place is a look at one variable. An observer is called on
-the event loop, in the middle of things, and must be quick; one that raises is not asked again, which is logged.
+the event loop, in the middle of things, and must be quick; one that raises is not called again, which is logged.
 
-Hooks: where the runtime tells its observer what happens, so that nothing the observer does can harm an actor.
-
-FlowReporter: watches the threads of a system, and reports the first message of each that a flow does not allow.
+- `Observer` is what a user overrides. `Delivery`, `Activity` and `DeadLetter` are what it is given.
+- `Hooks` is the one place that calls it, so that nothing an observer does can harm an actor.
+- Operations say what a handler or an effect is: a request to a model, a run of a tool or an agent. The runtime knows
+  messages and effects; only the code inside knows what they are for. It says so with `describe`, again when it knows more.
+- `DeadLetters` keeps the latest messages that nobody will handle, and counts all of them.
+- `FlowReporter` judges each thread by a flow, and reports the first message that the flow does not allow.
 """
 
 from __future__ import annotations
@@ -25,20 +21,17 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from antiphon.errors import DeliveryError
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
-from antiphon.protocol import Heartbeat, Restart, Stop
+from antiphon.protocol import Heartbeat
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._envelope import Envelope, origin_of
 from antiphon.runtime._failures import LOG, FailedError, Failure, about
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
-    from antiphon.runtime._cell import Cell
-    from antiphon.runtime._effects import Course, Run
-    from antiphon.runtime._system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +112,11 @@ class DeadLetters:
             self._hooks.died(letter)
         fields = about(envelope, error=code)
         LOG.warning("dead letter: %s to %s: %s", envelope.type or "talk", envelope.to, code, extra=fields)
+
+    def add_unless_asked(self, envelope: Envelope, error: DeliveryError) -> None:
+        """Keep a message that ends with an error, if no caller gets to know."""
+        if envelope.waiter is None and not envelope.is_call:
+            self.add(envelope, error.code, error.reason)
 
     @property
     def kept(self) -> tuple[DeadLetter, ...]:
@@ -214,7 +212,8 @@ class Delivery:
     @property
     def activity(self) -> Activity | None:
         """What the actor does about it at present, or did at last."""
-        return self._envelope.activity
+        activity = self._envelope.activity
+        return activity if isinstance(activity, Activity) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +224,15 @@ class EffectRun:
     """The name that the handler gave it."""
     effects: Literal["none", "idempotent", "once"]
     arguments: Mapping[str, Json]
+
+
+class EffectPlace(NamedTuple):
+    """Where an effect is done."""
+
+    thread_id: str | None
+    address: str
+    delivery: Delivery | None
+    """The message in whose course it is done; None outside of actors."""
 
 
 @dataclass(slots=True)
@@ -253,13 +261,30 @@ class Activity:
     """The observer's own."""
 
 
+class WatchedSystem(Protocol):
+    """What an observer can ask of a system."""
+
+    @property
+    def waiting(self) -> Counter[str]:
+        """How many messages wait in mailboxes, by the kind of their actors."""
+        ...
+
+
+class DeclaresTypes(Protocol):
+    """What knows the types of messages that an actor has handlers for."""
+
+    def declares(self, message_type: str) -> bool:
+        """Whether there is a handler for messages of a type."""
+        ...
+
+
 class Observer:
     """Is told what a system does. Override what you want to know; nothing is done here."""
 
-    def opened(self, system: System) -> None:
+    def opened(self, system: WatchedSystem) -> None:
         """Hear that a system begins."""
 
-    def closed(self, system: System) -> None:
+    def closed(self, system: WatchedSystem) -> None:
         """Hear that a system has ended."""
 
     def origin(self) -> str | None:
@@ -305,10 +330,10 @@ class Hooks:
         self._observer = observer
         self.now = now
 
-    def opened(self, system: System) -> None:
+    def opened(self, system: WatchedSystem) -> None:
         self.tell(self._observer.opened, system)
 
-    def closed(self, system: System) -> None:
+    def closed(self, system: WatchedSystem) -> None:
         self.tell(self._observer.closed, system)
 
     def said(self, envelope: Envelope) -> None:
@@ -322,8 +347,8 @@ class Hooks:
         envelope.accepted_at = self.now()
         self.tell(self._observer.accepted, Delivery(envelope))
 
-    def restarted(self, cell: Cell) -> None:
-        self.tell(self._observer.restarted, str(cell.address), cell.incarnation)
+    def restarted(self, address: str, incarnation: int) -> None:
+        self.tell(self._observer.restarted, str(address), incarnation)
 
     def parked(self, envelope: Envelope) -> None:
         self.tell(self._observer.parked, Delivery(envelope))
@@ -331,7 +356,7 @@ class Hooks:
     def died(self, letter: DeadLetter) -> None:
         self.tell(self._observer.died, letter)
 
-    async def run(self, cell: Cell, envelope: Envelope, running: Awaitable[ResultT]) -> ResultT:
+    async def run(self, cell: DeclaresTypes, envelope: Envelope, running: Awaitable[ResultT]) -> ResultT:
         """Have a message handled, and tell the observer. Heartbeats are nobody's concern."""
         if envelope.type == Heartbeat.message_type:
             return await running
@@ -343,15 +368,16 @@ class Hooks:
             try:
                 outcome = activity.outcome = await running
             finally:
-                activity.is_declared = _is_declared(cell, envelope.type)
+                activity.is_declared = cell.declares(envelope.type) or envelope.is_command
         return outcome
 
-    def effect(self, course: Course, effect: EffectRun, run: Run, operation: Operation | None) -> Run:
+    def effect(
+        self, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None, place: EffectPlace
+    ) -> Callable[[str], Awaitable[Json]]:
         """Return what does an effect and tells the observer."""
-        delivery = Delivery(course) if isinstance(course, Envelope) else None
 
         async def watched(key: str) -> Json:
-            activity = Activity(course.thread_id, str(course.to), delivery, effect, operation=operation)
+            activity = Activity(place.thread_id, place.address, place.delivery, effect, operation=operation)
             with _Watched(self, activity):
                 result = activity.outcome = await run(key)
             return result
@@ -398,11 +424,6 @@ class _Watched:
         self._hooks.end(activity)
         with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
             current.reset(self._token)
-
-
-def _is_declared(cell: Cell, type_: str) -> bool:
-    known = cell.actor is not None and type_ in cell.actor.handlers
-    return known or type_ in (Restart.message_type, Stop.message_type)
 
 
 def _error_type(error: BaseException, delivery: Delivery | None) -> str:

@@ -1,18 +1,14 @@
-"""Endings: what is open only for the sake of a message, and the rows that end it when the message ends.
+"""Redelivery: how a message of a thread is delivered another time, parked, settled by a person, and cleared away.
 
-Deliveries of it; effects that its handler began and did not end; what it asked itself. Usually the envelope knows them.
-Where a handler was stopped in the middle of something, or another ran before it, only the ledger does.
+**Redelivery.** A handler that fails is given the message again after the restart, `attempts` times in all. A message that was
+in hand when its process died is given to the next one, `recoveries` times. After that it is parked: its call stays open, with
+the evidence beside it, until a person settles it (`settle`).
 
-An effect belongs to the message that is the longest prefix of its id: `m/agent/tool` is an effect of `m`, unless `m/agent`
-is a message of its own. Messages that `m` has sent end for themselves, also those that outlive it.
-
-Again: how a message of a thread is delivered another time, and what happens when that was often enough.
-
-A handler that fails is given the message again after the restart, `attempts` times in all. A message that was in hand
-when its process died is given to the next one, `recoveries` times. After that it is parked: its call stays open, with
-the evidence beside it, until a person settles it.
-
-Settlement: a person says what becomes of a message that was parked, and the thread goes on.
+**Endings.** When a message ends, so does what is open only for its sake: deliveries of it; effects that its handler began
+and did not end; what it asked itself. Usually the envelope knows them (`endings`). Where a handler was stopped in the middle
+of something, or another ran before it, only the ledger does (`leftovers`). An effect belongs to the message that is the
+longest prefix of its id: `m/agent/tool` is an effect of `m`, unless `m/agent` is a message of its own. Messages that `m` has
+sent end for themselves, also those that outlive it.
 """
 
 from __future__ import annotations
@@ -30,9 +26,10 @@ from antiphon.runtime._rows import AGAIN, DELIVER, PARK, again_id, begun, ended,
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._durable import Durable
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._system import Kernel
+    from antiphon.runtime._envelope import Envelope, InFlight
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._settings import Settings
 
 _WITHDRAWN: dict[str, Any] = {
     "is_error": True,
@@ -131,18 +128,18 @@ def _withdrawn(call: Message, payload: OptionCallPayload) -> Message:
 class Redelivery:
     """What delivers messages another time, or parks them."""
 
-    def __init__(self, kernel: Kernel, durable: Durable) -> None:
-        self._kernel = kernel
-        self._durable = durable
+    def __init__(self, journal: Journal, settings: Settings, in_flight: InFlight, hooks: Hooks | None) -> None:
+        self._journal = journal
+        self._settings = settings
+        self._in_flight = in_flight
+        self._hooks = hooks
 
-    async def failed(self, envelope: Envelope, reason: str) -> None:
+    async def failed(self, cell: Cell, envelope: Envelope, reason: str) -> None:
         """Put a message back whose handler did not end. Whatever the ledger says, this does not raise."""
-        cell = envelope.cell
-        assert cell is not None  # noqa: S101 (it was handled there)
         try:
             await self.deliver(cell, envelope, "failed", reason)
         except FencedError as exc:
-            self._durable.let_go(envelope, exc)
+            self._in_flight.let_go(envelope, exc)
         except LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
             LOG.warning(text, envelope.to, envelope.type, words(exc), extra=about(envelope, error=exc))
@@ -170,9 +167,9 @@ class Redelivery:
         row = name(attempt)
         await self._note(AGAIN, row, envelope, {"attempt": attempt, "cause": cause, "reason": reason})
         envelope.begin_again(cell, envelope.standing.plus(row, cause))
-        self._durable.take_over(envelope)
-        if self._kernel.hooks is not None:
-            self._kernel.hooks.accepted(envelope)
+        self._in_flight.take_over(envelope)
+        if self._hooks is not None:
+            self._hooks.accepted(envelope)
         if cause == "failed":
             cell.box.put_first(envelope)
         else:
@@ -180,7 +177,7 @@ class Redelivery:
         cell.wake()
 
     def _is_often_enough(self, envelope: Envelope, cause: Cause) -> bool:
-        settings, standing = self._kernel.settings, envelope.standing
+        settings, standing = self._settings, envelope.standing
         if cause == "failed":
             return standing.failed + 1 >= settings.attempts
         return len(standing.again) - standing.failed >= settings.recoveries
@@ -194,17 +191,17 @@ class Redelivery:
         name = partial(park_id, envelope.invocation_id)
         row = name(await self._unused(envelope, name, 1))
         await self._note(PARK, row, envelope, {"reason": reason, "to": str(envelope.to), **evidence})
-        if self._kernel.hooks is not None:
-            self._kernel.hooks.parked(envelope)
-        self._durable.let_go(envelope, ParkedError(reason, envelope.to))
+        if self._hooks is not None:
+            self._hooks.parked(envelope)
+        self._in_flight.let_go(envelope, ParkedError(reason, envelope.to))
 
     async def _unused(self, envelope: Envelope, name: Callable[[int], str], first: int) -> int:
-        return await unused(self._kernel.journal.ledger, envelope.thread_id or "", name, first)
+        return await unused(self._journal.ledger, envelope.thread_id or "", name, first)
 
     async def _note(self, option: str, row: str, envelope: Envelope, arguments: dict[str, Json]) -> None:
         thread_id = envelope.thread_id or ""
         note = begun(option, row, thread_id=thread_id, parent_id=envelope.invocation_id, arguments=arguments)
-        await self._kernel.journal.write(thread_id, [note])
+        await self._journal.write(thread_id, [note])
 
 
 class Outcome:
@@ -225,14 +222,14 @@ class Outcome:
         return {"result": self.result}
 
 
-async def settle(kernel: Kernel, thread_id: str, invocation_id: str, outcome: Outcome) -> None:
-    """Have a parked message end, or go on.
+async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: Outcome) -> None:
+    """Write down that a parked message ends, or goes on. To go on, it has to be delivered then.
 
     Raises:
         ValueError: it is not parked.
         LedgerError: it could not be written down.
     """
-    rows = await kernel.journal.ledger.open_calls(thread_id)
+    rows = await journal.ledger.open_calls(thread_id)
     standing = Standing.of(rows, invocation_id)
     if standing.parked is None or not isinstance(standing.parked.payload, OptionCallPayload):
         raise ValueError(f"{invocation_id!r} is not parked in thread {thread_id!r}")
@@ -245,9 +242,8 @@ async def settle(kernel: Kernel, thread_id: str, invocation_id: str, outcome: Ou
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
             ends.insert(0, _settled_answer(rows, invocation_id, outcome))
-    kernel.journal.take_back(thread_id)
-    await kernel.journal.write(thread_id, ends)
-    await kernel.recovery.message(thread_id, invocation_id)
+    journal.take_back(thread_id)
+    await journal.write(thread_id, ends)
 
 
 def _effect_ended(rows: tuple[Record, ...], effect: str, thread_id: str, outcome: Outcome) -> Message:

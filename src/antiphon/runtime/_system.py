@@ -1,147 +1,40 @@
-"""Kernel: everything that the actors of a system share, put together once.
+"""System: what a user has of the runtime. It is an `async with` block, and at its end no task of it is left.
 
-Ref: an actor as others see it, with the surface of the protocol: `response = await actor.receive(message)`.
-
-System: what a user has of the runtime. It is an `async with` block, and at its end no task of it is left.
+`Ref` is an actor as others see it, with the surface of the protocol: `response = await actor.receive(message)`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextvars import copy_context
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from antiphon.errors import ActorFailedError, AntiphonError, DeliveryError, UndeliverableError
+from antiphon.errors import ActorFailedError, DeliveryError, UndeliverableError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message, OptionResultPayload, is_name
 from antiphon.protocol import ErrorCode, Notice, Reply, Request, Response, validate_message
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol.flows import Flow, Verdict
-from antiphon.runtime._actor import Actor
+from antiphon.runtime._actor import Actor, RestartWhen, props_of
 from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._bus import Remote
-from antiphon.runtime._cell import RestartWhen, props_of
-from antiphon.runtime._dispatch import Deadlines, Dispatcher, Recent
 from antiphon.runtime._envelope import Envelope, outside
-from antiphon.runtime._escalation import Commands, Escalation, Links
-from antiphon.runtime._failures import LOG, about, trail, words
-from antiphon.runtime._journal import Journal
-from antiphon.runtime._observer import DeadLetters, FlowReporter, Hooks
-from antiphon.runtime._recovery import Parked, Recovered, Recovery, Timers
+from antiphon.runtime._kernel import Kernel
+from antiphon.runtime._observer import FlowReporter
+from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._redelivery import Outcome, settle
 from antiphon.runtime._results import answer_to, error_response, from_wire, response_of, response_type
-from antiphon.runtime._run import OPEN, Watchdog
-from antiphon.runtime._settings import Settings, port_in_use
-from antiphon.runtime._state import States
+from antiphon.runtime._settings import Settings
 from antiphon.runtime._supervision import Supervision, Supervisor
-from antiphon.runtime._tree import IdleActors, Tree, stop
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._bus import Bus
     from antiphon.runtime._journal import Admit
     from antiphon.runtime._observer import DeadLetter, Observer
-
-
-class Kernel:
-    """The parts of a system."""
-
-    def __init__(
-        self,
-        system: System,
-        ledger: Ledger,
-        settings: Settings,
-        observer: Observer | None = None,
-        admit: Admit | None = None,
-    ) -> None:
-        self.system = system
-        self.settings = settings
-        self.loop = asyncio.get_running_loop()
-        self.port = port_in_use()
-        self.context = copy_context()
-        """What handlers run in, so that they have the system's port and not their sender's variables."""
-        self.hooks = None if observer is None else Hooks(observer, self.loop.time)
-        self.journal = Journal(ledger, settings.budget, admit)
-        self.journal.hooks = self.hooks
-        self.states = States(self.journal)
-        self.deadlines = Deadlines(self.loop)
-        self.dead = DeadLetters(settings.dead_letters, self.hooks)
-        self.tree = Tree(self)
-        self.rests = IdleActors(self, settings.idle_after)
-        self.bonds = Links(self)
-        self.care = Escalation(self)
-        self.commands = Commands(self)
-        self.recent = Recent()
-        self.post = Dispatcher(self)
-        self.timers = Timers(self)
-        self.recovery = Recovery(self)
-        self._ends_since: float | None = None
-        self._watchdog: Watchdog | None = None
-        self.remote: Remote | None = None
-        """The way to other systems, if there are any."""
-        self.tasks: dict[asyncio.Task[None], None] = {}
-        """What runs on behalf of no single message: decisions, commands, heartbeats."""
-        self.failure: AntiphonError | None = None
-        self.owner = asyncio.current_task()
-
-    def open(self) -> None:
-        """Begin to live; and to watch the event loop, unless its time is not the machine's."""
-        OPEN.add(self)
-        limit = self.settings.block_limit
-        if limit is not None and not getattr(self.loop, "is_virtual", False):
-            self._watchdog = Watchdog(self, limit)
-
-    def begin_to_end(self) -> None:
-        """Take nothing up any more: the system ends. What is withdrawn in a thread from now on is left to the next one."""
-        if self._ends_since is None:
-            self._ends_since = self.loop.time()
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether the system ends."""
-        return self._ends_since is not None
-
-    def left_of(self, grace: float) -> float:
-        """Return how much of an actor's grace is left: at the end of the system it runs for all at once."""
-        return grace if self._ends_since is None else max(0.0, self._ends_since + grace - self.loop.time())
-
-    def let_be(self) -> None:
-        """End what is not of the event loop."""
-        OPEN.discard(self)
-        if self._watchdog is not None:
-            self._watchdog.close()
-
-    async def close(self) -> None:
-        """End what no actor does, even if the actors could not be waited for."""
-        self.let_be()
-        self.rests.close()
-        tasks = tuple(self.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.journal.close()
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something until it ends, or the system does."""
-        task = self.loop.create_task(work, context=self.context.copy())
-        self.tasks[task] = None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self.tasks[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            LOG.error("the runtime itself has failed: %s\n%s", words(error), trail(error), extra=about(error=error))
-
-    def collapse(self, failure: AntiphonError) -> None:
-        """End the whole system: the first supervisor has given up."""
-        if self.failure is None:
-            self.failure = failure
-            if self.owner is not None:
-                self.owner.cancel()
 
 
 class Ref:
@@ -224,7 +117,7 @@ class System:
             self._kernel.let_be()
             return
         await self.close()
-        failure = self._kernel.failure
+        failure = self._kernel.lifetime.failure
         if failure is not None:
             task = asyncio.current_task()
             if task is not None and isinstance(error, asyncio.CancelledError):
@@ -241,19 +134,19 @@ class System:
         Raises:
             ValueError: another system has the name, or a kind of actors.
         """
-        remote = Remote(self._kernel, bus, name)
+        remote = Remote(self._kernel.lifetime, self._kernel.dispatcher, bus, name)
         await remote.open(self._kernel.tree.kinds())
-        self._kernel.remote = remote
+        self._kernel.remote = self._kernel.dispatcher.remote = remote
 
     async def close(self) -> None:
         """Stop all actors, those begun last first. What threads have not finished is there for the next `recover`."""
         kernel = self._kernel
-        kernel.begin_to_end()
+        kernel.lifetime.begin_to_end()
         try:
             if kernel.remote is not None:
                 await kernel.remote.close()
-            kernel.deadlines.close()
-            await stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
+            kernel.dispatcher.close()
+            await kernel.lifecycle.stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
         finally:
             await kernel.close()
         if kernel.hooks is not None:
@@ -371,7 +264,7 @@ class System:
         """
         envelope = outside(to, said, thread_id, sender, id)
         try:
-            return answer_to(said, envelope, await self._kernel.post.ask(envelope, within))
+            return answer_to(said, envelope, await self._kernel.dispatcher.ask(envelope, within))
         except DeliveryError as exc:
             exc.message_id = envelope.id
             raise
@@ -392,7 +285,7 @@ class System:
             DeliveryError: it cannot be delivered.
             LedgerError: it could not be written down.
         """
-        await self._kernel.post.tell(outside(to, said, thread_id, sender, id), within)
+        await self._kernel.dispatcher.tell(outside(to, said, thread_id, sender, id), within)
 
     # ------------------------------------------------------------ watching
 
@@ -436,7 +329,8 @@ class System:
             ValueError: it is not parked.
             LedgerError: it could not be written down.
         """
-        await settle(self._kernel, thread_id, invocation_id, Outcome(result=result, error=error, retry=retry))
+        await settle(self._kernel.journal, thread_id, invocation_id, Outcome(result=result, error=error, retry=retry))
+        await self._kernel.recovery.message(thread_id, invocation_id)
 
     # ------------------------------------------------------------ the protocol's own surface
 

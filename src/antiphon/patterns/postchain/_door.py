@@ -39,7 +39,7 @@ class DoorActor(Actor):
 
     @handles
     async def take_up(self, notice: TakeUp, context: Context) -> None:
-        await context.kernel.recovery.message(notice.thread_id, notice.invocation_id)
+        await context.recover_message(notice.thread_id, notice.invocation_id)
 
 
 async def listen(system: System, workshop: Workshop, horizon: str) -> None:

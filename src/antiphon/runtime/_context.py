@@ -1,0 +1,456 @@
+"""Context: what a handler can do besides computing.
+
+Everything that it says through here follows from the message that it handles: thread, exchange, deadline and the number of
+hops travel by themselves, and a deadline can only shrink.
+
+A context is made for each message, and keeps only the cell and the message. What it needs of the system is in `Services`,
+which all contexts of a system share. The protocols say what is needed of each part: the parts are made above this file, and
+import it, not the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
+
+from antiphon.errors import AntiphonError, DeliveryError
+from antiphon.messages import Json, Message
+from antiphon.protocol import Notice, Reply, Request, Retry
+from antiphon.runtime._effects import Course, Effect, Effects, Run
+from antiphon.runtime._envelope import Envelope, inside, outside
+from antiphon.runtime._results import answer_to
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger
+    from antiphon.runtime._address import Address
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._observer import Operation
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._state import ActorState, States
+
+ReplyT = TypeVar("ReplyT", bound=Reply)
+StateT = TypeVar("StateT")
+
+# ---------------------------------------------------------------- what a context needs of a system
+
+
+class ActorSystem(Protocol):
+    """The system that an actor lives in, as its handlers see it. What is said through it follows from no message."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Request[ReplyT],
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> ReplyT: ...
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> Message: ...
+
+    async def tell(
+        self,
+        to: str,
+        said: Request[Any] | Notice | Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> None: ...
+
+    def spawn(self, address: str, factory: Callable[[], Any], *, supervisor: str = ...) -> Address: ...
+
+
+class Messenger(Protocol):
+    """Carries messages to actors, and outcomes back."""
+
+    async def ask(self, envelope: Envelope, within: float | None) -> Any: ...
+    async def tell(self, envelope: Envelope, within: float | None) -> None: ...
+    async def work_out(self, envelope: Envelope, handle: Callable[[Envelope], Awaitable[Any]]) -> Any: ...
+    async def answer(self, envelope: Envelope, outcome: Any) -> None: ...
+    async def forward(self, envelope: Envelope, to: str) -> None: ...
+    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None: ...
+    def let_go(self, envelope: Envelope, error: AntiphonError) -> None: ...
+    async def original(self, request: Retry, thread_id: str | None) -> Message: ...
+    def knows(self, address: str) -> bool: ...
+
+
+class Reminders(Protocol):
+    """Tells actors something later."""
+
+    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None: ...
+
+
+class Ties(Protocol):
+    """Knows who is told when an actor ends, and who fails with it."""
+
+    def monitor(self, watcher: str, watched: str) -> None: ...
+    def link(self, one: str, other: str) -> None: ...
+
+
+class OpenWork(Protocol):
+    """Delivers what is open in a thread."""
+
+    async def thread(self, thread_id: str) -> object: ...
+    async def message(self, thread_id: str, invocation_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the contexts of a system share."""
+
+    system: ActorSystem
+    lifetime: Lifetime
+    journal: Journal
+    states: States
+    messenger: Messenger
+    reminders: Reminders
+    ties: Ties
+    open_work: OpenWork
+
+
+class Home(Protocol):
+    """The cell that an actor lives in."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def services(self) -> Services: ...
+    @property
+    def load(self) -> float: ...
+    @property
+    def began(self) -> float: ...
+    @property
+    def actor(self) -> object: ...
+
+    wants_rest: bool
+
+    async def run(self, envelope: Envelope, context: Context) -> Any: ...
+    async def run_at_once(self, envelope: Envelope) -> Any: ...
+    def leave(self, reason: str) -> None: ...
+
+
+# ---------------------------------------------------------------- what a handler is given
+
+
+class Context:
+    """A handler's view of the system, for one message."""
+
+    __slots__ = ("_cell", "_envelope")
+
+    def __init__(self, cell: Home, envelope: Envelope | None) -> None:
+        self._cell = cell
+        self._envelope = envelope
+
+    # ------------------------------------------------------------ what there is
+
+    @property
+    def _services(self) -> Services:
+        return self._cell.services
+
+    @property
+    def system(self) -> ActorSystem:
+        return self._services.system
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._services.journal.ledger
+
+    @property
+    def journal(self) -> Journal:
+        """The ledger as the system writes it, for effects that are more than `effect`."""
+        return self._services.journal
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the system ends: what is not finished is left to the next one."""
+        return self._services.lifetime.is_closing
+
+    def knows(self, address: str) -> bool:
+        """Whether an actor lives at an address, or would be made for a message."""
+        return self._services.messenger.knows(address)
+
+    def is_current(self, actor: object) -> bool:
+        """Whether an actor is still the one that lives here."""
+        return self._cell.actor is actor
+
+    @property
+    def address(self) -> str:
+        """Where the actor lives."""
+        return self._cell.address
+
+    @property
+    def message(self) -> Message:
+        """The message that is handled.
+
+        Raises:
+            RuntimeError: none is: the actor is just beginning.
+        """
+        return self._handled.message
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread that the message is of; None: what is said here is not written down."""
+        return None if self._envelope is None else self._envelope.thread_id
+
+    @property
+    def seq(self) -> int:
+        """The place of the message in its thread, from 1; outside of threads, 0."""
+        return 0 if self._envelope is None else self._envelope.seq
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the message was answered, or passed on."""
+        return self._handled.is_settled
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery of the message this is, from 1."""
+        return self._handled.attempt
+
+    @property
+    def remaining(self) -> float | None:
+        """How many seconds are left until the answer is worthless; None: as many as it takes."""
+        deadline = None if self._envelope is None else self._envelope.deadline
+        return None if deadline is None else max(0.0, deadline - self._services.lifetime.loop.time())
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since the actor began."""
+        return self._services.lifetime.loop.time() - self._cell.began
+
+    @property
+    def load(self) -> float:
+        """How full the mailbox is, from 0 to 1."""
+        return self._cell.load
+
+    @property
+    def course(self) -> Course:
+        """What effects in the handling of this message are part of."""
+        return self._handled
+
+    @property
+    def _handled(self) -> Envelope:
+        if self._envelope is None:
+            raise RuntimeError(f"{self.address}: an actor that is just beginning has no message")
+        return self._envelope
+
+    # ------------------------------------------------------------ saying
+
+    @overload
+    async def ask(self, to: str, said: Request[ReplyT], *, within: float | None = None, key: str | None = None) -> ReplyT: ...
+    @overload
+    async def ask(self, to: str, said: Message, *, within: float | None = None, key: str | None = None) -> Message: ...
+    async def ask(
+        self, to: str, said: Request[Any] | Message, *, within: float | None = None, key: str | None = None
+    ) -> Reply | Message:
+        """Ask an actor and wait for its answer, at most for `within` seconds and until the own deadline.
+
+        In a thread, a handler that runs again after a crash gets the answer that is there instead of asking again. What it
+        asks is known by its number; give it a `key` where the order is left to chance.
+
+        Raises:
+            DeliveryError: there is no answer, or an error; the class says what to do.
+            LedgerError: it could not be written down.
+        """
+        envelope = self._envelope_for(to, said, key)
+        handled = None if to == self.address else self._envelope  # what it asks itself is done by its own handler
+        if handled is not None:
+            handled.wait(1)
+        try:
+            return answer_to(said, envelope, await self._services.messenger.ask(envelope, within))
+        except DeliveryError as exc:
+            exc.message_id = envelope.id
+            raise
+        finally:
+            if handled is not None:
+                handled.wait(-1)
+
+    async def work_out(self, said: Request[ReplyT], *, key: str | None = None) -> ReplyT:
+        """Have the own handler answer something that takes thinking and nothing else, and return what it answers.
+
+        It is an ask of oneself that costs no append: question and answer are written down together with whatever is said
+        next. Until then nobody has acted on them, so after a crash it is worked out anew.
+
+        Raises:
+            DeliveryError: it is refused.
+            RuntimeError: the handler says or does something.
+            LedgerError: the ledger cannot be read.
+        """
+        envelope = self._envelope_for(self.address, said, key)
+        return cast(
+            "ReplyT", answer_to(said, envelope, await self._services.messenger.work_out(envelope, self._cell.run_at_once))
+        )
+
+    def mark(self, *, status: str, pattern: str | None = None) -> None:
+        """Have lists of threads show where this one is, from the next row on that is written in the course of the message."""
+        more = {} if pattern is None else {"pattern": pattern}
+        self._handled.marks = {"status": status, **more}
+
+    async def tell(
+        self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
+    ) -> None:
+        """Tell an actor something, and wait only until it is in its mailbox (in a thread: written down before).
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+            LedgerError: it could not be written down.
+        """
+        await self._services.messenger.tell(self._envelope_for(to, said, key), within)
+
+    async def reply(self, outcome: Any) -> None:
+        """Answer the message now, and go on; what the handler returns is then no answer any more.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self._services.messenger.answer(self._handled, outcome)
+
+    async def forward(self, to: str) -> None:
+        """Pass the message on to another actor, which answers it instead.
+
+        Raises:
+            DeliveryError: it cannot be delivered.
+        """
+        await self._services.messenger.forward(self._handled, to)
+
+    async def retry(self, request: Retry) -> Reply | None:
+        """Handle the message that a RETRY names as if it came now.
+
+        Raises:
+            RefusedError: it was tried often enough, or nobody has it.
+        """
+        original = await self._services.messenger.original(request, self.thread_id)
+        outcome = await self._cell.run(Envelope(original, original.policy, self.address), self)
+        if isinstance(outcome, Message):
+            await self.reply(outcome)
+        return outcome if isinstance(outcome, Reply) else None
+
+    # ------------------------------------------------------------ doing
+
+    async def effect(
+        self,
+        key: str,
+        arguments: Mapping[str, Json],
+        run: Run,
+        *,
+        effects: Effects = "once",
+        operation: Operation | None = None,
+    ) -> Any:
+        """Do something to the world once, and return what came of it, as JSON; when the handler runs again, the same.
+
+        `run` is given a key that stays the same over all tries. Outside of a thread it is simply run.
+        `operation` says what it is, for whoever watches.
+
+        Raises:
+            EffectFailedError: `run` raised.
+            ParkedError: nobody knows whether it was done, and it must not be done twice; a person settles it.
+            HistoryMismatchError: the handler did something else the last time it ran.
+            LedgerError: it could not be written down.
+        """
+        effect = Effect(self.journal, self._handled, key, arguments, effects=effects, park=self.park)
+        effect.operation = operation
+        try:
+            return await effect.perform(run)
+        except asyncio.CancelledError:
+            self._handled.is_unsure = True  # it may have been written down that it is begun, or not
+            raise
+
+    async def park(self, reason: str, evidence: dict[str, Json]) -> None:
+        """Leave the message to a person, who settles it.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self._services.messenger.park(self._handled, reason, evidence)
+
+    async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
+        """Have this actor told something after some seconds; in a thread, even by another process.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        await self._services.reminders.set(self._handled, self.address, after, notice, key)
+
+    async def state(self, state: ActorState[StateT]) -> StateT:
+        """Return what the thread amounts to, up to and including the message that is handled.
+
+        Raises:
+            RuntimeError: the message is of no thread.
+            LedgerError: it cannot be read.
+        """
+        if self.thread_id is None:
+            raise RuntimeError("a message of no thread has no history: ask in a thread")
+        return await self.state_at(self.thread_id, self._handled.seq, state)
+
+    async def state_at(self, thread_id: str, seq: int, state: ActorState[StateT]) -> StateT:
+        """Return what a thread amounts to, up to and including a message.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        return await self._services.states.get(thread_id, seq, state)
+
+    def leave_open(self, error: AntiphonError) -> None:
+        """Leave the message open in its thread, to be delivered again later; the caller gets the error."""
+        self._services.messenger.let_go(self._handled, error)
+
+    async def recover_thread(self, thread_id: str) -> None:
+        """Deliver what is open in a thread, and set its timers.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        await self._services.open_work.thread(thread_id)
+
+    async def recover_message(self, thread_id: str, invocation_id: str) -> None:
+        """Deliver one message of a thread, if it is open.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        await self._services.open_work.message(thread_id, invocation_id)
+
+    # ------------------------------------------------------------ others, and oneself
+
+    def monitor(self, address: str) -> None:
+        """Be told once, by a `Down`, when an actor ends."""
+        self._services.ties.monitor(self.address, address)
+
+    def link(self, address: str) -> None:
+        """Fail when another actor fails, and have it fail when this one does."""
+        self._services.ties.link(self.address, address)
+
+    def stop(self, reason: str = "it is done") -> None:
+        """End after this message; an actor that is `permanent` begins anew."""
+        self._cell.leave(reason)
+
+    def rest(self) -> None:
+        """Say that the actor has nothing left to do: once it is idle it is let go of, and made anew for the next message.
+
+        An actor that was spawned stays.
+        """
+        self._cell.wants_rest = True
+
+    def _envelope_for(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> Envelope:
+        if self._envelope is None:
+            return outside(to, said, None, self.address, None)
+        return inside(to, said, self._envelope, self.address, key)
