@@ -22,7 +22,7 @@ def recognise(data: Any) -> str | None:
 
 def _carries(unit: dict[str, Any]) -> bool:
     """Whether it has the types of Choir, which are upper case, or its envelope. Many formats have a type and data."""
-    marks = (unit["type"].isupper(), isinstance(unit.get("data"), dict), bool(_ENVELOPE & unit.keys()))
+    marks: tuple[bool, ...] = (unit["type"].isupper(), isinstance(unit.get("data"), dict), bool(_ENVELOPE & unit.keys()))
     return sum(marks) > 1
 
 
