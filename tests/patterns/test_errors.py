@@ -127,7 +127,7 @@ def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
 
 
 def test_a_manager_that_hangs_is_begun_anew_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
+    """CH-127, G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
     begun: list[str] = []
 
     async def started(self: AgentManagerActor, context: Context) -> None:
