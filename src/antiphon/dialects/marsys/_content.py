@@ -8,6 +8,7 @@ from typing import Any
 from antiphon.dialects._content import json_text
 from antiphon.dialects._frozen import thawed
 from antiphon.dialects._media import file_id, mime_of, split_data_url
+from antiphon.dialects._units import as_object
 from antiphon.dialects.openai_chat._read import FILE, read_medium
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, TextPart, thaw
 from antiphon.messages._trusted import text_part
@@ -46,8 +47,8 @@ def item_of(part: Part) -> dict[str, Any] | None:
         case MediaPart():
             return _medium(part)
         case ForeignPart():
-            value: Any = thaw(part.value)
-            return value if isinstance(value, dict) and part_of(value) == part else None
+            value = as_object(thaw(part.value))
+            return value if value is not None and part_of(value) == part else None
         case _:
             return None
 

@@ -25,9 +25,9 @@ def read(unit: Unit) -> None:
             _answer(unit, invocation, role)
         case "agent_call":
             _agent_call(unit)
-        case "agent_response" if task := _task(unit):
-            _answer(unit, task, role)
-        case "error" if unit.maybe_text("tool_call_id") or _task(unit) in unit.reading.calls:
+        case "agent_response" if call := _call(unit):
+            _answer(unit, call, role)
+        case "error" if unit.maybe_text("tool_call_id") or _call(unit) in unit.reading.calls:
             _failure(unit)
         case "tool" | "agent_response" | "error":
             _told(unit, role)
@@ -105,16 +105,24 @@ def _arguments(unit: Unit, given: Any, path: tuple[str | int, ...]) -> tuple[dic
     return arguments, None if write(arguments) == text else given
 
 
-def _task(unit: Unit) -> str | None:
-    task = unit.object("metadata").get("task_id")
-    return task if isinstance(task, str) and task else None
+def _names(unit: Unit) -> list[str]:
+    """Return what pairs an agent's call with its answer: the interaction, or else the task, which may have several calls."""
+    given = [unit.object("metadata").get(key) for key in ("interaction_id", "task_id")]
+    return [each for each in given if isinstance(each, str) and each]
+
+
+def _call(unit: Unit) -> str | None:
+    """Return the invocation that an agent's answer is of."""
+    calls, names = unit.reading.calls, _names(unit)
+    known = next((calls[name].invocation_id for name in names if name in calls), None)
+    return known or next(iter(names), None)
 
 
 def _agent_call(unit: Unit) -> None:
     caller = unit.object("metadata").get("caller")
     payload: dict[str, Any] = {
         "kind": "option_call",
-        "invocation_id": _task(unit) or unit.own_id("message_id"),
+        "invocation_id": next(iter(_names(unit)), None) or unit.own_id("message_id"),
         "option_name": unit.text("name"),
         "arguments": {"request": _words(unit)},
     }
@@ -123,6 +131,8 @@ def _agent_call(unit: Unit) -> None:
     policy = caller if isinstance(caller, str) and caller else "unknown"
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"))
     unit.reading.calls[payload["invocation_id"]] = made
+    for name in _names(unit):
+        unit.reading.calls.setdefault(name, made)
 
 
 def _answer(unit: Unit, invocation: str, role: str) -> None:
@@ -138,7 +148,7 @@ def _answer(unit: Unit, invocation: str, role: str) -> None:
 
 
 def _failure(unit: Unit) -> None:
-    invocation = unit.maybe_text("tool_call_id") or str(_task(unit))
+    invocation = unit.maybe_text("tool_call_id") or str(_call(unit))
     context = unit.object("metadata")
     kind, retryable = context.get("error_type"), context.get("retryable")
     payload = {
