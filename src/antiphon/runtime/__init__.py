@@ -4,11 +4,11 @@ from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
 from antiphon.runtime._context import ActorSystem, Context
-from antiphon.runtime._effects import Course, Effect, Effects, Park, Run
-from antiphon.runtime._envelope import Standing
+from antiphon.runtime._effects import Effect, Effects, Park, Run
+from antiphon.runtime._envelope import Course, Standing
 from antiphon.runtime._escalation import Down
 from antiphon.runtime._failures import FailedError, UnknownOutcomeError
-from antiphon.runtime._journal import Admit, Journal
+from antiphon.runtime._journal import Admit, Journal, observe
 from antiphon.runtime._observer import (
     Activity,
     AgentOperation,
@@ -98,6 +98,7 @@ __all__ = [
     "ended",
     "handles",
     "is_too_large",
+    "observe",
     "park_id",
     "run",
     "says_the_same_value",

@@ -40,7 +40,7 @@ from antiphon.errors import (
     ReplyTimeoutError,
 )
 from antiphon.protocol import ErrorCode
-from antiphon.runtime._context import Context
+from antiphon.runtime._context import Context, Handling
 from antiphon.runtime._failures import LOG, Failure, about, words
 from antiphon.runtime._results import result_of
 
@@ -469,6 +469,8 @@ class Cell:
             hooks, running = self.parts.hooks, self.run(envelope, Context(self, envelope))
             outcome = await (running if hooks is None else hooks.run(self, envelope, running))
             envelope.task = None  # what it came to is being written down, which nobody may stop half way
+            if envelope.is_left:
+                raise asyncio.CancelledError  # noqa: TRY301 (its handler has gone on without what it waited for)
             if not envelope.is_settled:
                 if envelope.thread_id is None:
                     envelope.settle(outcome)
@@ -499,6 +501,10 @@ class Cell:
 
     async def run(self, envelope: Envelope, context: Context) -> Any:
         """Have the actor handle a message; return a `Reply`, a message with a result, or None."""
+        with Handling(context):
+            return await self._run(envelope, context)
+
+    async def _run(self, envelope: Envelope, context: Context) -> Any:
         actor = self.actor
         if actor is None:
             actor = await self._begin()
@@ -534,7 +540,9 @@ class Cell:
             try:
                 actor = self.props.factory()
                 self.parts.equip(actor)
-                await actor.started(Context(self, None))
+                context = Context(self, None)
+                with Handling(context):
+                    await actor.started(context)
             except Exception as exc:
                 raise _BeginError from exc
             if self.incarnation == incarnation:  # else this one came too late
@@ -553,7 +561,9 @@ class Cell:
     async def _caught(self, envelope: Envelope, error: BaseException, task: asyncio.Task[None]) -> None:
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed
-        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+        if envelope.is_left and not task.cancelling():
+            await self.parts.outcomes.leave(envelope, ActorStoppedError("the system ends", self.address))
+        elif isinstance(error, asyncio.CancelledError) and task.cancelling():
             if envelope.withdrawn is None or not envelope.was_cancelled:
                 raise error
             await self.parts.outcomes.put_away(envelope, envelope.withdrawn)

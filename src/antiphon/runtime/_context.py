@@ -6,32 +6,44 @@ hops travel by themselves, and a deadline can only shrink.
 A context is made for each message, and keeps only the cell and the message. What it needs of the system is in `Services`,
 which all contexts of a system share. The protocols say what is needed of each part: the parts are made above this file, and
 import it, not the other way round.
+
+`Handling` says which message is handled at present, for what is not given a context: `Actor.context`, `send_message`. A
+context variable holds it, and not the actor: an actor may handle several messages at once, each in a task of its own. A task
+that a handler starts inherits the variable and may outlive the handler. So a context is over when its handler has ended, and
+what such a task sends afterwards is sent from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 from antiphon.errors import AntiphonError, DeliveryError
-from antiphon.messages import Json, Message
-from antiphon.protocol import Notice, Reply, Request, Retry
-from antiphon.runtime._effects import Course, Effect, Effects, Run
-from antiphon.runtime._envelope import Envelope, inside, outside
-from antiphon.runtime._results import answer_to
+from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
+from antiphon.protocol import Message as WireMessage
+from antiphon.protocol import Notice, Reply, Request, Response, Retry
+from antiphon.runtime._effects import Effect, Effects, Run
+from antiphon.runtime._envelope import Course, Envelope, inside, outside
+from antiphon.runtime._results import answer_to, message_of, response_to, response_type, sent_inside
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.runtime._address import Address
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._observer import Operation
+    from antiphon.runtime._results import StoredIds
     from antiphon.runtime._run import Lifetime
     from antiphon.runtime._state import ActorState, States
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 StateT = TypeVar("StateT")
+AnswerT = TypeVar("AnswerT")
 
 # ---------------------------------------------------------------- what a context needs of a system
 
@@ -75,6 +87,8 @@ class ActorSystem(Protocol):
         sender: str = "client",
         id: str | None = None,
     ) -> None: ...
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response: ...
 
     def spawn(self, address: str, factory: Callable[[], Any], *, supervisor: str = ...) -> Address: ...
 
@@ -121,6 +135,7 @@ class Services:
     lifetime: Lifetime
     journal: Journal
     states: States
+    stored_ids: StoredIds
     messenger: Messenger
     reminders: Reminders
     ties: Ties
@@ -154,11 +169,13 @@ class Home(Protocol):
 class Context:
     """A handler's view of the system, for one message."""
 
-    __slots__ = ("_cell", "_envelope")
+    __slots__ = ("_cell", "_envelope", "is_over")
 
     def __init__(self, cell: Home, envelope: Envelope | None) -> None:
         self._cell = cell
         self._envelope = envelope
+        self.is_over = False
+        """Whether the handler has ended."""
 
     # ------------------------------------------------------------ what there is
 
@@ -272,11 +289,38 @@ class Context:
             LedgerError: it could not be written down.
         """
         envelope = self._envelope_for(to, said, key)
-        handled = None if to == self.address else self._envelope  # what it asks itself is done by its own handler
+        return await self._answer(envelope, within, partial(answer_to, said))
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
+        """Send a message of the protocol in the course of the one that is handled, and return the response.
+
+        It is in the same thread, unless its data names another, and in the same exchange. A handler that runs again after a
+        crash gets the response that is there. Whatever goes wrong is an error response.
+
+        Raises:
+            ValueError: it has no receiver.
+            LedgerError: it could not be written down.
+        """
+        if self._envelope is None:
+            return await self.system.send_message(message, within=within)
+        if not message.receiver:
+            raise ValueError("Message must have a receiver")
+        return await response_to(message, partial(self._send, message, self._envelope, within))
+
+    async def _send(self, message: WireMessage, handled: Envelope, within: float | None) -> Message | None:
+        envelope = sent_inside(message, handled, self.address, self._services.stored_ids)
+        if envelope.is_call:
+            return await self._answer(envelope, within, message_of)
+        await self._services.messenger.tell(envelope, within)
+        return None
+
+    async def _answer(self, envelope: Envelope, within: float | None, read: Callable[[Envelope, Any], AnswerT]) -> AnswerT:
+        """Deliver a message, wait for its outcome, and return what that reads as."""
+        handled = None if envelope.to == self.address else self._envelope  # what it asks itself is done by its own handler
         if handled is not None:
             handled.wait(1)
         try:
-            return answer_to(said, envelope, await self._services.messenger.ask(envelope, within))
+            return read(envelope, await self._services.messenger.ask(envelope, within))
         except DeliveryError as exc:
             exc.message_id = envelope.id
             raise
@@ -341,7 +385,7 @@ class Context:
         original = await self._services.messenger.original(request, self.thread_id)
         outcome = await self._cell.run(Envelope(original, original.policy, self.address), self)
         if isinstance(outcome, Message):
-            await self.reply(outcome)
+            await self.reply(_retried(outcome))
         return outcome if isinstance(outcome, Reply) else None
 
     # ------------------------------------------------------------ doing
@@ -454,3 +498,57 @@ class Context:
         if self._envelope is None:
             return outside(to, said, None, self.address, None)
         return inside(to, said, self._envelope, self.address, key)
+
+
+def _retried(result: Message) -> Message | Response:
+    """Return the result of a message that was tried again, with the type of response that is due to that message."""
+    payload = result.payload
+    if not isinstance(payload, OptionResultPayload) or payload.is_error or not isinstance(payload.result, JsonObject):
+        return result
+    return Response(type=response_type(result), data=payload.result)
+
+
+# ---------------------------------------------------------------- which message is handled at present
+
+
+_current: ContextVar[Context | None] = ContextVar("antiphon.runtime.handled", default=None)
+
+
+class Handling:
+    """A block in which a message is handled."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token: Token[Context | None] = _current.set(self._context)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._token.old_value is not self._context:  # else this is a RETRY, whose own handler goes on
+            self._context.is_over = True
+        with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
+            _current.reset(self._token)
+
+
+def context_in(system: object) -> Context | None:
+    """Return the context of the message that an actor of a system handles here; None outside of every handler."""
+    context = _current.get()
+    return None if context is None or context.is_over or context.system is not system else context
+
+
+class CurrentContext:
+    """The attribute `context` of an actor. It can be assigned to: a program may keep a context of its own there."""
+
+    @overload
+    def __get__(self, actor: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, actor: object, owner: type) -> Context: ...
+    def __get__(self, actor: Any, owner: type) -> Self | Context:
+        if actor is None:
+            return self
+        context = _current.get()
+        if context is None:
+            raise RuntimeError(f"{owner.__qualname__}.context: this actor handles no message here")
+        return context

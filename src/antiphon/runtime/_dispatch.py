@@ -354,11 +354,22 @@ class Dispatcher:
                 raise HopLimitError(f"it followed from {envelope.hops} other messages", envelope.to)
             cell = self._tree.at(envelope.to)
             if cell.state == "stopped":
+                self._leave_to_next(envelope)
                 raise ActorStoppedError("it takes no more messages", envelope.to)
         except DeliveryError as exc:
             self._dead.add(envelope, exc.code, exc.reason)
             raise
         return cell
+
+    def _leave_to_next(self, envelope: Envelope) -> None:
+        """End the handler that says something to an actor which has stopped only because the system ends.
+
+        Raises:
+            CancelledError: it will run again in the next system.
+        """
+        parent = envelope.parent
+        if self._lifetime.is_closing and envelope.thread_id is not None and parent is not None and parent.leave():
+            raise asyncio.CancelledError
 
     def _deliver_at_once(self, cell: Cell, envelope: Envelope) -> bool:
         """Put a plain request into a mailbox that has room; say whether that could be done."""

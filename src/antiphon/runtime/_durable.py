@@ -194,13 +194,18 @@ class Durable:
             self._obey(cell, envelope)
             return False
         if cell.state == "stopped":
-            if not envelope.is_settled:
-                error = ActorStoppedError("it takes no more messages", envelope.to)
-                self._dead.add_unless_asked(envelope, error)
-                await self.put_away(envelope, error)
+            await self._refuse(envelope, ActorStoppedError("it takes no more messages", envelope.to))
             return False
         cell.deliver(envelope)
         return True
+
+    async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
+        """End a message that was appended, and whose actor takes no more; if that is for the system's end, leave it."""
+        if self._lifetime.is_closing:
+            await self.leave(envelope, error)
+        elif not envelope.is_settled:
+            self._dead.add_unless_asked(envelope, error)
+            await self.put_away(envelope, error)
 
     async def _recall(self, cell: Cell, envelope: Envelope) -> bool:
         """Look whether a message was said before; if so, see to it that its outcome comes."""
@@ -334,7 +339,13 @@ class Durable:
                 await self._journal.write(_thread(envelope), rows)
             except LedgerError as exc:
                 LOG.warning("%s: %s", envelope.to, words(exc), extra=about(envelope, error=exc))
-        self._in_flight.let_go(envelope, error)
+        parent = envelope.parent
+        if parent is not None and envelope.waiter is not None and parent.leave():
+            # Not the error: the handler that asked would answer with it, or with what it does about an error, for good.
+            self._in_flight.drop(envelope)
+            envelope.waiter.cancel()
+        else:
+            self._in_flight.let_go(envelope, error)
 
 
 def _thread(envelope: Envelope) -> str:

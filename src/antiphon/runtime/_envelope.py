@@ -71,6 +71,46 @@ class Standing:
         return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
 
 
+class Course(Protocol):
+    """What an effect is part of: the handling of a message, or a run outside of actors."""
+
+    @property
+    def thread_id(self) -> str | None:
+        """Where it is written down; None: nowhere."""
+        ...
+
+    @property
+    def invocation_id(self) -> str:
+        """What its effects are known by, with a key each."""
+        ...
+
+    @property
+    def to(self) -> str:
+        """Who does it."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1: the ledger has nothing of the first."""
+        ...
+
+    @property
+    def open_effects(self) -> tuple[Message, ...]:
+        """The rows of effects that were begun and are not ended."""
+        ...
+
+    @open_effects.setter
+    def open_effects(self, rows: tuple[Message, ...]) -> None: ...
+
+    def next_key(self, name: str | None = None) -> str:
+        """Return what the next thing is known by that is done."""
+        ...
+
+    def wait(self, change: int) -> None:
+        """Take note that it waits for one effect more, or less."""
+        ...
+
+
 class Holder(Protocol):
     """What has a message: the cell of its actor."""
 
@@ -110,6 +150,8 @@ class Envelope:
     """Whether what handles it was told to stop."""
     is_interrupted: bool = False
     """Whether its handler is being stopped for the actor's sake, to run again."""
+    is_left: bool = False
+    """Whether its handler is left to the next system: this one ends, and what the handler waits for is not to be had here."""
     is_urgent: bool = False
     """Whether it is a message of the system, which comes before all others."""
     key: str | None = None
@@ -293,7 +335,7 @@ class Envelope:
         """Take the next id: what was said under this one was withdrawn."""
         base, mark, count = self.id.rpartition("~")
         self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
-        self._message = None
+        self._message = None if self.said is not None else renamed(self.message, self._id)
 
     def begin_again(self, cell: Holder, standing: Standing) -> None:
         """Be delivered another time: what its handler says is numbered from the beginning."""
@@ -318,6 +360,15 @@ class Envelope:
             handled.waits += change
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
+
+    def leave(self) -> bool:
+        """Leave its handler to the next system, if that will run it again; say whether it will."""
+        handled: Envelope | None = self
+        while handled is not None:
+            handled.is_left = self.thread_id is not None
+            parent = handled.parent
+            handled = parent if parent is not None and parent.cell is handled.cell else None
+        return self.is_left
 
     def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
         """Hand out what is to be written down with the next row."""
@@ -390,6 +441,14 @@ class Envelope:
             self.waiter.set_exception(error)
 
 
+def renamed(message: Message, id: str) -> Message:
+    """Return a message under another id, which is the invocation too if it is a call."""
+    changes: dict[str, Any] = {"id": id}
+    if isinstance(message.payload, OptionCallPayload):
+        changes["payload"] = message.payload.model_copy(update={"invocation_id": id})
+    return message.model_copy(update=changes)
+
+
 def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
     """Return the type and the data of a message that is told and not asked; None for talk."""
     match message.parts:
@@ -457,7 +516,7 @@ def _place(envelope: Envelope) -> tuple[str, str]:
 
 # ---------------------------------------------------------------- how what is said becomes an envelope
 
-_SYSTEM_TYPES: dict[type, str] = {
+SYSTEM_TYPES: dict[type, str] = {
     Restart: Restart.message_type,
     Stop: Stop.message_type,
     Supervise: Supervise.message_type,
@@ -472,11 +531,11 @@ def outside(to: str, said: Request[Any] | Notice | Message, thread_id: str | Non
         ValueError: it is a message of the journal, or of another thread.
     """
     if isinstance(said, Message):
-        thread_id = thread_id or said.thread_id or _own_thread(to, option_of(said) in _SYSTEM_TYPES.values(), None)
+        thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
         envelope = Envelope(_stamped(said, to, thread_id), sender, to)
         envelope.correlation_id, envelope.may_be_known = said.correlation_id, True
     else:
-        if not thread_id and type(said) in _SYSTEM_TYPES:
+        if not thread_id and type(said) in SYSTEM_TYPES:
             thread_id = system_thread(to)
         envelope = Envelope(said, sender, to, id)
         if id is not None:
@@ -498,7 +557,7 @@ def inside(to: str, said: Request[Any] | Notice | Message, handled: Envelope, ad
         envelope.may_be_known = handled.attempt > 1
         envelope.follow(handled)
     else:
-        thread_id = _own_thread(to, type(said) in _SYSTEM_TYPES, handled.thread_id)
+        thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
         envelope = Envelope(said, address, to)
         envelope.follow(handled)
         if thread_id is not None and handled.thread_id is not None:
@@ -507,7 +566,7 @@ def inside(to: str, said: Request[Any] | Notice | Message, handled: Envelope, ad
     return envelope
 
 
-def _own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
+def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
     if is_system and (thread_id is None or thread_id.startswith(f"{SYSTEM}/")):
         return system_thread(to)
     return thread_id

@@ -29,10 +29,11 @@ from antiphon.errors import (
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
+from antiphon.runtime._observer import Hooks
 from antiphon.runtime._settings import Budget
 
 if TYPE_CHECKING:
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._observer import Observer
 
 _FLUSH_AFTER = 0.005
 """Seconds after which rows go by themselves: an agent at work has begun the next thing long before."""
@@ -117,7 +118,7 @@ _MOST_THREADS = 100_000
 class Journal:
     """The ledger, with an owner's epoch for every thread that was written to."""
 
-    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None, hooks: Hooks | None = None) -> None:
+    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None) -> None:
         self.ledger = ledger
         self.admit: Admit = _at_once if admit is None else admit
         """What effects pass before they are begun, as long as it takes to write that down."""
@@ -136,7 +137,7 @@ class Journal:
         """The threads that another system has taken over, with what was raised when that was found out."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record that was written."""
-        self.hooks = hooks
+        self.hooks: Hooks | None = None
         """Who is told of effects."""
 
     # ------------------------------------------------------------ writing
@@ -170,11 +171,11 @@ class Journal:
         Raises:
             LedgerError: the ledger cannot be used.
         """
-        rules = await self._redaction_of(thread_id)
+        rules = await self.redaction_of(thread_id)
         self._soon.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
-    async def _redaction_of(self, thread_id: str) -> Redaction | None:
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
         """Return the rules of a thread, which are looked up once. The thread is not claimed: nothing is written yet."""
         if thread_id not in self._redactions:
             self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)
@@ -363,6 +364,13 @@ class Journal:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
             raise BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)
+
+
+def observe(journal: Journal, observer: Observer | None) -> Hooks | None:
+    """Have an observer told of what is done in the threads of a journal, and return by what; with None, nobody is."""
+    now = asyncio.get_running_loop().time
+    journal.hooks = None if observer is None else Hooks(observer, now, journal.redaction_of)
+    return journal.hooks
 
 
 def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:

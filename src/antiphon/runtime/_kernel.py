@@ -25,10 +25,11 @@ from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
 from antiphon.runtime._envelope import Envelope, InFlight
 from antiphon.runtime._escalation import Commands, Escalation, Links
-from antiphon.runtime._journal import Journal
-from antiphon.runtime._observer import DeadLetters, Hooks
+from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._observer import DeadLetters
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
+from antiphon.runtime._results import StoredIds
 from antiphon.runtime._run import Lifetime, Watchdog
 from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._state import States
@@ -50,8 +51,8 @@ class Kernel:
     ) -> None:
         self.settings = settings
         self.lifetime = Lifetime()
-        self.hooks = None if observer is None else Hooks(observer, self.lifetime.loop.time)
-        self.journal = Journal(ledger, settings.budget, admit, self.hooks)
+        self.journal = Journal(ledger, settings.budget, admit)
+        self.hooks = observe(self.journal, observer)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)
         self.tree = Tree(self._make_cell)
         self._watchdog: Watchdog | None = None
@@ -121,6 +122,7 @@ class Kernel:
             lifetime=self.lifetime,
             journal=self.journal,
             states=States(self.journal),
+            stored_ids=StoredIds(),
             messenger=self.dispatcher,
             reminders=self.timers,
             ties=self.links,

@@ -18,17 +18,18 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from antiphon.errors import DeliveryError
+from antiphon.errors import DeliveryError, LedgerError
+from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
-from antiphon.runtime._envelope import Envelope, origin_of
-from antiphon.runtime._failures import LOG, FailedError, Failure, about
+from antiphon.runtime._envelope import Course, Envelope, origin_of
+from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, about
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -62,6 +63,9 @@ class ToolOperation:
     name: str
     call_id: str | None = None
     type: str = "function"
+    description: str | None = None
+    error_type: str | None = None
+    """What it failed with, where the effect returns a failure instead of raising it."""
     arguments: Json = None
     """Looked at only where content is recorded."""
     result: Json = None
@@ -74,13 +78,31 @@ class AgentOperation:
 
     name: str
     id: str | None = None
+    description: str | None = None
     model: str | None = None
     provider: str = ""
     usage: Usage | None = None
-    """Of all its requests together."""
+    """Of all its requests together that were really made, not taken from the ledger."""
 
 
 Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation
+
+
+def added(one: Usage | None, other: Usage | None) -> Usage | None:
+    """Return the tokens of two operations together; None where nobody counted."""
+    if one is None or other is None:
+        return one or other
+    return Usage(
+        input_tokens=_sum(one.input_tokens, other.input_tokens),
+        output_tokens=_sum(one.output_tokens, other.output_tokens),
+        cache_read_tokens=_sum(one.cache_read_tokens, other.cache_read_tokens),
+        cache_write_tokens=_sum(one.cache_write_tokens, other.cache_write_tokens),
+        reasoning_tokens=_sum(one.reasoning_tokens, other.reasoning_tokens),
+    )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else one + other
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,26 +248,17 @@ class EffectRun:
     arguments: Mapping[str, Json]
 
 
-class EffectPlace(NamedTuple):
-    """Where an effect is done."""
-
-    thread_id: str | None
-    address: str
-    delivery: Delivery | None
-    """The message in whose course it is done; None outside of actors."""
-
-
 @dataclass(slots=True)
 class Activity:
-    """Something that takes time: a message in the hands of its actor, or an effect in its course."""
+    """Something that takes time: a message in the hands of its actor, an effect in its course, or a run of an agent."""
 
     thread_id: str | None
     address: str
     """Of the actor; for an effect outside of actors, who does it."""
     delivery: Delivery | None = None
-    """The message; None: it is an effect outside of actors."""
+    """The message; None: it is an effect outside of actors, or an operation."""
     effect: EffectRun | None = None
-    """None: it is the handling of the message."""
+    """None: it is the handling of the message; without a message, an operation that other activities are part of."""
     waited: float | None = None
     """Seconds that the message was in the mailbox."""
     operation: Operation | None = None
@@ -257,6 +270,14 @@ class Activity:
     """The code or the class of the error that it ended with."""
     is_declared: bool = False
     """Whether the actor has a handler for messages of this type, which are then not of an endless number."""
+    done: int = 0
+    """How many requests to models and tool calls were made directly inside of it."""
+    replayed: int = 0
+    """How many were not made, because the ledger has their outcome."""
+    usage: Usage | None = None
+    """Of the requests to models that were made directly inside of it."""
+    redaction: Redaction | None = STANDARD_REDACTION
+    """What is taken out of content before it is recorded: the rules of its thread, if the observer records content."""
     note: Any = None
     """The observer's own."""
 
@@ -280,6 +301,9 @@ class DeclaresTypes(Protocol):
 
 class Observer:
     """Is told what a system does. Override what you want to know; nothing is done here."""
+
+    records_content: bool = False
+    """Whether it keeps what messages, models and tools say: only then is it told the whole prompt of a request."""
 
     def opened(self, system: WatchedSystem) -> None:
         """Hear that a system begins."""
@@ -320,15 +344,26 @@ def describe(operation: Operation) -> None:
         activity.operation = operation
 
 
+UNKNOWN_OUTCOME: Final = "UNKNOWN_OUTCOME"
+"""The code of an effect whose outcome nobody knows: what must not be done twice is then parked."""
+
 ResultT = TypeVar("ResultT")
+Rules: TypeAlias = "Callable[[str], Awaitable[Redaction | None]]"
 
 
 class Hooks:
     """An observer, behind something that catches what it raises."""
 
-    def __init__(self, observer: Observer, now: Callable[[], float]) -> None:
+    def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
+        """Make it; `rules` are those by which what is said in a thread is redacted."""
         self._observer = observer
+        self._rules = rules
         self.now = now
+
+    @property
+    def records_content(self) -> bool:
+        """Whether the observer keeps what is said."""
+        return self._observer.records_content
 
     def opened(self, system: WatchedSystem) -> None:
         self.tell(self._observer.opened, system)
@@ -364,6 +399,7 @@ class Hooks:
         if envelope.accepted_at is not None:
             activity.waited, envelope.accepted_at = self.now() - envelope.accepted_at, None
         envelope.activity = activity
+        await self._redact(activity)
         with _Watched(self, activity):
             try:
                 outcome = activity.outcome = await running
@@ -372,17 +408,44 @@ class Hooks:
         return outcome
 
     def effect(
-        self, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None, place: EffectPlace
+        self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
     ) -> Callable[[str], Awaitable[Json]]:
         """Return what does an effect and tells the observer."""
+        delivery = Delivery(course) if isinstance(course, Envelope) else None
 
         async def watched(key: str) -> Json:
-            activity = Activity(place.thread_id, place.address, place.delivery, effect, operation=operation)
-            with _Watched(self, activity):
-                result = activity.outcome = await run(key)
+            activity, around = Activity(course.thread_id, str(course.to), delivery, effect, operation=operation), current.get()
+            await self._redact(activity)
+            try:
+                with _Watched(self, activity):
+                    result = activity.outcome = await run(key)
+            finally:
+                _count(activity, around)
             return result
 
         return watched
+
+    async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Have something done that effects are part of, such as a run of an agent, and tell the observer."""
+        activity = Activity(course.thread_id, str(course.to), operation=operation)
+        await self._redact(activity)
+        with _Watched(self, activity):
+            try:
+                return await running()
+            finally:
+                if isinstance(activity.operation, AgentOperation):
+                    activity.operation = replace(activity.operation, usage=activity.usage)
+
+    def replayed(self) -> None:
+        """Count a request or a tool call whose outcome the ledger has: it is not made, and has no activity."""
+        if (around := current.get()) is not None:
+            around.replayed += 1
+
+    async def _redact(self, activity: Activity) -> None:
+        """Give an activity the rules of its thread. If they cannot be read, the usual ones stay: nothing fails for this."""
+        if self.records_content and activity.thread_id is not None:
+            with suppress(LedgerError):
+                activity.redaction = await self._rules(activity.thread_id)
 
     def begin(self, activity: Activity) -> None:
         self.tell(self._observer.began, activity)
@@ -420,7 +483,7 @@ class _Watched:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         activity = self._activity
         activity.seconds = self._hooks.now() - self._began
-        activity.error_type = _error_in(activity.outcome) if error is None else _error_type(error, activity.delivery)
+        activity.error_type = _error_in(activity) if error is None else _error_type(error, activity.delivery)
         self._hooks.end(activity)
         with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
             current.reset(self._token)
@@ -429,11 +492,23 @@ class _Watched:
 def _error_type(error: BaseException, delivery: Delivery | None) -> str:
     if isinstance(error, asyncio.CancelledError) and delivery is not None and delivery.withdrawn is not None:
         return delivery.withdrawn
+    if isinstance(error, UnknownOutcomeError):
+        return UNKNOWN_OUTCOME
     return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
 
 
-def _error_in(outcome: Any) -> str | None:
-    payload = outcome.payload if isinstance(outcome, Message) else outcome
+def _count(activity: Activity, around: Activity | None) -> None:
+    """Count a request or a tool call for what it is part of."""
+    if around is not None and activity.operation is not None:
+        around.done += 1
+        if isinstance(activity.operation, ModelOperation):
+            around.usage = added(around.usage, activity.operation.usage)
+
+
+def _error_in(activity: Activity) -> str | None:
+    if isinstance(activity.operation, ToolOperation) and activity.operation.error_type is not None:
+        return activity.operation.error_type
+    payload = activity.outcome.payload if isinstance(activity.outcome, Message) else activity.outcome
     if isinstance(payload, OptionResultPayload) and payload.is_error:
         return payload.error_type or "ERROR"
     return None

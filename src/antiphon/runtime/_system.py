@@ -12,21 +12,22 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from antiphon.errors import ActorFailedError, DeliveryError, UndeliverableError
+from antiphon.errors import DeliveryError, UndeliverableError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Json, Message, OptionResultPayload, is_name
-from antiphon.protocol import ErrorCode, Notice, Reply, Request, Response, validate_message
+from antiphon.messages import Json, Message
 from antiphon.protocol import Message as WireMessage
+from antiphon.protocol import Notice, Reply, Request, Response
 from antiphon.protocol.flows import Flow, Verdict
 from antiphon.runtime._actor import Actor, RestartWhen, props_of
 from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._bus import Remote
+from antiphon.runtime._context import context_in
 from antiphon.runtime._envelope import Envelope, outside
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._observer import FlowReporter
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._redelivery import Outcome, settle
-from antiphon.runtime._results import answer_to, error_response, from_wire, response_of, response_type
+from antiphon.runtime._results import answer_to, error_response, from_wire, named_thread, response_to
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._supervision import Supervision, Supervisor
 
@@ -47,32 +48,21 @@ class Ref:
     async def receive(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Have the actor handle a message, and return its response; whatever goes wrong is an error response.
 
-        A message whose data names a thread is journaled there. The same message again gets the same response.
+        Within a handler of this system, the message follows from the one that is handled there (`Context.send_message`).
+        Otherwise a message whose data names a thread is journaled there, and the same message again gets the same response.
         """
-        try:
-            validate_message(message)
-        except ValueError as exc:
-            return message.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
-        thread_id: Any = message.data.get("thread_id")
-        return await self._answer(message, thread_id if is_name(thread_id) else None, within)
+        addressed = message.model_copy(update={"receiver": str(self.address)})
+        context = context_in(self._system)
+        if context is not None:
+            return await context.send_message(addressed, within=within)
+        return await response_to(message, partial(self._send, addressed, within))
 
-    async def _answer(self, wire: WireMessage, thread_id: str | None, within: float | None) -> Response:
-        message = from_wire(wire.model_copy(update={"receiver": str(self.address)}), thread_id)
-        try:
-            if message.kind != "option_call":
-                await self._system.tell(self.address, message, within=within, sender=message.policy)
-                return wire.reply(data={})
-            result = await self._system.ask(self.address, message, within=within, sender=message.policy)
-        except ActorFailedError as exc:
-            return wire.reply_error(f"Error processing message: {exc.reason}", exc.code)
-        except DeliveryError as exc:
-            return error_response(wire, exc)
-        return _response(wire, result)
-
-
-def _response(wire: WireMessage, result: Message) -> Response:
-    assert isinstance(result.payload, OptionResultPayload)  # noqa: S101 (the outcome of a call)
-    return response_of(wire, result.payload, response_type(result), result.policy)
+    async def _send(self, wire: WireMessage, within: float | None) -> Message | None:
+        message = from_wire(wire, named_thread(wire))
+        if message.kind == "option_call":
+            return await self._system.ask(self.address, message, within=within, sender=message.policy)
+        await self._system.tell(self.address, message, within=within, sender=message.policy)
+        return None
 
 
 ROOT = Address(SYSTEM, "root")
@@ -177,7 +167,7 @@ class System:
         address: str,
         factory: Callable[[], Actor],
         *,
-        supervisor: str = ROOT,
+        supervisor: str | Supervision = ROOT,
         restart: RestartWhen = "permanent",
         grace: float = 5.0,
         concurrency: int | None = None,
@@ -185,12 +175,19 @@ class System:
     ) -> Address:
         """Begin an actor. The factory, usually its class, is called for the first message, and again after each restart.
 
+        A `supervisor` that is a `Supervision` is one for the kind of the actor, at `supervisor/KIND`, begun with its first.
+
         Raises:
-            ValueError: somebody lives there, the supervisor does not exist, or the address is none.
+            ValueError: somebody lives there, the supervisor does not exist or has other rules, or the address is none.
         """
         parsed = Address.parse(address)
         made = props_of(
-            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+            factory,
+            supervisor=self._supervisor_of(parsed.kind, supervisor),
+            restart=restart,
+            grace=grace,
+            concurrency=concurrency,
+            capacity=capacity,
         )
         self._kernel.tree.spawn(parsed, made)
         return parsed
@@ -200,15 +197,24 @@ class System:
         kind: str,
         factory: Callable[[], Actor],
         *,
-        supervisor: str = ROOT,
+        supervisor: str | Supervision = ROOT,
         restart: RestartWhen = "permanent",
         grace: float = 5.0,
         concurrency: int | None = None,
         capacity: int | None = None,
     ) -> None:
-        """Say how the actors of a kind are made: each is begun when the first message for its address comes."""
+        """Say how the actors of a kind are made: each is begun when the first message for its address comes.
+
+        Raises:
+            ValueError: `supervisor` is a `Supervision`, and the supervisor of the kind has other rules.
+        """
         made = props_of(
-            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+            factory,
+            supervisor=self._supervisor_of(kind, supervisor),
+            restart=restart,
+            grace=grace,
+            concurrency=concurrency,
+            capacity=capacity,
         )
         self._kernel.tree.register(kind, made)
 
@@ -219,6 +225,18 @@ class System:
             ValueError: somebody lives there, or its own supervisor does not exist.
         """
         return self.spawn(address, partial(Supervisor, supervision), supervisor=supervisor, concurrency=Supervisor.concurrency)
+
+    def _supervisor_of(self, kind: str, supervisor: str | Supervision) -> str:
+        """Return the address of a supervisor; of one that is given by its rules, after it was begun."""
+        if isinstance(supervisor, str):
+            return supervisor
+        address = Address("supervisor", kind)
+        known = self._kernel.tree.cells.get(address)
+        if known is None or known.state == "stopped":
+            return self.supervise(address, supervisor)
+        if getattr(known.props.factory, "args", ()) != (supervisor,):
+            raise ValueError(f"{address!r} is there with other rules; give {kind!r} the address of a supervisor instead")
+        return address
 
     # ------------------------------------------------------------ saying
 
@@ -344,6 +362,8 @@ class System:
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Send a message of the protocol to its receiver, and return the response.
+
+        Within a handler of this system it follows from the message that is handled there (see `Context.send_message`).
 
         Raises:
             ValueError: it has no receiver.
