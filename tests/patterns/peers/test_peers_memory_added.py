@@ -124,7 +124,7 @@ def test_the_same_again_is_no_news_and_another_of_the_same_id_is_refused() -> No
         assert list(await memory.append(user(timestamp=memory.messages()[0].timestamp))) == list(memory)
         again = memory.messages()
         assert [each.message_id for each in (await memory.append(*again, user(id="m3"))).messages()] == ["m1", "m2", "m3"]
-        with pytest.raises(ValueError, match="another message 'm1'; messages do not change"):
+        with pytest.raises(ValueError, match="another message 'm1' in the memory; messages do not change"):
             await memory.append(user("Mind the dog."))
         with pytest.raises(DecodeError, match="unknown role"):
             await memory.append(Message("agent_insight", "Aha", message_id="m4"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count, takewhile
 from typing import Any, NamedTuple
 
 from antiphon.agents.toolkit._origin import current_reading
@@ -72,7 +73,7 @@ class PeerMemory:
 
     @classmethod
     async def _read(cls, ledger: Ledger, thread_id: str, found: Remembering, before: int | None) -> PeerMemory:
-        async for record in ledger.read(thread_id, before=before):
+        async for record in ledger.read(thread_id, found.seq, before):
             found.take(record)
         return cls(found.name, thread_id, Conversation(found.messages), ledger, found)
 
@@ -94,23 +95,24 @@ class PeerMemory:
             DecodeError: what is given is no message of MARSYS.
             LedgerError: they cannot be written.
         """
-        known = {each.message_id: each for each in self.messages()}
-        units = await stored_units(self._ledger, self.thread_id, units_of(messages))
-        new: list[dict[str, Any]] = []
-        for unit, form in ((unit, marsys.Message.from_dict(unit)) for unit in units):
-            there = known.setdefault(form.message_id, form)
-            if there is form:
-                new.append(unit)
-            elif there != form:
-                raise ValueError(
-                    f"the memory of {self.name!r} has another message {form.message_id!r}; messages do not change"
-                )
-        read_units(new, self._found.calls)
+        new: dict[str, marsys.Message] = {}
+        for unit in await stored_units(self._ledger, self.thread_id, units_of(messages)):
+            form = marsys.Message.from_dict(unit)
+            known = self._known(form.message_id) or new.setdefault(form.message_id, form)
+            if known != form:
+                raise ValueError(f"there is another message {form.message_id!r} in the memory; messages do not change")
+        units = units_of(new.values())
+        read_units(units, self._found.calls)  # what cannot be read is not written
         reading = current_reading()
         source = untrusted or (reading.untrusted if reading is not None else None)
-        await post_additions(self._ledger, self.thread_id, self._found.address, new, source)
-        again = Remembering(self._found.name, self._found.address)
-        return await self._read(self._ledger, self.thread_id, again, None)
+        await post_additions(self._ledger, self.thread_id, self._found.address, units, source)
+        return await self._read(self._ledger, self.thread_id, self._found.copy(), None)
+
+    def _known(self, message_id: str) -> marsys.Message | None:
+        """Return the message of an id as MARSYS has it: with its calls, which have ids of their own here."""
+        ids = chain((message_id,), (f"{message_id}#{number}" for number in count(2)))
+        said = takewhile(lambda message: message is not None, map(self.by_id, ids))
+        return next(iter(marsys_form(Conversation(message for message in said if message is not None))), None)
 
     # ------------------------------------------------------------ looking
 
@@ -223,6 +225,16 @@ class Remembering:
         self._found: dict[str, Message] = {}
         self._instructed: Message | None = None
         self._retold = Retold()
+        self.seq = 0
+        """How far the thread was read."""
+
+    def copy(self) -> Remembering:
+        """Return the same, to go on from here."""
+        other = Remembering(self.name, self.address)
+        other.seq, other._instructed, other._retold = self.seq, self._instructed, self._retold.copy()
+        other.added, other.rows, other.calls = [*self.added], {**self.rows}, {**self.calls}
+        other._seen, other._found = {**self._seen}, {**self._found}
+        return other
 
     @property
     def messages(self) -> list[Message]:
@@ -231,7 +243,7 @@ class Remembering:
 
     def take(self, record: Record) -> None:
         """Take the next row of the thread into account."""
-        message = dated(record)
+        message, self.seq = dated(record), record.seq
         if message.lane == "talk":
             self._seen[message.id] = message
             is_told_again = self._retold.has(record)

@@ -7,6 +7,7 @@ from typing import Any
 
 from antiphon.dialects import marsys
 from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name
+from antiphon.dialects.marsys._content import with_heading
 
 __all__ = ["for_model", "from_model"]
 
@@ -23,7 +24,7 @@ def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
 def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
     """Return a message as a model takes it that speaks for the peer: what it asked others is its own, the rest a user's."""
     if message.role == "agent_call" and message.caller == name:
-        return {"role": "assistant", "content": f"[Request to {message.name}]: {message.content}"}
+        return {"role": "assistant", "content": with_heading(f"[Request to {message.name}]:", message.content)}
     return process_for_llm(message)
 
 

@@ -88,6 +88,12 @@ class Retold:
         self._answers: set[str] = set()
         """Exchanges in which an answer is told again whose rows are not over; only its first one is marked."""
 
+    def copy(self) -> Retold:
+        """Return the same, to go on from here."""
+        other = Retold()
+        other._answers = {*self._answers}
+        return other
+
     def has(self, record: Record) -> bool:
         """Whether the next row of the thread does."""
         row = record.message
