@@ -26,6 +26,7 @@ def agent_call(content: str = "Research quantum computing basics", **more: Any) 
 
 def test_an_agent_call_is_invoked_as_it_is_and_its_task_is_kept() -> None:
     """MA-021, MA-022, MA-047, MA-062: the seed's agent_call is answered by an agent_response of its task, in every row."""
+    # Mutant: `Calls._ask` in _calls.py passes no `task_id` on -> this test is red.
 
     async def main() -> None:
         play = Play(researcher_agent=line(asks(("reader_agent", "Read about qubits"))), reader_agent=echo)

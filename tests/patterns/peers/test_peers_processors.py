@@ -1,20 +1,15 @@
-"""Between a peer and a model that is asked by hand: what comes in and what goes out, and the document's own block. MA-028."""
+"""Between a peer and a model that is asked by hand: what comes in and what goes out, and errors. MA-028."""
 
 import asyncio
-import re
-import textwrap
-from datetime import datetime
-from pathlib import Path
+import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from tests.patterns.peers.plays import spec
 
-from antiphon.dialects import marsys
-from antiphon.dialects.marsys import Message
+from antiphon.dialects.marsys import Message, error_message
 from antiphon.patterns.peers import PeerAgent, Peers
-
-SEEDS = Path(__file__).parents[4] / "shared" / "seeds"
 
 
 @pytest.fixture
@@ -69,31 +64,26 @@ def test_a_message_becomes_what_a_model_takes(agent: PeerAgent, message: Message
     assert agent._output_message_processor()(message) == expected
 
 
-def block_with(words: str) -> str:
-    """Return the block of the document that has some words, or say that it is not here."""
-    if not SEEDS.is_dir():
-        pytest.skip(f"the documents are not at {SEEDS}: the block with {words!r} was not run")
-    (text,) = [path.read_text() for path in SEEDS.glob("001_*")]
-    (block,) = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if words in each]
-    return block
+def test_a_response_without_calls_becomes_a_message_of_a_real_agent(agent: PeerAgent) -> None:
+    """MA-026, MA-027, MA-028: `tool_calls: None` is none, and the processor of the agent gives the name."""
+    response = {"role": "assistant", "content": "This is what there is.", "tool_calls": None}
+    message = Message.from_response_dict(response, processor=agent._input_message_processor())
+    assert (message.role, message.content, message.name) == ("assistant", "This is what there is.", "ada")
+    assert message.tool_calls is None
 
 
-def test_the_block_of_the_document_runs_with_a_real_agent(agent: PeerAgent) -> None:
-    """MA-026, MA-028: as it is written there."""
-    given: dict[str, Any] = {"Message": marsys.Message, "agent": agent}
-    exec(compile(block_with("_input_message_processor"), "the document", "exec"), given)
-    message = given["message"]
-    assert (message.role, message.content, message.name) == ("assistant", "Here's what I found...", "ada")
+def test_an_exception_becomes_a_message_of_a_real_agent(agent: PeerAgent) -> None:
+    """MA-045, MA-050: made by hand, as programs do, or by `error_message`: text, name, class and a time that JSON takes."""
 
+    async def handle() -> Message:
+        try:
+            raise ConnectionError("no answer")
+        except ConnectionError as exc:
+            about = {"error_type": type(exc).__name__, "timestamp": datetime.now(UTC).isoformat()}
+            return Message(role="error", content=str(exc), name=agent.name, metadata=about)
 
-def test_the_error_pattern_of_the_document_runs_with_a_real_agent(agent: PeerAgent) -> None:
-    """MA-045, MA-050: as it is written there, inside of a function, where it can await and return."""
-    body = textwrap.indent(block_with("await some_operation()"), "    ")
-
-    async def some_operation() -> None:
-        raise ConnectionError("no answer")
-
-    given: dict[str, Any] = {"Message": marsys.Message, "agent": agent, "datetime": datetime, "some_operation": some_operation}
-    exec(compile(f"async def handle():\n{body}", "the document", "exec"), given)
-    error = asyncio.run(given["handle"]())
-    assert (error.role, error.content, error.name, error.error_type) == ("error", "no answer", "ada", "ConnectionError")
+    by_hand, made = asyncio.run(handle()), error_message(ConnectionError("no answer"), agent.name)
+    for error in (by_hand, made):
+        assert (error.role, error.content, error.name, error.error_type) == ("error", "no answer", "ada", "ConnectionError")
+        assert datetime.fromisoformat((error.metadata or {})["timestamp"]) <= datetime.now(UTC)
+        assert json.loads(json.dumps(error.metadata)) == error.metadata

@@ -9,7 +9,7 @@ the end. A memory that several peers share is the same, of a thread in which not
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count, takewhile
 from typing import Any, NamedTuple
 
@@ -49,8 +49,8 @@ class PeerMemory:
     name: str
     thread_id: str
     conversation: Conversation
-    _ledger: Ledger
-    _found: Remembering
+    _ledger: Ledger = field(repr=False)
+    _found: Remembering = field(repr=False)
 
     @classmethod
     async def read(cls, ledger: Ledger, thread_id: str, name: str, *, before: int | None = None) -> PeerMemory:
