@@ -270,7 +270,7 @@ def test_letters_media_and_open_calls_are_told_as_a_model_can_take_them() -> Non
             "text [Request to bob]: Where?",
             "user-prompt [Response from bob]: Here.",
             "user-prompt [Error from carl (TIMEOUT)]: late",
-            "user-prompt [eve]: I am eve.",
+            "user-prompt [Message from eve]: I am eve.",
             "user-prompt Attached:\n",
             "text Let me see.",
         ]

@@ -119,7 +119,7 @@ def test_agents_of_different_threads_share_a_memory() -> None:
             await peers.run("Write", peer="writer", thread_id="two")
             await peers.run("Hello", peer="stranger", thread_id="two")
             assert (await peers.shared("team")).messages() == [insight]
-        assert play.heard["writer"] == [["user-prompt [scout]: heard Look around", "user-prompt Write"]]
+        assert play.heard["writer"] == [["user-prompt [Message from scout]: heard Look around", "user-prompt Write"]]
         assert play.heard["stranger"] == [["user-prompt Hello"]]
         assert len(await talk_in(ledger, "two")) == 7
 

@@ -19,7 +19,7 @@ from antiphon.agents.toolkit._origin import Reading, current_reading, reading_sc
 from antiphon.agents.toolkit._tool import own_settings
 from antiphon.errors import DeliveryError, LedgerError, RefusedError
 from antiphon.messages import Conversation, Json, Message
-from antiphon.patterns.cast import Answer, Cast, handling, left_open
+from antiphon.patterns.cast import Answer, Cast, handling, left_open, log_unexpected
 from antiphon.patterns.peers._additions import memory_address
 from antiphon.patterns.peers._calls import Calls, Turn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
@@ -109,6 +109,7 @@ class PeerActor(Actor):
         except (DeliveryError, LedgerError):
             raise
         except Exception as exc:
+            log_unexpected(exc, context)
             reason = f"{type(exc).__qualname__}: {exc}"
             raise RefusedError(reason, ErrorCode.AGENT_ERROR, details={"agent_id": turn.name}) from exc
         return answer.output

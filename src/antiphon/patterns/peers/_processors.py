@@ -22,10 +22,24 @@ def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
-    """Return a message as a model takes it that speaks for the peer: what it asked others is its own, the rest a user's."""
+    """Return a message as a model takes it that speaks for the peer: what it asked others is its own, the rest a user's.
+
+    So what another agent has said, and passed on, is a user's too: else the model takes it for its own words.
+    """
     if message.role == "agent_call" and message.caller == name:
         return {"role": "assistant", "content": with_heading(f"[Request to {message.name}]:", message.content)}
+    if message.role == "assistant" and message.name not in (None, name):
+        return {"role": "user", "content": with_heading(f"[Message from {message.name}]:", _said(message))}
     return process_for_llm(message)
+
+
+def _said(message: marsys.Message) -> str | list[Any]:
+    """Return what an agent has said, with the tools that it called: their results are not told with it."""
+    calls = message.to_llm_dict().get("tool_calls", ())
+    called = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
+    if isinstance(message.content, str):
+        return " ".join(each for each in (message.content, *called) if each)
+    return [*message.content, *({"type": "text", "text": each} for each in called)]
 
 
 def _plain(call: Any) -> Any:

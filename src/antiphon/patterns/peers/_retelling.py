@@ -175,7 +175,7 @@ def _asked(message: Message, name: str, untrusted: str | None) -> SystemPromptPa
         mark[_OWN]["untrusted"] = untrusted
         words = f"[Message {message.id} from {message.policy}]: {words}"
     elif message.policy != "user" and role_of(message) not in _LETTERS:
-        words = f"[{message.policy}]: {words}"
+        words = f"[Message from {message.policy}]: {words}"
     return UserPromptPart([TextContent(words or "Attached:", metadata=mark), *media], timestamp=time)
 
 
