@@ -186,7 +186,7 @@ def _talkative(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse |
 
 
 def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """AT-053, BP7: no byte of the store, no log line, no span, nothing that listeners are given.
+    """AT-053, BP7: no byte of the store, no log line, no span with content, nothing that listeners are given.
 
     Secrets are in metadata, in words, in task data, in arguments, in what a tool returns and in what it raises.
     """
@@ -199,7 +199,7 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
 
     async def main() -> list[StructuredMessage]:
         async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-            given: Any = {"toolkit": _shop(seen), "observer": Telemetry(provider)}
+            given: Any = {"toolkit": _shop(seen), "observer": Telemetry(provider, record_content=True)}
             async with Workers(ledger, _policy, [ADA, BOB], model=saying(_talkative), **given) as workers:
                 workers.hear(lambda thread, message: heard.append(message.to_json()))
                 words = "Log me in, password=canary-word-3"
