@@ -23,6 +23,7 @@ from antiphon.runtime._state import ActorState
 from antiphon.runtime._supervision import Backoff, Decision, Supervision, concerned, decide
 from antiphon.runtime._supervisor import Supervisor
 from antiphon.runtime._system import ROOT, System
+from antiphon.runtime._topics import Subscription, Topic, subscribe, type_of
 
 __all__ = [
     "AGAIN",
@@ -62,11 +63,13 @@ __all__ = [
     "RuntimePort",
     "Settings",
     "Standing",
+    "Subscription",
     "Supervision",
     "Supervisor",
     "System",
     "Take",
     "ToolOperation",
+    "Topic",
     "UnknownOutcomeError",
     "again_id",
     "begun",
@@ -80,7 +83,9 @@ __all__ = [
     "park_id",
     "run",
     "says_the_same_value",
+    "subscribe",
     "system_thread",
     "text_of",
+    "type_of",
     "unused",
 ]

@@ -31,6 +31,7 @@ from antiphon.runtime._settings import Settings
 from antiphon.runtime._settlement import Outcome, settle
 from antiphon.runtime._supervision import Supervision
 from antiphon.runtime._supervisor import Supervisor
+from antiphon.runtime._topics import Start, Subscription, Topic, subscribe
 from antiphon.runtime._wire import error_response, from_wire
 
 if TYPE_CHECKING:
@@ -294,6 +295,13 @@ class System:
         `roles` binds roles of the flow to names or kinds of actors. Threads that began before are not judged.
         """
         self.watch(FlowReporter(flow, report, roles))
+
+    def subscribe(self, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
+        """Follow the messages of all threads that fit one of some topics, from a cursor that the ledger keeps by its name.
+
+        See `antiphon.runtime.subscribe`, which a process that has no system may use.
+        """
+        return subscribe(self.ledger, *topics, cursor=cursor, start=start)
 
     # ------------------------------------------------------------ after a crash
 
