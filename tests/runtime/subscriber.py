@@ -1,6 +1,8 @@
 """A subscriber in a process of its own, for tests that kill it: it says the text of each message that it has handled.
 
-python subscriber.py LEDGER CURSOR
+    python subscriber.py LEDGER CURSOR
+
+After every 20 messages it waits for a line, so that it is not done before it is killed.
 """
 
 import asyncio
@@ -22,6 +24,8 @@ async def main(path: str, cursor: str) -> None:
             handled += 1
             if handled % 25 == 0:
                 await events.commit()
+            if handled % 20 == 0:
+                await asyncio.to_thread(sys.stdin.readline)
 
 
 if __name__ == "__main__":

@@ -446,24 +446,29 @@ def test_a_subscriber_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> Non
 
 
 def _live(path: Path, least: int | None, last: str = "") -> list[int]:
-    """Let a subscriber handle at least so many messages, or up to one, then kill it; return what it has handled."""
+    """Let a subscriber handle at least so many messages, or up to one, then kill it; return all that it has handled."""
     command = [sys.executable, "-u", str(SUBSCRIBER), str(path), "killed"]
     environment = {**os.environ, "PYTHONPATH": str(SUBSCRIBER.parents[2])}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     limit = Timer(60, process.terminate)  # what it says then is not enough
     limit.start()
     try:
-        return list(_handled(process, least, last))
+        said = list(_handled(process, least, last))
     finally:
         limit.cancel()
         process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        rest, _ = process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    return [*said, *map(int, rest.split())]
 
 
 def _handled(process: "subprocess.Popen[str]", least: int | None, last: str) -> Iterator[int]:
     assert process.stdout is not None
+    assert process.stdin is not None
     for number, line in enumerate(process.stdout, 1):
         yield int(line)
+        if number % 20 == 0:
+            process.stdin.write("\n")
+            process.stdin.flush()
         if line.strip() == last or number == least:
             return
