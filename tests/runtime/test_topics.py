@@ -215,7 +215,7 @@ def test_a_cursor_that_begins_now_misses_nothing_from_then_on(url: str) -> None:
         async with open_ledger(url) as ledger:
             await _say(ledger, "before")
             async with subscribe(ledger, cursor="new", start="now"):
-                pass
+                assert await _stored(ledger, "new") == await ledger.horizon()  # should it be killed now
             await _say(ledger, "after")
             async with subscribe(ledger, cursor="new", start="now") as events:
                 assert await _take(events, 1) == ["after"]
