@@ -27,7 +27,7 @@ from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime._address import system_thread
 from antiphon.runtime._envelope import told
-from antiphon.runtime._logs import LOG, about, words
+from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._results import response_type
 
 if TYPE_CHECKING:
