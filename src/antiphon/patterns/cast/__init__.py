@@ -4,6 +4,18 @@ from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import Answer, Cast, CastOptions
 from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by, log_unexpected
 from antiphon.patterns.cast._held import Gate, HeldModel
+from antiphon.patterns.cast._history import (
+    MessageHistory,
+    Task,
+    TaskInput,
+    ThreadHistory,
+    as_messages,
+    model_messages,
+    read_answer,
+    read_history,
+    untrusted_source,
+    user_content,
+)
 from antiphon.patterns.cast._pattern import Outcome, Pattern, PatternOptions, failed, together
 from antiphon.patterns.cast._rest import RESTS, left_open
 from antiphon.patterns.cast._spec import AgentSpec, CastError
@@ -19,15 +31,25 @@ __all__ = [
     "Gate",
     "Handling",
     "HeldModel",
+    "MessageHistory",
     "Outcome",
     "Patience",
     "Pattern",
     "PatternOptions",
+    "Task",
+    "TaskInput",
+    "ThreadHistory",
+    "as_messages",
     "ask_in_turn",
     "failed",
     "handling",
     "known_by",
     "left_open",
     "log_unexpected",
+    "model_messages",
+    "read_answer",
+    "read_history",
     "together",
+    "untrusted_source",
+    "user_content",
 ]

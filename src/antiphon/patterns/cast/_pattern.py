@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -15,7 +15,9 @@ from antiphon.agents import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message
 from antiphon.patterns.cast._cast import CastOptions
+from antiphon.patterns.cast._history import MessageHistory, Task
 from antiphon.runtime import Settings, System
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class Outcome:
     error_message: str | None = None
     citations: tuple[Mapping[str, Any], ...] = ()
     """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
+    messages: tuple[Message, ...] = field(default=(), compare=False, repr=False)
+    """The answer as messages of the thread, with the media and data that are part of it."""
 
 
 def failed(thread_id: str, error: DeliveryError) -> Outcome:
@@ -88,11 +92,12 @@ class Pattern(ABC):
         """Begin its actors in a system."""
 
     @abstractmethod
-    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
-        """Have something done, in a new thread or in the one that is named, and return what came of it.
+    async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
+        """Do a task in a new thread, or in the one that is named, and return the outcome.
 
-        What was asked in a thread before is not done again: the same question in the same thread goes on where it was, or
-        gives back what is recorded.
+        The task is a text, a message, or a conversation: then the last message is the request, if a user said it, and the
+        others are the history. `message_history` comes before that. Calls that are open in the history are never executed.
+        The same task in the same thread is not done again: it goes on where it was, or the recorded outcome is returned.
         """
 
     def as_tool(self, name: str, about: str) -> Tool[Any]:

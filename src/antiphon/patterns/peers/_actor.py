@@ -102,7 +102,7 @@ class PeerActor(Actor):
     async def _answer(self, turn: Turn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
         """Return what the agent says. What it raises is an answer too: whoever asked is told."""
         context, cast = turn.context, self._cast
-        more: dict[str, Any] = {"until": context.message.id, "limits": self._limits, "shared": shared}
+        more: dict[str, Any] = {"until": context.message, "limits": self._limits, "shared": shared}
         before = await recollect(cast.ledger, context.thread_id or "", turn.name, **more)
         try:
             answer: Answer[str] = await cast.ask(turn.name, prompt, history=before)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer
+from antiphon.patterns.cast import Answer, model_messages
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._endings import end_open_calls
 from antiphon.patterns.teams._plans import Finished
@@ -53,7 +53,8 @@ class WorkerActor(Actor):
             task = {"type": "task", "content": request.task, "agent_key": self._name, "call_id": voice.call_id("task")}
             await self._begin(voice, request, task)
             try:
-                done = await (self._think(request) if request.script is None else self._run(voice, _steps(request.script)))
+                is_script = request.script is not None
+                done = await (self._run(voice, _steps(request.script)) if is_script else self._think(voice, request))
             except (ParkedError, HistoryMismatchError):
                 raise
             except DeliveryError as exc:
@@ -93,13 +94,14 @@ class WorkerActor(Actor):
 
     # ------------------------------------------------------------ with its agent
 
-    async def _think(self, request: DoTask) -> _Result:
+    async def _think(self, voice: Voice, request: DoTask) -> _Result:
         """Have the agent do it.
 
         Raises:
             RefusedError: its models do not answer, a guard has stopped it, or it says that it has failed.
         """
-        answer: Answer[Finished] = await self._crew.cast.ask(self._name, _prompt(request), output=Finished)
+        told = model_messages(await self._crew.history(request.history, voice.reading), self._name)
+        answer: Answer[Finished] = await self._crew.cast.ask(self._name, _prompt(request), output=Finished, history=told)
         said = answer.output
         if said.status == "failed":
             raise RefusedError(said.summary, "TASK_FAILED", details=said.data or None)

@@ -17,7 +17,7 @@ from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
 from antiphon.messages import Message
-from antiphon.patterns.cast import Handling, handling, left_open
+from antiphon.patterns.cast import Handling, handling, left_open, read_history, untrusted_source
 from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
 from antiphon.patterns.workers._mind import Mind, answer_to, error_to
 from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
@@ -83,8 +83,11 @@ class ControllerActor(_Agent):
 
     async def _answer(self, query: StructuredMessage, context: Context) -> StructuredMessage:
         control = self._control
+        history = await read_history(context.ledger, context.thread_id or "", until=context.message.id)
         with reading_scope(Reading()) as reading:
-            desk = Desk(control.name, query, control.workers, context, reading)
+            for each in history:
+                reading.mark(untrusted_source(each))
+            desk = Desk(control.name, query, control.workers, context, reading, history=history)
             async with reports_of(query, control.name, control.reporting):
                 try:
                     said = await control.policy(query, desk)
@@ -108,7 +111,7 @@ class WorkerActor(_Agent):
         message = self._vault.put_back(from_wire(request.message, context.message.created_at))
         async with handling(context, PATTERN) as here:
             await say(message, "asked")
-            done = await self._done(message, None, context)
+            done = await self._done(message, None, context, context.message.id)
             self._vault.let_go(message)
             return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
 
@@ -117,17 +120,27 @@ class WorkerActor(_Agent):
         """Do a task."""
         message = from_wire(request.message, context.message.created_at)
         async with left_open(context), ledger_run(context):
-            return await self._done(message, request.untrusted, context)
+            return await self._done(message, request.untrusted, context, request.history)
 
-    async def _done(self, message: StructuredMessage, untrusted: str | None, context: Context) -> TaskDone:
-        """Do what a message says; if it says who goes on with it, hand on what it has come to."""
-        answer, untrusted = await self._mind.process(message, untrusted)
+    async def _done(self, message: StructuredMessage, untrusted: str | None, context: Context, until: str | None) -> TaskDone:
+        """Do what a message says; if it says who goes on with it, hand on what it has come to.
+
+        `until` is the message before which the history ends that the worker is told.
+        """
+        ledger, thread_id = context.ledger, context.thread_id or ""
+        history = () if until is None else await read_history(ledger, thread_id, until=until)
+        answer, untrusted = await self._mind.process(message, untrusted, history=history)
         if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
             return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
-        return await self._hand_on(message, answer, context, untrusted)
+        return await self._hand_on(message, answer, context, untrusted, until if history else None)
 
     async def _hand_on(
-        self, message: StructuredMessage, answer: StructuredMessage, context: Context, untrusted: str | None
+        self,
+        message: StructuredMessage,
+        answer: StructuredMessage,
+        context: Context,
+        untrusted: str | None,
+        until: str | None,
     ) -> TaskDone:
         """Have the next one go on, in the name of whoever waits, and give back what the last one says."""
         worker, *rest = message.metadata["route"]
@@ -144,7 +157,7 @@ class WorkerActor(_Agent):
         reading = Reading()
         reading.mark(untrusted)
         try:
-            done = await give(step, worker, context, reading, within=None, key="hand-on")
+            done = await give(step, worker, context, reading, within=None, key="hand-on", history=until)
         except UNTOLD:
             raise
         except DeliveryError as exc:

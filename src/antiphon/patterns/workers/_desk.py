@@ -14,6 +14,7 @@ from antiphon.agents._course import as_key
 from antiphon.agents.toolkit._origin import Reading
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
+from antiphon.messages import Conversation
 from antiphon.patterns.cast import UNHURRIED
 from antiphon.patterns.workers._mind import error_to
 from antiphon.patterns.workers._protocol import DoTask, TaskDone, from_wire, to_wire
@@ -30,13 +31,22 @@ class Desk:
     """What the policy of a controller can do, for one message."""
 
     def __init__(
-        self, name: str, query: StructuredMessage, workers: Mapping[str, str], context: Context, reading: Reading
+        self,
+        name: str,
+        query: StructuredMessage,
+        workers: Mapping[str, str],
+        context: Context,
+        reading: Reading,
+        *,
+        history: Conversation = Conversation(),  # noqa: B008 (frozen)
     ) -> None:
         self.name = name
         """Of the controller."""
         self.query = query
         self.workers = workers
         """Who can be given tasks, and what each is good at."""
+        self.history = history
+        """What was said in the thread before the query; workers are told it too."""
         self._context, self._reading = context, reading
         self._count = 0
 
@@ -107,7 +117,8 @@ class Desk:
             reason = f"there is no worker {unknown!r}; there are {', '.join(self.workers) or 'none'}"
             return error_to(task, worker, UndeliverableError(reason)), False
         try:
-            done = await give(task, worker, self._context, self._reading, within=within, key=key)
+            until = self._context.message.id if self.history else None
+            done = await give(task, worker, self._context, self._reading, within=within, key=key, history=until)
         except UNTOLD:
             raise
         except DeliveryError as exc:
@@ -125,14 +136,22 @@ def worker_address(name: str) -> str:
 
 
 async def give(
-    message: StructuredMessage, worker: str, context: Context, reading: Reading, *, within: float | None, key: str
+    message: StructuredMessage,
+    worker: str,
+    context: Context,
+    reading: Reading,
+    *,
+    within: float | None,
+    key: str,
+    history: str | None = None,
 ) -> TaskDone:
-    """Have a worker do something, and know what it has read on the way.
+    """Have a worker do something, and know what it has read on the way. `history` is the message before which that ends.
 
     Raises:
         DeliveryError: there is no answer; unless it is one of `UNTOLD`, that can be told to whoever waits.
     """
-    request = DoTask(message=to_wire(message), untrusted=reading.untrusted)
+    more = {} if history is None else {"history": history}
+    request = DoTask(message=to_wire(message), untrusted=reading.untrusted, **more)
     done = await context.ask(worker_address(worker), request, within=within or UNHURRIED, key=key)
     reading.mark(done.untrusted)
     return done

@@ -22,8 +22,8 @@ from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
-from antiphon.messages import OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer, Cast
+from antiphon.messages import Message, OptionResultPayload, thaw
+from antiphon.patterns.cast import Answer, Cast, model_messages, untrusted_source
 from antiphon.patterns.workers._reports import Hear, Reporting, reports_of
 from antiphon.patterns.workers._talk import check, say
 
@@ -52,10 +52,12 @@ class Mind:
         self.cast, self.name = cast, name
         self._rounds, self._reporting, self._hear = rounds, reporting, hear
 
-    async def process(self, message: StructuredMessage, untrusted: str | None = None) -> tuple[StructuredMessage, str | None]:
+    async def process(
+        self, message: StructuredMessage, untrusted: str | None = None, *, history: Sequence[Message] = ()
+    ) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and where content was read on the way that strangers wrote, if any was.
 
-        `untrusted` is where whoever says the message has read such content.
+        `untrusted` is where whoever says the message has read such content. `history` is what the model is told before.
 
         Raises:
             ParkedError: a person must settle something, or approve it.
@@ -64,11 +66,13 @@ class Mind:
         answer = answer_to(message, self.name)
         with reading_scope(Reading(current_reading())) as reading:
             reading.mark(untrusted)
+            for each in history:
+                reading.mark(untrusted_source(each))
             async with reports_of(message, self.name, self._reporting, self._hear):
                 try:
                     check(message)
                     await self._run_given(message, answer)
-                    await self._think(message, answer)
+                    await self._think(message, answer, history)
                 except (RefusedError, BudgetExceededError) as exc:
                     answer = error_to(message, self.name, exc, of=answer)
         return answer, reading.untrusted
@@ -101,7 +105,7 @@ class Mind:
 
     # ------------------------------------------------------------ what the model says
 
-    async def _think(self, message: StructuredMessage, answer: StructuredMessage) -> None:
+    async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: Sequence[Message]) -> None:
         """Have the model answer; without one, say what the tools gave.
 
         Raises:
@@ -116,6 +120,7 @@ class Mind:
                 said: Answer[str] = await self.cast.ask(
                     self.name,
                     _prompt(message, answer),
+                    history=model_messages(history, self.name),
                     instructions=told,
                     requests=self._rounds,
                 )
