@@ -4,13 +4,15 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 from tests.patterns.chains import run
 
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, Reward, record_reward, rewards_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, MessageBuilder, OptionResultPayload, thaw
-from antiphon.patterns.options import Choices, Executor, Options
+from antiphon.patterns.decisions import DecisionReward
+from antiphon.patterns.options import Choices, Executor, Options, export_transitions
 
 
 class Film(BaseModel):
@@ -198,5 +200,144 @@ def test_a_policy_that_answers_with_data_gives_data_to_the_policy_that_called_it
         async with Executor(ledger, options, policy="boss") as executor:
             outcome = await executor.run("Well?", thread_id="t")
         assert outcome.data == {"clerk": ["Found:", {"films": 2}], "shown": 1}
+
+    run(main())
+
+
+# ---------------------------------------------------------------- rewards
+
+
+def asking() -> Options:
+    options = searching()
+
+    @options.policy()
+    def critic(observations: Conversation, choices: Choices) -> Any:
+        match len(observations.results()):
+            case 0:
+                return choices.call("search_web", query="hobbit")
+            case 1:
+                return choices.call("rate", title="hobbit")
+            case _:
+                return "Four stars."
+
+    return options
+
+
+async def exported(ledger: Ledger, reward: DecisionReward | None = None) -> list[tuple[int, float | None]]:
+    return [(each["step"], each["reward"]) async for each in export_transitions(ledger, "t", reward=reward)]
+
+
+def test_rewards_are_recorded_later_by_message_id_and_are_in_transitions_and_exports() -> None:
+    """OP-022: for calls, results and the answer, also while a program owns the thread; the last one for a message counts."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        async with Executor(ledger, asking()) as executor:
+            await executor.run("Is it any good?", thread_id="t")
+            said = await talk(ledger)
+            await record_reward(ledger, "t", said[1].id, 0.25, by="ann", note="the wrong film")
+            await record_reward(ledger, "t", said[2].id, 0.5, by="ann")
+            await record_reward(ledger, "t", said[-1].id, 1, by="bob")
+            await record_reward(ledger, "t", said[1].id, -0.25, by="bob")
+            assert await executor.run("Is it any good?", thread_id="t")  # it gives back what is recorded
+        assert await exported(ledger) == [(1, 0.25), (2, 1.0)]
+        assert [each.reward for each in await ledger.transitions("t")] == [None, 0.25, 1.0]
+        found = await rewards_of(ledger, "t")
+        assert found[said[1].id] == Reward(said[1].id, -0.25, "bob")
+        assert {each.by for each in found.values()} == {"ann", "bob"}
+        rows = [record.message.lane async for record in ledger.read("t") if record.message.policy in {"ann", "bob"}]
+        assert rows == ["control"] * 4
+        assert (await ledger.verify("t")).is_whole
+
+    run(main())
+
+
+def test_a_reward_function_sees_the_decision_with_what_was_recorded() -> None:
+    """OP-022: in transitions of the ledger and in the export; it decides."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        async with Executor(ledger, asking()) as executor:
+            await executor.run("Is it any good?", thread_id="t")
+        await record_reward(ledger, "t", (await talk(ledger))[-1].id, 3, by="ann")
+        assert await exported(ledger, lambda each: None if each.reward is None else each.reward * 2) == [(1, None), (2, 6.0)]
+        assert await exported(ledger, lambda each: float(len(each.results))) == [(1, 1.0), (2, 1.0)]
+        doubled = await ledger.transitions("t", reward=lambda each: (each.reward or 0) * 2)
+        assert [each.reward for each in doubled] == [0, 0, 6.0]
+        with pytest.raises(ValueError, match="a reward is a finite number"):
+            await exported(ledger, lambda each: float("nan"))
+
+    run(main())
+
+
+def test_no_policy_observes_a_reward() -> None:
+    """OP-022: the next run in the thread sees what was said, and the exported observations do not change."""
+
+    async def main() -> None:
+        ledger, seen = MemoryLedger(), list[Conversation]()
+        options = asking()
+
+        @options.policy()
+        def late(observations: Conversation, choices: Choices) -> Any:
+            seen.append(observations)
+            return "Seen."
+
+        async with Executor(ledger, options) as executor:
+            await executor.run("Is it any good?", thread_id="t", policy="critic")
+            said = await talk(ledger)
+            before = [each async for each in export_transitions(ledger, "t")]
+            await record_reward(ledger, "t", said[1].id, 1, by="ann", note="secretly good")
+            await executor.run("Well?", thread_id="t", policy="late")
+        assert [each.id for each in seen[0][:-1]] == [each.id for each in said]
+        after = [each async for each in export_transitions(ledger, "t")]
+        assert [each["observations"] for each in after] == [each["observations"] for each in before]
+        assert not any("secretly" in str(list(each.observation)) for each in await ledger.transitions("t"))
+
+    run(main())
+
+
+def test_a_reward_is_refused_that_is_for_nothing_said_or_by_nobody() -> None:
+    """OP-022, OP-007: a message of talk, a finite number, and a name that is not the runtime's."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        async with Executor(ledger, asking()) as executor:
+            await executor.run("Is it any good?", thread_id="t")
+        said = await talk(ledger)
+        control = [record.message.id async for record in ledger.read("t") if record.message.lane == "control"]
+        for each in ("nowhere", control[0]):
+            with pytest.raises(ValueError, match=f"has no message '{each}' of the talk lane"):
+                await record_reward(ledger, "t", each, 1, by="ann")
+        with pytest.raises(ValueError, match="finite"):
+            await record_reward(ledger, "t", said[1].id, float("inf"), by="ann")
+        with pytest.raises(ValueError, match="'runtime' is a name of the runtime"):
+            await record_reward(ledger, "t", said[1].id, 1, by="runtime")
+        assert await rewards_of(ledger, "t") == {}
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "REWARD"},
+        {"type": "REWARD", "data": {"value": True}},
+        {"type": "REWARD", "data": {"value": "1"}},
+        {"type": "X"},
+    ],
+)
+def test_a_row_that_is_no_reward_is_none(said: dict[str, Any]) -> None:
+    """OP-022: whoever wrote it; and what comes from outside is talk, so a reward in a file is none."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        asked = MessageBuilder().add_text("Well?").to_message()
+        row = MessageBuilder(policy="ann").add_data(said).to_message()
+        await ledger.append("t", [asked, row.model_copy(update={"lane": "control", "in_reply_to": asked.id})])
+        await record_reward(ledger, "t", asked.id, 1, by="ann")
+        assert [each.value for each in (await rewards_of(ledger, "t")).values()] == [1.0]
+        rows = [record.message.model_copy(update={"thread_id": None}) async for record in ledger.read("t")]
+        await ledger.append("copy", rows, outside=True)
+        assert await rewards_of(ledger, "copy") == {}
 
     run(main())
