@@ -298,3 +298,25 @@ def test_a_script_ends_with_the_operation_of_its_last_tool() -> None:
         assert outcome.data == content
 
     run(main())
+
+
+def test_a_turn_that_is_cut_off_anywhere_comes_to_the_same_final_response(tmp_path: Path) -> None:
+    """G13: after every append, with a store that says something else by then; the tool's result is read from the ledger."""
+
+    async def main() -> None:
+        store, whole = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
+        store.write_message("job_123", create_user_message("Hello"))
+        async with analysts(store, whole) as team:
+            expected = (await team.run("List all tables", thread_id="job_123")).data
+        store.write_message("job_123", create_user_message("Something else"))
+        rows = [record.message async for record in whole.read("job_123")]
+        (read,) = [place for place, row in enumerate(rows) if row.kind == "option_result" and "read-store" in str(row.payload)]
+        cuts = [cut for cut in range(read + 1, len(rows)) if "@answer" not in rows[cut - 1].id]  # an answer is one append
+        for cut in cuts[::2]:
+            part = MemoryLedger()
+            await part.append("job_123", rows[:cut])
+            async with analysts(store, part) as team:
+                assert (await team.run("List all tables", thread_id="job_123")).data == expected
+                assert await final(team) == expected
+
+    run(main())
