@@ -8,6 +8,7 @@ from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
 from antiphon.runtime._context import Context
 from antiphon.runtime._dead import DeadLetter
 from antiphon.runtime._effects import Course, Effect, Effects, FailedError, Park, Run, UnknownOutcomeError
+from antiphon.runtime._hooks import observe
 from antiphon.runtime._journal import Admit, Budget, Journal
 from antiphon.runtime._observer import Activity, Delivery, EffectRun, Observer, Place, describe
 from antiphon.runtime._operations import AgentOperation, ModelOperation, Operation, ToolOperation
@@ -77,6 +78,7 @@ __all__ = [
     "ended",
     "handles",
     "is_too_large",
+    "observe",
     "park_id",
     "run",
     "says_the_same_value",

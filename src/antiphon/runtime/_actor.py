@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Union, cas
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._context import Context
+from antiphon.runtime._handling import CurrentContext
 from antiphon.runtime._props import CAPACITY
-from antiphon.runtime._wire import outcome_of, to_wire
+from antiphon.runtime._wire import accepted, to_wire
 
 if TYPE_CHECKING:
     from antiphon.messages import Message
@@ -61,6 +62,8 @@ class Actor:
     """How many messages may wait; further senders wait until there is room, or until their deadline."""
     handlers: ClassVar[Mapping[type | str, Handler]] = {}
     """By class and by type, what the methods marked with `handles` are for."""
+    context = CurrentContext()
+    """The context of the message that is handled here, for methods that are not given one; while the actor begins, its own."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -82,10 +85,13 @@ class Actor:
 
     async def hear(self, message: Message, context: Context) -> Any:
         """Take a message for which there is no handler; of a call, return the result: JSON, a `Reply`, or a message."""
-        return outcome_of(await self.receive(to_wire(message)))
+        return accepted(await self.receive(to_wire(message)))
 
     async def receive(self, message: WireMessage) -> Response:
-        """Take a message of the protocol for which there is no handler, and return the response."""
+        """Take a message of the protocol for which there is no handler, and return the response.
+
+        What it sends by `self.context.send_message`, or by `send_message` of the system, follows from this message.
+        """
         return message.reply_error(f"Unknown message type: {message.type}", ErrorCode.UNKNOWN_MESSAGE_TYPE)
 
     @handles

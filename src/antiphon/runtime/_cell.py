@@ -22,10 +22,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from antiphon.errors import DeliveryError, FencedError, LedgerUnavailableError, RefusedError, ReplyTimeoutError
+from antiphon.errors import (
+    ActorStoppedError,
+    DeliveryError,
+    FencedError,
+    LedgerUnavailableError,
+    RefusedError,
+    ReplyTimeoutError,
+)
 from antiphon.protocol import ErrorCode
 from antiphon.runtime._context import Context
 from antiphon.runtime._failure import Failure
+from antiphon.runtime._handling import Handling
 from antiphon.runtime._lifecycle import resume
 from antiphon.runtime._logs import LOG, about, words
 from antiphon.runtime._mailbox import Mailbox
@@ -191,6 +199,8 @@ class Cell:
             hooks, running = self.kernel.hooks, self.run(envelope, Context(self, envelope))
             outcome = await (running if hooks is None else hooks.run(self, envelope, running))
             envelope.task = None  # what it came to is being written down, which nobody may stop half way
+            if envelope.is_left:
+                raise asyncio.CancelledError  # noqa: TRY301 (its handler has gone on without what it waited for)
             if not envelope.is_settled:
                 if envelope.thread_id is None:
                     envelope.settle(outcome)
@@ -221,6 +231,10 @@ class Cell:
 
     async def run(self, envelope: Envelope, context: Context) -> Any:
         """Have the actor handle a message; return a `Reply`, a message with a result, or None."""
+        with Handling(context):
+            return await self._run(envelope, context)
+
+    async def _run(self, envelope: Envelope, context: Context) -> Any:
         actor = self.actor
         if actor is None:
             actor = await self._begin()
@@ -242,7 +256,9 @@ class Cell:
                 return self.actor  # another drain has begun it
             try:
                 actor = self.props.factory()
-                await actor.started(Context(self, None))
+                context = Context(self, None)
+                with Handling(context):
+                    await actor.started(context)
             except Exception as exc:
                 raise _BeginError from exc
             if self.incarnation == incarnation:  # else this one came too late
@@ -261,7 +277,9 @@ class Cell:
     async def _caught(self, envelope: Envelope, error: BaseException, task: asyncio.Task[None]) -> None:
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed
-        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+        if envelope.is_left and not task.cancelling():
+            await self.kernel.post.durable.leave(envelope, ActorStoppedError("the system ends", self.address))
+        elif isinstance(error, asyncio.CancelledError) and task.cancelling():
             if envelope.withdrawn is None or not envelope.was_cancelled:
                 raise error
             await self.kernel.post.put_away(envelope, envelope.withdrawn)

@@ -6,16 +6,19 @@ Thread, exchange, deadline and the number of hops travel by themselves; a deadli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from antiphon.errors import DeliveryError
-from antiphon.messages import Json, Message
-from antiphon.protocol import Notice, Reply, Request, Retry
+from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
+from antiphon.protocol import Message as WireMessage
+from antiphon.protocol import Notice, Reply, Request, Response, Retry
 from antiphon.runtime._effects import Course, Effect, Effects, Run
-from antiphon.runtime._entry import inside, outside
+from antiphon.runtime._entry import inside, outside, sent_inside
 from antiphon.runtime._envelope import Envelope
-from antiphon.runtime._results import answer_to
+from antiphon.runtime._ref import response_to
+from antiphon.runtime._results import answer_to, message_of, response_type
 from antiphon.runtime._retry import find_original
 
 if TYPE_CHECKING:
@@ -30,16 +33,19 @@ __all__ = ["Context"]
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 StateT = TypeVar("StateT")
+AnswerT = TypeVar("AnswerT")
 
 
 class Context:
     """A handler's view of the system, for one message."""
 
-    __slots__ = ("_cell", "_envelope")
+    __slots__ = ("_cell", "_envelope", "is_over")
 
     def __init__(self, cell: Cell, envelope: Envelope | None) -> None:
         self._cell = cell
         self._envelope = envelope
+        self.is_over = False
+        """Whether the handler has ended."""
 
     # ------------------------------------------------------------ what there is
 
@@ -136,11 +142,38 @@ class Context:
             LedgerError: it could not be written down.
         """
         envelope = self._envelope_for(to, said, key)
-        handled = None if to == self.address else self._envelope  # what it asks itself is done by its own handler
+        return await self._answer(envelope, within, partial(answer_to, said))
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
+        """Send a message of the protocol in the course of the one that is handled, and return the response.
+
+        It is in the same thread, unless its data names another, and in the same exchange. A handler that runs again after a
+        crash gets the response that is there. Whatever goes wrong is an error response.
+
+        Raises:
+            ValueError: it has no receiver.
+            LedgerError: it could not be written down.
+        """
+        if self._envelope is None:
+            return await self.system.send_message(message, within=within)
+        if not message.receiver:
+            raise ValueError("Message must have a receiver")
+        return await response_to(message, partial(self._send, message, self._envelope, within))
+
+    async def _send(self, message: WireMessage, handled: Envelope, within: float | None) -> Message | None:
+        envelope = sent_inside(message, handled, self.address, self.kernel.recent)
+        if envelope.is_call:
+            return await self._answer(envelope, within, message_of)
+        await self.kernel.post.tell(envelope, within)
+        return None
+
+    async def _answer(self, envelope: Envelope, within: float | None, read: Callable[[Envelope, Any], AnswerT]) -> AnswerT:
+        """Deliver a message, wait for its outcome, and return what that reads as."""
+        handled = None if envelope.to == self.address else self._envelope  # what it asks itself is done by its own handler
         if handled is not None:
             handled.wait(1)
         try:
-            return answer_to(said, envelope, await self._cell.kernel.post.ask(envelope, within))
+            return read(envelope, await self._cell.kernel.post.ask(envelope, within))
         except DeliveryError as exc:
             exc.message_id = envelope.id
             raise
@@ -203,7 +236,7 @@ class Context:
         original = await find_original(self.kernel, request, self.thread_id)
         outcome = await self._cell.run(Envelope(original, original.policy, self.address), self)
         if isinstance(outcome, Message):
-            await self.reply(outcome)
+            await self.reply(_retried(outcome))
         return outcome if isinstance(outcome, Reply) else None
 
     # ------------------------------------------------------------ doing
@@ -288,3 +321,11 @@ class Context:
         if self._envelope is None:
             return outside(to, said, None, self.address, None)
         return inside(to, said, self._envelope, self.address, key)
+
+
+def _retried(result: Message) -> Message | Response:
+    """Return the result of a message that was tried again, with the type of response that is due to that message."""
+    payload = result.payload
+    if not isinstance(payload, OptionResultPayload) or payload.is_error or not isinstance(payload.result, JsonObject):
+        return result
+    return Response(type=response_type(result), data=payload.result)

@@ -183,7 +183,8 @@ class Durable:
             self._kernel.commands.give(cell, envelope)
             return False
         if cell.state == "stopped":
-            await self._post.put_away(envelope, ActorStoppedError("it takes no more messages", envelope.to))
+            error = ActorStoppedError("it takes no more messages", envelope.to)
+            await (self.leave if self._kernel.is_closing else self._post.put_away)(envelope, error)
             return False
         self._post.deliver(cell, envelope)
         return True
@@ -333,7 +334,13 @@ class Durable:
                 await self._journal.write(_thread(envelope), rows)
             except LedgerError as exc:
                 LOG.warning("%s: %s", envelope.to, words(exc), extra=about(envelope, error=exc))
-        self.let_go(envelope, error)
+        parent = envelope.parent
+        if parent is not None and envelope.waiter is not None and parent.leave():
+            # Not the error: the handler that asked would answer with it, or with what it does about an error, for good.
+            self.drop(envelope)
+            envelope.waiter.cancel()
+        else:
+            self.let_go(envelope, error)
 
 
 def _thread(envelope: Envelope) -> str:

@@ -110,6 +110,8 @@ class Effect:
 
     operation: Operation | None = None
     """What it is, for whoever watches."""
+    is_told: bool = True
+    """Whether it is worth telling whoever watches."""
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class Effect:
             ParkedError: nobody knows whether it was done, and it must not be done twice.
             HistoryMismatchError: the thread has another effect at this place.
         """
-        if self.journal.hooks is not None:
+        if self.journal.hooks is not None and self.is_told:
             effect = EffectRun(self._option, self._effects, self.arguments)
             run = self.journal.hooks.effect(self.course, effect, run, self.operation)
         self.course.wait(1)
@@ -164,6 +166,8 @@ class Effect:
             epoch = await self.journal.own(self.thread_id)
             intent, outcome = await self._recall() if self._may_be_recorded() else (None, None)
             if outcome is not None:
+                if self.operation is not None and self.journal.hooks is not None:
+                    self.journal.hooks.replayed()
                 return _value(outcome, self.course.to)
             if intent is not None and self._effects == "once":
                 reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"

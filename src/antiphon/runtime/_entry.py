@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from antiphon.messages import Message, OptionCallPayload, thaw
-from antiphon.protocol import ErrorNotification, Restart, Stop, Supervise
+from antiphon.messages import Message, OptionCallPayload, is_name, thaw
+from antiphon.protocol import ErrorNotification, Restart, Retry, Stop, Supervise
+from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._address import SYSTEM, system_thread
 from antiphon.runtime._envelope import OWN, Envelope
+from antiphon.runtime._rows import child_id
+from antiphon.runtime._wire import from_wire
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
+    from antiphon.runtime._recent import Recent
 
-__all__ = ["inside", "outside"]
+__all__ = ["inside", "named_thread", "outside", "sent_inside"]
 
 _SYSTEM: dict[type, str] = {
     Restart: Restart.message_type,
@@ -66,6 +70,55 @@ def inside(to: str, said: Request[Any] | Notice | Message, handled: Envelope, ad
             envelope.derive_id(handled, handled.next_key(key))
     envelope.thread_id = thread_id
     return envelope
+
+
+def named_thread(wire: WireMessage) -> str | None:
+    """Return the thread that the data of a message of the protocol names, if any."""
+    name: Any = wire.data.get("thread_id")
+    return name if is_name(name) else None
+
+
+def sent_inside(wire: WireMessage, handled: Envelope, address: str, recent: Recent) -> Envelope:
+    """Return the envelope of a message of the protocol that an actor sends in the course of another.
+
+    It is of the thread that its data names, else of that of the other message. In a thread, an id that was made with the
+    message is another one whenever the handler runs, so it is replaced by one that is the same. An id that the sender chose
+    stays: the same again is the same message.
+    """
+    to = wire.receiver or ""
+    thread_id = named_thread(wire) or _own_thread(to, wire.type in _SYSTEM.values(), handled.thread_id)
+    correlation_id = wire.correlation_id or handled.exchange
+    own_id, is_known = (wire.id, True) if thread_id is None else _stored_id(wire, thread_id, handled, recent)
+    sent = wire.model_copy(update={"id": own_id, "sender": address, "correlation_id": correlation_id})
+    message = from_wire(_with_stored_original(sent, thread_id, recent), thread_id)
+    own = {"parent_id": handled.invocation_id, "metadata": {OWN: {"hops": handled.hops + 1}}}
+    envelope = Envelope(message.model_copy(update=own), address, to)
+    envelope.follow(handled)
+    envelope.correlation_id, envelope.thread_id = correlation_id, thread_id
+    envelope.is_derived, envelope.may_be_known = own_id != wire.id, is_known or handled.attempt > 1
+    return envelope
+
+
+def _stored_id(wire: WireMessage, thread_id: str, handled: Envelope, recent: Recent) -> tuple[str, bool]:
+    """Return the id that a message gets in a thread, and whether it may be there already."""
+    key = handled.next_key()  # also for an id that stays: what comes after it has the same number whenever the handler runs
+    if "id" in wire.model_fields_set and wire.id != handled.invocation_id:
+        return wire.id, True
+    known = recent.stored_id(thread_id, wire.id)
+    if known is not None and known.startswith(child_id(handled.invocation_id, "")):
+        return known, True  # the same message twice in one handler
+    stored_id = child_id(handled.invocation_id, key)
+    recent.note_stored(thread_id, wire.id, stored_id)
+    return stored_id, False
+
+
+def _with_stored_original(wire: WireMessage, thread_id: str | None, recent: Recent) -> WireMessage:
+    """Return a RETRY that names its original as the thread does; other messages as they are."""
+    original: Any = wire.data.get("original_message_id")
+    if wire.type != Retry.message_type or thread_id is None or not isinstance(original, str):
+        return wire
+    stored_id = recent.stored_id(thread_id, original)
+    return wire if stored_id is None else wire.model_copy(update={"data": {**wire.data, "original_message_id": stored_id}})
 
 
 def _own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:

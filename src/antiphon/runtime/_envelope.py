@@ -78,6 +78,8 @@ class Envelope:
     """Whether what handles it was told to stop."""
     is_interrupted: bool = False
     """Whether its handler is being stopped for the actor's sake, to run again."""
+    is_left: bool = False
+    """Whether its handler is left to the next system: this one ends, and what the handler waits for is not to be had here."""
     is_urgent: bool = False
     """Whether it is a message of the system, which comes before all others."""
     _key: str | None = None
@@ -258,7 +260,7 @@ class Envelope:
         """Take the next id: what was said under this one was withdrawn."""
         base, mark, count = self.id.rpartition("~")
         self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
-        self._message = None
+        self._message = None if self.said is not None else renamed(self.message, self._id)
 
     def begin_again(self, cell: Cell, standing: Standing) -> None:
         """Be delivered another time: what its handler says is numbered from the beginning."""
@@ -283,6 +285,15 @@ class Envelope:
             handled.waits += change
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
+
+    def leave(self) -> bool:
+        """Leave its handler to the next system, if that will run it again; say whether it will."""
+        handled: Envelope | None = self
+        while handled is not None:
+            handled.is_left = self.thread_id is not None
+            parent = handled.parent
+            handled = parent if parent is not None and parent.cell is handled.cell else None
+        return self.is_left
 
     def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
         """Hand out what is to be written down with the next row."""
@@ -353,6 +364,14 @@ class Envelope:
         self.withdraw(error)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
+
+
+def renamed(message: Message, id: str) -> Message:
+    """Return a message under another id, which is the invocation too if it is a call."""
+    changes: dict[str, Any] = {"id": id}
+    if isinstance(message.payload, OptionCallPayload):
+        changes["payload"] = message.payload.model_copy(update={"invocation_id": id})
+    return message.model_copy(update=changes)
 
 
 def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:

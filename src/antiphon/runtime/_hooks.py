@@ -6,36 +6,51 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Token
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from antiphon.errors import DeliveryError
+from antiphon.errors import DeliveryError, LedgerError
+from antiphon.ledger import Redaction
 from antiphon.messages import Json, Message, OptionResultPayload
 from antiphon.protocol import Heartbeat, Restart, Stop
-from antiphon.runtime._effects import FailedError
+from antiphon.runtime._effects import FailedError, UnknownOutcomeError
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._failure import Failure
 from antiphon.runtime._logs import LOG, about
 from antiphon.runtime._observer import Activity, Delivery, EffectRun, Observer, current
+from antiphon.runtime._operations import AgentOperation, ModelOperation, ToolOperation, added
 
 if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._dead import DeadLetter
     from antiphon.runtime._effects import Course, Run
+    from antiphon.runtime._journal import Journal
     from antiphon.runtime._operations import Operation
     from antiphon.runtime._system import System
 
-__all__ = ["Hooks"]
+__all__ = ["UNKNOWN_OUTCOME", "Hooks", "observe"]
+
+UNKNOWN_OUTCOME: Final = "UNKNOWN_OUTCOME"
+"""The code of an effect whose outcome nobody knows: what must not be done twice is then parked."""
 
 ResultT = TypeVar("ResultT")
+Rules: TypeAlias = "Callable[[str], Awaitable[Redaction | None]]"
 
 
 class Hooks:
     """An observer, behind something that catches what it raises."""
 
-    def __init__(self, observer: Observer, now: Callable[[], float]) -> None:
+    def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
+        """Make it; `rules` are those by which what is said in a thread is redacted."""
         self._observer = observer
+        self._rules = rules
         self.now = now
+
+    @property
+    def records_content(self) -> bool:
+        """Whether the observer keeps what is said."""
+        return self._observer.records_content
 
     def opened(self, system: System) -> None:
         self.tell(self._observer.opened, system)
@@ -71,6 +86,7 @@ class Hooks:
         if envelope.accepted_at is not None:
             activity.waited, envelope.accepted_at = self.now() - envelope.accepted_at, None
         envelope.activity = activity
+        await self._redact(activity)
         with _Watched(self, activity):
             try:
                 outcome = activity.outcome = await running
@@ -83,12 +99,38 @@ class Hooks:
         delivery = Delivery(course) if isinstance(course, Envelope) else None
 
         async def watched(key: str) -> Json:
-            activity = Activity(course.thread_id, str(course.to), delivery, effect, operation=operation)
-            with _Watched(self, activity):
-                result = activity.outcome = await run(key)
+            activity, around = Activity(course.thread_id, str(course.to), delivery, effect, operation=operation), current.get()
+            await self._redact(activity)
+            try:
+                with _Watched(self, activity):
+                    result = activity.outcome = await run(key)
+            finally:
+                _count(activity, around)
             return result
 
         return watched
+
+    async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Have something done that effects are part of, such as a run of an agent, and tell the observer."""
+        activity = Activity(course.thread_id, str(course.to), operation=operation)
+        await self._redact(activity)
+        with _Watched(self, activity):
+            try:
+                return await running()
+            finally:
+                if isinstance(activity.operation, AgentOperation):
+                    activity.operation = replace(activity.operation, usage=activity.usage)
+
+    def replayed(self) -> None:
+        """Count a request or a tool call whose outcome the ledger has: it is not made, and has no activity."""
+        if (around := current.get()) is not None:
+            around.replayed += 1
+
+    async def _redact(self, activity: Activity) -> None:
+        """Give an activity the rules of its thread. If they cannot be read, the usual ones stay: nothing fails for this."""
+        if self.records_content and activity.thread_id is not None:
+            with suppress(LedgerError):
+                activity.redaction = await self._rules(activity.thread_id)
 
     def begin(self, activity: Activity) -> None:
         self.tell(self._observer.began, activity)
@@ -109,6 +151,13 @@ class Hooks:
             return None
 
 
+def observe(journal: Journal, observer: Observer | None) -> Hooks | None:
+    """Have an observer told of what is done in the threads of a journal, and return by what; with None, nobody is."""
+    now = asyncio.get_running_loop().time
+    journal.hooks = None if observer is None else Hooks(observer, now, journal.redaction_of)
+    return journal.hooks
+
+
 class _Watched:
     """A block in which an activity goes on."""
 
@@ -126,7 +175,7 @@ class _Watched:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         activity = self._activity
         activity.seconds = self._hooks.now() - self._began
-        activity.error_type = _error_in(activity.outcome) if error is None else _error_type(error, activity.delivery)
+        activity.error_type = _error_in(activity) if error is None else _error_type(error, activity.delivery)
         self._hooks.end(activity)
         with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
             current.reset(self._token)
@@ -140,11 +189,23 @@ def _is_declared(cell: Cell, type_: str) -> bool:
 def _error_type(error: BaseException, delivery: Delivery | None) -> str:
     if isinstance(error, asyncio.CancelledError) and delivery is not None and delivery.withdrawn is not None:
         return delivery.withdrawn
+    if isinstance(error, UnknownOutcomeError):
+        return UNKNOWN_OUTCOME
     return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
 
 
-def _error_in(outcome: Any) -> str | None:
-    payload = outcome.payload if isinstance(outcome, Message) else outcome
+def _count(activity: Activity, around: Activity | None) -> None:
+    """Count a request or a tool call for what it is part of."""
+    if around is not None and activity.operation is not None:
+        around.done += 1
+        if isinstance(activity.operation, ModelOperation):
+            around.usage = added(around.usage, activity.operation.usage)
+
+
+def _error_in(activity: Activity) -> str | None:
+    if isinstance(activity.operation, ToolOperation) and activity.operation.error_type is not None:
+        return activity.operation.error_type
+    payload = activity.outcome.payload if isinstance(activity.outcome, Message) else activity.outcome
     if isinstance(payload, OptionResultPayload) and payload.is_error:
         return payload.error_type or "ERROR"
     return None

@@ -123,11 +123,11 @@ class Journal:
         Raises:
             LedgerError: the ledger cannot be used.
         """
-        rules = await self._redaction_of(thread_id)
+        rules = await self.redaction_of(thread_id)
         self._soon.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
-    async def _redaction_of(self, thread_id: str) -> Redaction | None:
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
         """Return the rules of a thread, which are looked up once. The thread is not claimed: nothing is written yet."""
         if thread_id not in self._redactions:
             self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)

@@ -13,7 +13,7 @@ from antiphon.runtime._care import Care
 from antiphon.runtime._commands import Commands
 from antiphon.runtime._dead import DeadLetters
 from antiphon.runtime._deadlines import Deadlines
-from antiphon.runtime._hooks import Hooks
+from antiphon.runtime._hooks import observe
 from antiphon.runtime._journal import Journal
 from antiphon.runtime._logs import LOG, about, trail, words
 from antiphon.runtime._port import port_in_use
@@ -55,9 +55,8 @@ class Kernel:
         self.port = port_in_use()
         self.context = copy_context()
         """What handlers run in, so that they have the system's port and not their sender's variables."""
-        self.hooks = None if observer is None else Hooks(observer, self.loop.time)
         self.journal = Journal(ledger, settings.budget, admit)
-        self.journal.hooks = self.hooks
+        self.hooks = observe(self.journal, observer)
         self.states = States(self.journal)
         self.deadlines = Deadlines(self.loop)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)

@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from antiphon.messages import Json, Message
+from antiphon.ledger import STANDARD_REDACTION, Redaction
+from antiphon.messages import Json, Message, Usage
 from antiphon.runtime._envelope import origin_of
 
 if TYPE_CHECKING:
@@ -127,15 +128,15 @@ class EffectRun:
 
 @dataclass(slots=True)
 class Activity:
-    """Something that takes time: a message in the hands of its actor, or an effect in its course."""
+    """Something that takes time: a message in the hands of its actor, an effect in its course, or a run of an agent."""
 
     thread_id: str | None
     address: str
     """Of the actor; for an effect outside of actors, who does it."""
     delivery: Delivery | None = None
-    """The message; None: it is an effect outside of actors."""
+    """The message; None: it is an effect outside of actors, or an operation."""
     effect: EffectRun | None = None
-    """None: it is the handling of the message."""
+    """None: it is the handling of the message; without a message, an operation that other activities are part of."""
     waited: float | None = None
     """Seconds that the message was in the mailbox."""
     operation: Operation | None = None
@@ -147,12 +148,23 @@ class Activity:
     """The code or the class of the error that it ended with."""
     is_declared: bool = False
     """Whether the actor has a handler for messages of this type, which are then not of an endless number."""
+    done: int = 0
+    """How many requests to models and tool calls were made directly inside of it."""
+    replayed: int = 0
+    """How many were not made, because the ledger has their outcome."""
+    usage: Usage | None = None
+    """Of the requests to models that were made directly inside of it."""
+    redaction: Redaction | None = STANDARD_REDACTION
+    """What is taken out of content before it is recorded: the rules of its thread, if the observer records content."""
     note: Any = None
     """The observer's own."""
 
 
 class Observer:
     """Is told what a system does. Override what you want to know; nothing is done here."""
+
+    records_content: bool = False
+    """Whether it keeps what messages, models and tools say: only then is it told the whole prompt of a request."""
 
     def opened(self, system: System) -> None:
         """Hear that a system begins."""

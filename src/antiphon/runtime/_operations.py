@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from antiphon.messages import Json, Message, Usage
 
-__all__ = ["AgentOperation", "ModelOperation", "Operation", "ToolOperation"]
+__all__ = ["AgentOperation", "ModelOperation", "Operation", "ToolOperation", "added"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,9 @@ class ToolOperation:
     name: str
     call_id: str | None = None
     type: str = "function"
+    description: str | None = None
+    error_type: str | None = None
+    """What it failed with, where the effect returns a failure instead of raising it."""
     arguments: Json = None
     """Looked at only where content is recorded."""
     result: Json = None
@@ -55,10 +58,28 @@ class AgentOperation:
 
     name: str
     id: str | None = None
+    description: str | None = None
     model: str | None = None
     provider: str = ""
     usage: Usage | None = None
-    """Of all its requests together."""
+    """Of all its requests together that were really made, not taken from the ledger."""
 
 
 Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation
+
+
+def added(one: Usage | None, other: Usage | None) -> Usage | None:
+    """Return the tokens of two operations together; None where nobody counted."""
+    if one is None or other is None:
+        return one or other
+    return Usage(
+        input_tokens=_sum(one.input_tokens, other.input_tokens),
+        output_tokens=_sum(one.output_tokens, other.output_tokens),
+        cache_read_tokens=_sum(one.cache_read_tokens, other.cache_read_tokens),
+        cache_write_tokens=_sum(one.cache_write_tokens, other.cache_write_tokens),
+        reasoning_tokens=_sum(one.reasoning_tokens, other.reasoning_tokens),
+    )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else one + other

@@ -194,11 +194,22 @@ class Post:
                 raise HopLimitError(f"it followed from {envelope.hops} other messages", envelope.to)
             cell = self._kernel.tree.at(envelope.to)
             if cell.state == "stopped":
+                self._leave_to_next(envelope)
                 raise ActorStoppedError("it takes no more messages", envelope.to)
         except DeliveryError as exc:
             self._kernel.dead.add(envelope, exc.code, exc.reason)
             raise
         return cell
+
+    def _leave_to_next(self, envelope: Envelope) -> None:
+        """End the handler that says something to an actor which has stopped only because the system ends.
+
+        Raises:
+            CancelledError: it will run again in the next system.
+        """
+        parent = envelope.parent
+        if self._kernel.is_closing and envelope.thread_id is not None and parent is not None and parent.leave():
+            raise asyncio.CancelledError
 
     async def room(self, cell: Cell, envelope: Envelope, until: float) -> None:
         """Wait for room in a mailbox, at most until a time."""

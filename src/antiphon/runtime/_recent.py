@@ -20,6 +20,8 @@ class Recent:
     def __init__(self, limit: int = 10_000) -> None:
         self._limit = limit
         self._kept: OrderedDict[str, Envelope] = OrderedDict()
+        self._stored: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """By thread and the id that its sender knows, the id that a message has in the thread."""
 
     def knows(self, envelope: Envelope) -> bool:
         """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
@@ -36,6 +38,17 @@ class Recent:
         """Return a message by its id."""
         known = self._kept.get(id)
         return None if known is None else known.message
+
+    def note_stored(self, thread_id: str, id: str, stored_id: str) -> None:
+        """Keep the id that a message has in a thread, where its sender knows it by another."""
+        self._stored[thread_id, id] = stored_id
+        self._stored.move_to_end((thread_id, id))
+        if len(self._stored) > self._limit:
+            self._stored.popitem(last=False)
+
+    def stored_id(self, thread_id: str, id: str) -> str | None:
+        """Return the id that a message has in a thread; None if it is not kept, or has no other."""
+        return self._stored.get((thread_id, id))
 
 
 def _may_pass(envelope: Envelope) -> bool:

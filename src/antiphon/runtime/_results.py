@@ -23,7 +23,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionResultPayload, current_port, thaw
-from antiphon.protocol import ErrorCode, Reply, Request, response_type_of
+from antiphon.protocol import ErrorCode, Reply, Request, Response, response_type_of
 from antiphon.runtime._envelope import OWN, Envelope
 from antiphon.runtime._own import error_fields, own_message, own_result
 from antiphon.runtime._rows import DELIVER
@@ -69,12 +69,18 @@ def result_of(envelope: Envelope, outcome: Any) -> Message:
     if isinstance(outcome, OptionResultPayload):
         payload = outcome.model_copy(update={"invocation_id": envelope.invocation_id, "option_name": envelope.type})
     else:
-        value: Json = outcome.to_data() if isinstance(outcome, Reply) else outcome
+        value: Json = outcome.to_data() if isinstance(outcome, Reply) else _value(outcome)
         payload = own_result(envelope.invocation_id, envelope.type, value)
     result = _result_message(envelope, payload, envelope.to)
-    if isinstance(outcome, Reply) and outcome.message_type and outcome.message_type != response_type_of(envelope.type):
-        return result.model_copy(update={"metadata": {OWN: {"response_type": outcome.message_type}}})  # that of a RETRY
+    own_type = outcome.message_type if isinstance(outcome, Reply) else outcome.type if isinstance(outcome, Response) else ""
+    if own_type and own_type != response_type_of(envelope.type):  # that of a RETRY, or one that `receive` chose
+        return result.model_copy(update={"metadata": {OWN: {"response_type": own_type}}})
     return result
+
+
+def _value(outcome: Any) -> Json:
+    value: Json = thaw(outcome.data) if isinstance(outcome, Response) else outcome
+    return value
 
 
 def response_type(result: Message) -> str:

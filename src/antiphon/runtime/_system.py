@@ -144,7 +144,7 @@ class System:
         address: str,
         factory: Callable[[], Actor],
         *,
-        supervisor: str = ROOT,
+        supervisor: str | Supervision = ROOT,
         restart: RestartWhen = "permanent",
         grace: float = 5.0,
         concurrency: int | None = None,
@@ -152,12 +152,19 @@ class System:
     ) -> Address:
         """Begin an actor. The factory, usually its class, is called for the first message, and again after each restart.
 
+        A `supervisor` that is a `Supervision` is one for the kind of the actor, at `supervisor/KIND`, begun with its first.
+
         Raises:
-            ValueError: somebody lives there, the supervisor does not exist, or the address is none.
+            ValueError: somebody lives there, the supervisor does not exist or has other rules, or the address is none.
         """
         parsed = Address.parse(address)
         made = props_of(
-            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+            factory,
+            supervisor=self._supervisor_of(parsed.kind, supervisor),
+            restart=restart,
+            grace=grace,
+            concurrency=concurrency,
+            capacity=capacity,
         )
         self._kernel.tree.spawn(parsed, made)
         return parsed
@@ -167,15 +174,24 @@ class System:
         kind: str,
         factory: Callable[[], Actor],
         *,
-        supervisor: str = ROOT,
+        supervisor: str | Supervision = ROOT,
         restart: RestartWhen = "permanent",
         grace: float = 5.0,
         concurrency: int | None = None,
         capacity: int | None = None,
     ) -> None:
-        """Say how the actors of a kind are made: each is begun when the first message for its address comes."""
+        """Say how the actors of a kind are made: each is begun when the first message for its address comes.
+
+        Raises:
+            ValueError: `supervisor` is a `Supervision`, and the supervisor of the kind has other rules.
+        """
         made = props_of(
-            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+            factory,
+            supervisor=self._supervisor_of(kind, supervisor),
+            restart=restart,
+            grace=grace,
+            concurrency=concurrency,
+            capacity=capacity,
         )
         self._kernel.tree.register(kind, made)
 
@@ -186,6 +202,18 @@ class System:
             ValueError: somebody lives there, or its own supervisor does not exist.
         """
         return self.spawn(address, partial(Supervisor, supervision), supervisor=supervisor, concurrency=Supervisor.concurrency)
+
+    def _supervisor_of(self, kind: str, supervisor: str | Supervision) -> str:
+        """Return the address of a supervisor; of one that is given by its rules, after it was begun."""
+        if isinstance(supervisor, str):
+            return supervisor
+        address = Address("supervisor", kind)
+        known = self._kernel.tree.cells.get(address)
+        if known is None or known.state == "stopped":
+            return self.supervise(address, supervisor)
+        if getattr(known.props.factory, "args", ()) != (supervisor,):
+            raise ValueError(f"{address!r} is there with other rules; give {kind!r} the address of a supervisor instead")
+        return address
 
     # ------------------------------------------------------------ saying
 
@@ -310,6 +338,8 @@ class System:
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Send a message of the protocol to its receiver, and return the response.
+
+        Within a handler of this system it follows from the message that is handled there (see `Context.send_message`).
 
         Raises:
             ValueError: it has no receiver.

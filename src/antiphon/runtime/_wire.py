@@ -18,7 +18,7 @@ from antiphon.protocol import ErrorResponse, Response, find_entry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._envelope import told
 
-__all__ = ["error_response", "from_wire", "outcome_of", "response_of", "to_wire"]
+__all__ = ["accepted", "error_response", "from_wire", "response_of", "to_wire"]
 
 _TALK = "MESSAGE"
 _ANYBODY = "unknown"
@@ -67,17 +67,17 @@ def from_wire(wire: WireMessage, thread_id: str | None) -> Message:
     )
 
 
-def outcome_of(response: Response) -> Any:
-    """Return what a response says as the result of a call.
+def accepted(response: Response) -> Response:
+    """Return a response that says no error.
 
     Raises:
         RefusedError: it says that the message failed.
     """
-    data = thaw(response.data)
     if isinstance(response, ErrorResponse) or response.type == "ERROR":
+        data = thaw(response.data)
         reason, code = data.pop("error_message"), data.pop("error_code", None)
         raise RefusedError(reason, code or "ERROR", details=data or None)
-    return data
+    return response
 
 
 def response_of(wire: WireMessage, result: OptionResultPayload, type: str, policy: str) -> Response:

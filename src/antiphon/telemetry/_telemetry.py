@@ -30,11 +30,12 @@ class Telemetry(Observer):
         """Make it; without providers it uses those of the process.
 
         What messages, tools and models say is recorded only with `record_content`: it is what people wrote, and a backend
-        for traces is seldom the place for that.
+        for traces is seldom the place for that. It is redacted as the ledger redacts the thread that it is said in.
         """
         self._tracers = tracer_provider or trace.get_tracer_provider()
         self._meters = meter_provider or metrics.get_meter_provider()
         self._systems: tuple[System, ...] = ()
+        self.records_content = record_content
         self._spans = Spans(self._tracers, record_content=record_content)
         self._metrics = Metrics(self._meters, self._waiting)
 

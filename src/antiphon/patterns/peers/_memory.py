@@ -21,7 +21,7 @@ from antiphon.messages import (
     OptionCallPayload,
     OptionResultPayload,
 )
-from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
+from antiphon.patterns.peers._letters import as_known, dated, letter_of, marsys_form
 from antiphon.patterns.peers._processors import for_model
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
 from antiphon.patterns.peers._spec import INVOKE_AGENT
@@ -76,7 +76,7 @@ class PeerMemory:
         """
         rows = (await self._ledger.head(self.thread_id)).seq
         hits = await self._ledger.search(text, thread_id=self.thread_id, limit=max(1, rows))
-        found = (self.by_id(hit.record.message.id) for hit in hits)
+        found = (self.by_id(as_known(hit.record.message).id) for hit in hits)
         return tuple(message for message in found if message is not None)[:limit]
 
     def window(self, count: int | None = None, *, tokens: int | None = None) -> Conversation:

@@ -44,7 +44,7 @@ from antiphon.runtime import Actor, Context, handles
 __all__ = ["AgentManagerActor"]
 
 _SAID, _SHOWN = 0.5, 0.8
-"""How sure an answer is that only a model stands behind; that a tool does, too."""
+"""How sure an answer is that only a model stands behind; that the result of a tool does, too."""
 _CALLS = 100
 """How many calls of tools are passed on; all of them are in the ledger."""
 
@@ -211,7 +211,7 @@ def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) 
     }
     if untrusted is not None:
         extra["untrusted"] = untrusted
-    return AgentResult(response=cut(run.output), confidence=_SHOWN if calls else _SAID, tool_calls=calls, **extra)
+    return AgentResult(response=cut(run.output), confidence=_SHOWN if given else _SAID, tool_calls=calls, **extra)
 
 
 def _given(messages: list[ModelMessage]) -> dict[str, dict[str, Any]]:
