@@ -16,6 +16,7 @@ from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, EXEC
 from antiphon.dialects.agent_framework.utils.message_builder import create_assistant_message, create_user_message
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.cast import CastError
 from antiphon.patterns.teams import Team, TeamStore
 
 
@@ -259,6 +260,12 @@ def test_a_worker_chooses_among_the_operations_of_its_team() -> None:
     run(main())
 
 
+def test_a_team_without_an_operation_is_refused() -> None:
+    """AF-027: a final response must say one."""
+    with pytest.raises(CastError, match="a team has operations"):
+        analysts(operations=())
+
+
 def test_a_final_response_is_a_message_to_display_where_nobody_says_otherwise() -> None:
     """AF-027: also where a tool before the last one has said an operation."""
 
@@ -300,6 +307,7 @@ def test_a_script_ends_with_the_operation_of_its_last_tool() -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_a_turn_that_is_cut_off_anywhere_comes_to_the_same_final_response(tmp_path: Path) -> None:
     """G13: after every append, with a store that says something else by then; the tool's result is read from the ledger."""
 

@@ -53,6 +53,8 @@ class Crew:
                     )
         if not self.workers:
             raise CastError("a team has workers: give it at least one")
+        if not self.operations:
+            raise CastError("a team has operations: give it at least one, or leave them out for display_message")
 
     @property
     def assignees(self) -> tuple[str, ...]:

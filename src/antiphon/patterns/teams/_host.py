@@ -36,12 +36,11 @@ async def read_conversation(store: BaseMessageStore, location: str, *, limit: in
     return found[max(0, len(found) - limit) :]
 
 
-async def hand_over(store: object, location: str, entries: Iterable[dict[str, Any]]) -> None:
+async def hand_over(store: RecordingMessageStore, location: str, entries: Iterable[dict[str, Any]]) -> None:
     """Give messages to a store that takes them, in order. What it raises is its own."""
-    if isinstance(store, RecordingMessageStore):
-        for entry in entries:
-            if (added := store.add_message(location, entry)) is not None:
-                await added
+    for entry in entries:
+        if (added := store.add_message(location, entry)) is not None:
+            await added
 
 
 def _checked(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Final, Unpack
 
 from typing_extensions import override
 
-from antiphon.dialects.agent_framework import BaseMessageStore
+from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessageStore
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
@@ -56,7 +56,8 @@ class Team(Pattern):
         a turn before `run` returns. `operations` are what a worker may tell a client to do with its result.
 
         Raises:
-            CastError: two have the same name, a manager has a worker who is not there, or a tool cannot be had.
+            CastError: two have the same name, a manager has a worker who is not there, a tool cannot be had, or there is no
+                operation.
         """
         super().__init__(ledger, **given)
         led, workers = tuple(managers), tuple(workers)
@@ -116,8 +117,8 @@ class Team(Pattern):
 
     async def _hand_over(self, thread_id: str, turn: str) -> None:
         """Give a store of the host that takes messages those of a turn."""
-        store = self.crew.message_store
-        if store is not None:
+        store: object = self.crew.message_store
+        if isinstance(store, RecordingMessageStore):
             await hand_over(store, thread_id, await self.store.get_messages(thread_id, turn=turn))
 
     async def _give_up(self, address: str, thread_id: str, turn: str) -> None:
