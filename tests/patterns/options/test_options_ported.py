@@ -10,7 +10,7 @@ from tests.patterns.chains import run
 
 from antiphon.ledger import Ledger, Reward, record_reward, rewards_of
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Conversation, Message, MessageBuilder, OptionResultPayload, thaw
+from antiphon.messages import Conversation, Message, MessageBuilder, OptionResultBuilder, OptionResultPayload, thaw
 from antiphon.patterns.decisions import DecisionReward
 from antiphon.patterns.options import Choices, Executor, Options, export_transitions
 
@@ -145,6 +145,41 @@ def test_a_run_that_is_taken_up_numbers_its_steps_as_one_that_was_not_cut_off() 
             async with Executor(part, options_of()) as executor:
                 await executor.run([asked], thread_id="t")
             assert steps(await talk(part)) == expected
+
+    run(main())
+
+
+def test_the_example_of_the_design_runs_as_a_policy() -> None:
+    """OP-044, OP-031, OP-037, OP-045: call, result, two images and a text of one builder, in the step of the last message."""
+
+    async def main() -> None:
+        options, ledger = searching(), MemoryLedger()
+
+        @options.policy()
+        def stylist(observations: Conversation, choices: Choices) -> Any:
+            builder = MessageBuilder.continue_step(observations[-1])
+            builder.add_option_call("search_web", {"query": "hobbit movie"})
+            result = OptionResultBuilder.response_to(builder.last_option_call).success([{"title": "The Hobbit"}])
+            builder.add_image("girl wearing a hat", "https://example.com/1.png")
+            builder.add_image("fancy dress", "https://example.com/2.png")
+            builder.add_text("Take the dress from the second image and apply it to the person in the first image")
+            return [builder.last_option_call, result, builder.to_message()]
+
+        asked = MessageBuilder.next_step(4).add_text("Dress her.").to_message()
+        async with Executor(ledger, options) as executor:
+            outcome = await executor.run([asked], thread_id="t")
+        said = await talk(ledger)
+        assert steps(said) == [
+            ("user", "parts", 5),
+            ("stylist", "option_call", 5),
+            ("search_web", "option_result", 5),
+            ("stylist", "parts", 5),
+        ]
+        assert values(said) == [[{"title": "The Hobbit"}]]  # its own result: the option was not run
+        assert [part.kind for part in said[-1].parts] == ["media", "media", "text"]
+        assert (outcome.response or "").splitlines()[:2] == ["https://example.com/1.png", "https://example.com/2.png"]
+        (transition,) = Conversation(said).transitions()
+        assert (transition.step_num, transition.is_complete) == (5, True)
 
     run(main())
 
