@@ -14,7 +14,7 @@ export UV_COMPILE_BYTECODE := 1
 export UV_NO_PROGRESS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick check fix bench chaos docs release lock clean
+.PHONY: help run test quick check fix bench chaos docs figures release lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -61,6 +61,9 @@ chaos: $(READY) ## the long runs: many more generated cases
 
 docs: $(READY) ## build the docs into site/
 	@$(BIN)/zensical build --clean
+
+figures: $(READY) ## how easy the tree is to enter, as figures
+	@$(BIN)/python tools/figures.py $(ARGS)
 
 release: $(READY) ## build the wheel and the sdist into dist/, and prove that they install; publish by hand
 	@$(BIN)/python tools/release.py

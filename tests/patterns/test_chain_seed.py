@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError, ToolFailed
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import QUESTION, Witness, chain_on, run, said_in
 from tests.patterns.test_life import Held
 from tests.runtime.actors import virtually
@@ -211,6 +213,27 @@ def test_an_agent_answers_with_its_words_its_tool_calls_and_how_sure_it_is(
             calls = [(each["name"], each["arguments"], each.get("result")) for each in result["tool_calls"]]
             assert calls == [("thermometer", {"place": place}, gave) for place, gave in zip(places, given, strict=True)]
             assert len({each["id"] for each in result["tool_calls"]}) == len(places)
+
+    virtually(main())
+
+
+# Mutant: `_calls` (_agent.py) looks results up by their id alone -> this test is red.
+def test_calls_have_their_own_results_where_a_model_uses_an_id_again() -> None:
+    """CH-080: some models number the calls of each answer from 1."""
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        said = sum(isinstance(each, ModelResponse) for each in messages)
+        places = ("Oslo", "Rome")[said : said + 1]
+        parts = [ToolCallPart("thermometer", {"place": place}, tool_call_id="call-1") for place in places]
+        return ModelResponse(parts or [TextPart("It is cold.")])
+
+    async def main() -> None:
+        config = ChainConfig(backoff=0, phases={"intention": AgentConfig(tools=("thermometer",))})
+        async with PostChain(MemoryLedger(), model=FunctionModel(model), config=config, tools=[thermometer]) as chain:
+            ask = {"agent_id": "agent/intention", "input": "How warm is it?"}
+            answered = await chain.send({"type": "PROCESS_WITH_AGENT", "data": ask})
+        calls = answered["data"]["result"]["tool_calls"]
+        assert [each["result"] for each in calls] == ["4 degrees in Oslo", "4 degrees in Rome"]
 
     virtually(main())
 

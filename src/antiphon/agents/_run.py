@@ -398,5 +398,5 @@ def _within(context: Context) -> LedgerRun:
         raise RuntimeError("a message of no thread is not written down: ask in a thread")
     run = LedgerRun(context.thread_id, id=context.course.invocation_id)
     invocation_id = context.course.invocation_id
-    run.attach(Opened(context.kernel.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
+    run.attach(Opened(context.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
     return run

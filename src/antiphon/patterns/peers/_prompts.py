@@ -42,7 +42,7 @@ async def _passed(ids: Sequence[str], context: Context) -> list[Message]:
     """Return the messages that are passed on; they stand in the thread before the request."""
     if not ids:
         return []
-    ledger, thread_id = context.kernel.journal.ledger, context.thread_id or ""
+    ledger, thread_id = context.ledger, context.thread_id or ""
     rows: dict[str, Message] = {}
     async for record in ledger.read(thread_id):
         message = as_known(record.message)

@@ -36,6 +36,8 @@ class _PhaseEnd:
     summary: str
     code: str | None = None
     """The code of the error; None for a phase that is completed."""
+    is_global: bool = True
+    """Whether the next phase is told."""
     final: Any = None
     """The content of the `final` that it came to, if it was one."""
 
@@ -148,7 +150,7 @@ class _Turn:
     async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
         """Have a phase led by its manager, or done by its worker; somebody says its synthesis in any case."""
         goals, turn, read = phase.goals or text, self._voice.turn, self._voice.reading.untrusted
-        previous = None if before is None else before.line
+        previous = before.line if before is not None and before.is_global else None
         given, key = (self._crew, self._context, self._voice, phase.worker), f"phase-{number}"
         if self._crew.role_of(phase.worker) == "manager":
             lead = LeadPhase(
@@ -162,7 +164,8 @@ class _Turn:
             )
             led = await delegate(*given, lead, task=goals, key=key, among=self._crew.assignees)
             if led.reply is not None:  # the manager has said its synthesis
-                return _PhaseEnd(phase, led.end.summary, led.end.code, led.end.final)
+                is_global = self._crew.managers[phase.worker].is_global
+                return _PhaseEnd(phase, led.end.summary, led.end.code, is_global, led.end.final)
             end = led.end
         else:
             do = DoTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn)
@@ -170,7 +173,7 @@ class _Turn:
         return await self._synthesise(number, phase, end)
 
     async def _synthesise(self, number: int, phase: Phase, end: DelegationEnd) -> _PhaseEnd:
-        ended = _PhaseEnd(phase, end.summary, end.code, end.final)
+        ended = _PhaseEnd(phase, end.summary, end.code, final=end.final)
         await self._voice.say(
             "synthesis", f"synthesis-{number}", content=ended.summary, from_manager=self._name, phase_id=number
         )
