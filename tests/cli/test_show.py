@@ -1,6 +1,7 @@
 """`antiphon show`: a conversation as people read it."""
 
 import importlib.util
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from antiphon import (
     Message,
     OptionCallPayload,
     OptionResultPayload,
+    PartsPayload,
     ReasoningPart,
     TextPart,
     dumps,
@@ -359,3 +361,59 @@ def test_any_conversation_can_be_shown(conversation: Conversation) -> None:
 
     assert lines
     assert not any({"\x1b", "\x00", "\u202e", "\r"} & set(line.text.plain) for line in lines)
+
+
+# ---------------------------------------------------------------- step by step
+
+
+def stepped() -> list[Message]:
+    return [
+        Message(id="m-1", policy="user", payload=PartsPayload(parts=(TextPart(text="Go."),))),
+        call("i-1", step_num=1).model_copy(update={"id": "m-2"}),
+        call("i-2", step_num=2).model_copy(update={"id": "m-3"}),
+        result("i-1", "late").model_copy(update={"id": "m-4", "step_num": 1}),
+        Message(id="m-5", policy="user", payload=PartsPayload(parts=(TextPart(text="Well?"),))),
+        result("i-2", 7).model_copy(update={"id": "m-6", "step_num": 3}),
+        Message(id="m-7", policy="bob", step_num=3, payload=PartsPayload(parts=(TextPart(text="Done."),))),
+    ]
+
+
+def test_a_conversation_is_shown_step_by_step() -> None:
+    """OP-023: steps in the order they began, a late message with its step; what is of no step where it was said."""
+    done = run("show", "-", "--from", "house", "--by-step", stdin=dumps(Conversation(stepped())))
+
+    assert done.stdout.splitlines() == [
+        "── no step: 1 said",
+        "  user",
+        "    │ Go.",
+        "",
+        "── step 1: 1 called, 1 answered",
+        "  bob (step 1)",
+        "    calls look {}",
+        "      gives late",
+        "",
+        "── step 2: 1 called",
+        "  bob (step 2)",
+        "    calls look {}",
+        "      gives 7",
+        "",
+        "── no step: 1 said",
+        "  user",
+        "    │ Well?",
+        "",
+        "── step 3: 1 said, 1 answered",
+        "  bob (step 3)",
+        "    │ Done.",
+    ]
+
+
+def test_steps_for_programs_have_every_message_once() -> None:
+    """OP-023: `--by-step --json`."""
+    done = run("show", "-", "--from", "house", "--by-step", "--json", stdin=dumps(Conversation(stepped())))
+
+    steps = [(each["step"], [message["id"] for message in each["messages"]]) for each in json.loads(done.stdout)]
+    assert steps == [(None, ["m-1"]), (1, ["m-2", "m-4"]), (2, ["m-3"]), (None, ["m-5"]), (3, ["m-6", "m-7"])]
+
+
+def test_an_empty_conversation_has_no_steps() -> None:
+    assert run("show", "-", "--from", "house", "--by-step", stdin=dumps(Conversation())).stdout == "(no messages)\n"

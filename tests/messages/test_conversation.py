@@ -421,6 +421,63 @@ def test_transitions_by_step() -> None:
     assert not second.is_complete
 
 
+def rewarded() -> Conversation:
+    return Conversation(
+        [
+            say("q"),
+            say("t", "assistant", turn_id="u"),
+            call("a", step_num=1, turn_id="u"),
+            answer("ra", "i-a", step_num=1),
+            call("b", step_num=2),
+            answer("rb", "i-b", step_num=2),
+            say("end", "assistant", step_num=3),
+        ]
+    )
+
+
+def test_a_function_says_the_reward_of_each_transition() -> None:
+    """OP-022: None where it cannot say; without one there is no reward."""
+    conversation = rewarded()
+
+    assert [each.reward for each in conversation.transitions()] == [None, None]
+    assert [each.reward for each in conversation.transitions(lambda each: each.step_num if each.step_num == 2 else None)] == [
+        None,
+        2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ({}, [None, None]),
+        ({"a": 1.0, "ra": 0.5}, [1.5, None]),
+        ({"t": -1.0}, [-1.0, None]),
+        ({"rb": 2, "ra": 0.25}, [0.25, 2.0]),
+        ({"end": 1.0, "b": 0.5}, [None, 1.5]),
+        ({"q": 1.0, "nowhere": 1.0}, [None, None]),
+    ],
+)
+def test_rewards_by_message_id_are_summed_over_a_decision_and_what_follows_it(
+    rewards: dict[str, float], expected: list[float | None]
+) -> None:
+    """OP-022: of calls, results and what was said with them; the answer at the end is of the last decision."""
+    assert [each.reward for each in rewarded().transitions(reward=rewards)] == expected
+
+
+def test_an_id_that_stands_twice_is_rewarded_once() -> None:
+    """OP-022: as in an imported history."""
+    conversation = rewarded().append(say("end", "assistant"))
+
+    assert [each.reward for each in conversation.transitions(reward={"end": 1.0})] == [None, 1.0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_reward_is_a_finite_number(value: float) -> None:
+    """OP-022: anything else could be neither learnt from nor exported as JSON."""
+    with pytest.raises(ValueError, match="a reward is a finite number"):
+        rewarded().transitions(lambda each: value)
+
+
 def test_transitions_by_turn_where_there_is_no_step() -> None:
     """OP-022"""
     conversation = Conversation(

@@ -37,6 +37,8 @@ class Outcome:
     error_message: str | None = None
     citations: tuple[Mapping[str, Any], ...] = ()
     """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
+    data: Any = None
+    """The answer as a JSON value, where it is more than text; `response` is then its JSON."""
 
 
 def failed(thread_id: str, error: DeliveryError) -> Outcome:
@@ -103,12 +105,12 @@ class Pattern(ABC):
         has other permissions than who asks.
         """
 
-        async def ask(task: str) -> str:
+        async def ask(task: str) -> Any:
             run = current_run()
             outcome = await self.run(task, thread_id=None if run is None else run.thread_id)
             if outcome.status != "completed":
                 raise ModelRetry(f"{name} has failed: {outcome.error_message}")
-            return outcome.response or ""
+            return (outcome.response or "") if outcome.data is None else outcome.data
 
         metadata = {"antiphon": {"effects": "none", "untrusted": True}}
         return Tool[Any](ask, name=name, description=about, metadata=metadata)
