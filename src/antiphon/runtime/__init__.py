@@ -24,6 +24,7 @@ from antiphon.runtime._observer import (
     describe,
 )
 from antiphon.runtime._recovery import Parked, Recovered
+from antiphon.runtime._results import error_of, error_response, from_wire, response_type
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -99,10 +100,14 @@ __all__ = [
     "decide",
     "describe",
     "ended",
+    "error_of",
+    "error_response",
+    "from_wire",
     "handles",
     "is_too_large",
     "observe",
     "park_id",
+    "response_type",
     "run",
     "says_the_same_value",
     "subscribe",
