@@ -20,6 +20,8 @@ def read(unit: Unit) -> None:
     match role:
         case "system" | "user" | "assistant":
             _talk(unit, role)
+        case "tool" if unit.maybe_text("tool_call_id") and _error_type(unit):
+            _failure(unit, role)
         case "tool" if invocation := unit.maybe_text("tool_call_id"):
             _answer(unit, invocation, role)
         case "agent_call":
@@ -27,7 +29,7 @@ def read(unit: Unit) -> None:
         case "agent_response" if task := _task(unit):
             _answer(unit, task, role)
         case "error" if unit.maybe_text("tool_call_id") or _task(unit) in unit.reading.calls:
-            _failure(unit)
+            _failure(unit, role)
         case "tool" | "agent_response" | "error":
             _told(unit, role)
         case _:
@@ -117,21 +119,29 @@ def _answer(unit: Unit, invocation: str, role: str) -> None:
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
 
-def _failure(unit: Unit) -> None:
+def _error_type(unit: Unit) -> str | None:
+    kind = unit.object("metadata").get("error_type")
+    return kind if isinstance(kind, str) and kind else None
+
+
+def _failure(unit: Unit, role: str) -> None:
+    """Say that a call failed: a tool message with an `error_type` says so, and an error that names its call."""
     invocation = unit.maybe_text("tool_call_id") or str(_task(unit))
     context = unit.object("metadata")
-    kind, retryable = context.get("error_type"), context.get("retryable")
+    called, name = unit.called(invocation), unit.maybe_text("name")
+    retryable = context.get("retryable")
     payload = {
         "kind": "option_result",
         "invocation_id": invocation,
-        "option_name": unit.called(invocation) or unit.text("name", "unknown"),
+        "option_name": ((name or called) if role == "tool" else (called or name)) or "unknown",
         "is_error": True,
-        "error_type": kind if isinstance(kind, str) and kind else "Error",
-        "error_message": unit.text("content"),
+        "error_type": _error_type(unit) or "Error",
+        "error_message": unit.text("content") if role == "error" else unit.maybe_text("content") or "",
         "retryable": retryable if isinstance(retryable, bool) else None,
         "result": context.get("details"),
     }
-    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=_as("error"))
+    metadata = _as(role) if role == "error" else {}
+    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=metadata)
 
 
 def _told(unit: Unit, role: str) -> None:
