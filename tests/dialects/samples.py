@@ -13,7 +13,6 @@ SAMPLES["marsys"] = [
         "tool_calls": [
             {"id": "c1", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}, "zz": [1]},
             {"id": "c2", "type": "function", "function": {"name": "f", "arguments": "nojson"}},
-            {"id": "c3", "type": "function", "function": {"name": "f", "arguments": "{}"}},
         ],
         "tool_call_id": None,
     },
@@ -22,14 +21,6 @@ SAMPLES["marsys"] = [
     {"role": "agent_call", "content": "Research", "name": "r", "metadata": {"caller": "o", "task_id": "t1"}},
     {"role": "agent_response", "content": "done", "name": "r", "metadata": {"task_id": "t1", "completion_time": 2.5}},
     {"role": "error", "content": "alone", "name": "r"},
-    {
-        "role": "tool",
-        "name": "f",
-        "content": "no such order",
-        "tool_call_id": "c3",
-        "metadata": {"error_type": "TOOL_FAILED", "retryable": False, "trace": "x"},
-    },
-    {"role": "tool", "name": "f", "tool_call_id": "c9", "metadata": {"error_type": "TOOL_FAILED"}},
     {"role": "assistant", "content": None, "tool_calls": []},
 ]
 SAMPLES["atlas"] = [

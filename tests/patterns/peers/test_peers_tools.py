@@ -177,3 +177,32 @@ def test_a_failure_of_a_tool_comes_back_from_marsys_as_it_was() -> None:
     }
     assert encoded.losses == ()
     assert decode(units, "marsys")[1].payload == result
+
+
+@pytest.mark.parametrize(
+    ("unit", "option", "error_type"),
+    [
+        ({"role": "tool", "name": "f", "content": "no", "metadata": {"error_type": "E", "retryable": True}}, "f", "E"),
+        ({"role": "tool", "name": "f", "metadata": {"error_type": "E", "trace": [1]}}, "f", "E"),
+        ({"role": "tool", "content": "no", "metadata": {"error_type": "E"}}, "weigh", "E"),
+        ({"role": "error", "name": "f", "content": "no", "metadata": {"error_type": "E", "details": 1}}, "weigh", "E"),
+        ({"role": "error", "content": "no"}, "weigh", "Error"),
+        ({"role": "tool", "name": "f", "content": "no", "metadata": {"error_type": None}}, "f", None),
+    ],
+    ids=["tool", "no content", "no name", "error", "bare error", "no failure"],
+)
+def test_a_failure_that_came_from_marsys_goes_back_as_it_came(
+    unit: dict[str, Any], option: str, error_type: str | None
+) -> None:
+    """MA-061, MA-014: a tool message stays one, and an error an error."""
+    function = {"name": "weigh", "arguments": "{}"}
+    call = {"role": "assistant", "content": "", "message_id": "1", "tool_calls": [{"id": "c", "function": function}]}
+    units = [call, {"message_id": "2", "tool_call_id": "c", **unit}]
+
+    talk = decode(units, "marsys")
+
+    payload = talk[1].payload
+    assert isinstance(payload, OptionResultPayload)
+    assert (payload.option_name, payload.is_error, payload.error_type) == (option, error_type is not None, error_type)
+    assert encode(talk, "marsys").value == units
+    assert encode(talk, "marsys").losses == ()
