@@ -86,5 +86,5 @@ async def _is_own(context: Context, pattern: str) -> bool:
     """Whether a message begins something of a pattern: nobody asks in the course of something else."""
     if context.message.parent_id is not None:
         return False
-    summary = await context.kernel.journal.ledger.thread(context.thread_id or "")
+    summary = await context.ledger.thread(context.thread_id or "")
     return summary is None or summary.pattern in (None, pattern)

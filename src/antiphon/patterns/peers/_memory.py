@@ -21,7 +21,7 @@ from antiphon.messages import (
     OptionCallPayload,
     OptionResultPayload,
 )
-from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
+from antiphon.patterns.peers._letters import as_known, dated, letter_of, marsys_form
 from antiphon.patterns.peers._processors import for_model
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
 from antiphon.patterns.peers._spec import INVOKE_AGENT
@@ -76,7 +76,7 @@ class PeerMemory:
         """
         rows = (await self._ledger.head(self.thread_id)).seq
         hits = await self._ledger.search(text, thread_id=self.thread_id, limit=max(1, rows))
-        found = (self.by_id(hit.record.message.id) for hit in hits)
+        found = (self.by_id(as_known(hit.record.message).id) for hit in hits)
         return tuple(message for message in found if message is not None)[:limit]
 
     def window(self, count: int | None = None, *, tokens: int | None = None) -> Conversation:
@@ -115,11 +115,15 @@ def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for place, message in enumerate(messages):
         if place in moved:
             continue
-        if "tool_call_id" in message:  # a provider refuses a result whose call it is not told
-            yield {"role": "user", "content": f"[Result of {message.get('name')}]: {message['content']}"}
-            continue
-        yield message
+        yield _retold(message) if "tool_call_id" in message else message
         yield from (messages[each] for each in results.get(place, ()))
+
+
+def _retold(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result as a user's words: a provider refuses a result whose call it is not told."""
+    label, content = f"[Result of {result.get('name')}]:", result["content"]
+    is_text = isinstance(content, str)
+    return {"role": "user", "content": f"{label} {content}" if is_text else [{"type": "text", "text": label}, *content]}
 
 
 def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from antiphon.dialects import marsys
 from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name
+from antiphon.dialects.marsys._content import text_of
 
 __all__ = ["for_model", "from_model"]
 
@@ -37,7 +38,7 @@ def _words(message: marsys.Message) -> str:
     called = [
         f"{call['function']['name']}({call['function']['arguments']})" for call in message.to_llm_dict().get("tool_calls", ())
     ]
-    return " ".join(each for each in (message.content, *called) if each)
+    return " ".join(each for each in (text_of(message.content), *called) if each)
 
 
 def _plain(call: Any) -> Any:
