@@ -76,7 +76,7 @@ def test_what_follows_from_a_message_is_below_it_in_the_trace_of_the_thread() ->
     assert len({span.context.trace_id for span in watch.spans}) == 2
 
 
-# Mutant: `outside` (runtime/_entry.py) correlates by the step what has no correlation id, or the place of a delivery
+# Mutant: `outside` (of the runtime's envelopes) correlates by the step what has no correlation id, or the place of a delivery
 # (_observer.py), from which the ids of spans are made, has the step in it -> this test is red.
 @pytest.mark.parametrize("step", [0, 7, 2**40])
 def test_a_trace_does_not_depend_on_step_numbers(step: int) -> None:
