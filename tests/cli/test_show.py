@@ -1,5 +1,6 @@
 """`antiphon show`: a conversation as people read it."""
 
+import asyncio
 import importlib.util
 import json
 from datetime import UTC, datetime
@@ -27,7 +28,9 @@ from antiphon import (
     dumps,
 )
 from antiphon.cli._transcript import transcript
+from antiphon.ledger import open_ledger
 from antiphon.messages import Tool
+from antiphon.patterns.options import Choices, Executor, Options
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -223,6 +226,50 @@ def test_a_heading_says_who_to_whom_in_which_step_and_when() -> None:
     )
 
     assert shown(message).splitlines()[0] == "ada (to bob, eve, step 3, control, 2026-01-05 09:30:00 UTC)"
+
+
+# Mutant: _heading (cli/_transcript.py) leaves out the step, _goes_on joins two steps, or Decision._row
+# (patterns/options/_decision.py) gives all decisions one step -> this test is red.
+def test_what_a_policy_did_is_shown_step_by_step(tmp_path: Path) -> None:
+    """OP-023: a run of the executor as somebody debugs it: each decision under its number, with what came of it."""
+    options, url = Options(), f"sqlite:///{tmp_path}/steps.db"
+
+    @options.option(effects="none")
+    def look(where: str) -> str:
+        """Look somewhere."""
+        return f"nothing {where}"
+
+    @options.policy()
+    def clerk(observations: Conversation, choices: Choices) -> Any:
+        decided = len({call.step_num for call in observations.calls()})
+        places = [("attic", "cellar"), ("roof",), ()][decided]
+        return [choices.call("look", where=place) for place in places] or "It is nowhere."
+
+    async def main() -> None:
+        async with open_ledger(url) as ledger, Executor(ledger, options) as executor:
+            await executor.run("Where is it?", thread_id="t")
+
+    asyncio.run(main())
+    assert (
+        run("show", "t", "--ledger", url).stdout
+        == """\
+user
+  │ Where is it?
+
+clerk (step 1)
+  calls look {"where": "attic"}
+    gives nothing attic
+  calls look {"where": "cellar"}
+    gives nothing cellar
+
+clerk (step 2)
+  calls look {"where": "roof"}
+    gives nothing roof
+
+clerk (step 3)
+  │ It is nowhere.
+"""
+    )
 
 
 def test_tools_are_named_first() -> None:

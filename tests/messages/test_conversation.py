@@ -378,6 +378,18 @@ def test_steps_group_a_decision_cycle() -> None:
     assert list(conversation.steps()) == [None, 2, 1]
 
 
+# Mutant: group_by_step (_steps.py) loses a late message, or sorts the steps or the messages in one -> this test is red.
+@given(st.lists(st.sampled_from([None, 0, 1, 7])))
+def test_the_view_by_step_has_every_message_once_in_its_step_and_in_order(numbers: list[int | None]) -> None:
+    """OP-023: in the order in which the steps began, each with its messages as they were said."""
+    conversation = Conversation(say(f"m{place}", step_num=step) for place, step in enumerate(numbers))
+    view = conversation.steps()
+
+    assert list(view) == list(dict.fromkeys(numbers))
+    for step, group in view.items():
+        assert list(group) == [each for each in conversation if each.step_num == step]
+
+
 def test_turns_group_an_utterance() -> None:
     conversation = Conversation(
         [
