@@ -9,7 +9,7 @@ from antiphon.runtime._context import Context
 from antiphon.runtime._dead import DeadLetter
 from antiphon.runtime._effects import Course, Effect, Effects, FailedError, Park, Run, UnknownOutcomeError
 from antiphon.runtime._journal import Admit, Budget, Journal
-from antiphon.runtime._observer import Activity, Delivery, EffectRun, Observer, Place, describe
+from antiphon.runtime._observer import Activity, Delivery, EffectRun, Observer, Place, describe, tag
 from antiphon.runtime._operations import AgentOperation, ModelOperation, Operation, ToolOperation
 from antiphon.runtime._own import cut_result, is_too_large, text_of
 from antiphon.runtime._port import RuntimePort
@@ -81,6 +81,7 @@ __all__ = [
     "run",
     "says_the_same_value",
     "system_thread",
+    "tag",
     "text_of",
     "unused",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from antiphon.messages import Json, Message
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._operations import Operation
     from antiphon.runtime._system import System
 
-__all__ = ["Activity", "Delivery", "EffectRun", "Observer", "Place", "current", "describe"]
+__all__ = ["Activity", "Delivery", "EffectRun", "Observer", "Place", "current", "describe", "tag"]
 
 
 class Place(NamedTuple):
@@ -149,6 +149,8 @@ class Activity:
     """Whether the actor has a handler for messages of this type, which are then not of an endless number."""
     note: Any = None
     """The observer's own."""
+    tags: dict[str, str] = field(default_factory=dict[str, str])
+    """More about it, by name: ids by which the caller finds it again."""
 
 
 class Observer:
@@ -191,3 +193,10 @@ def describe(operation: Operation) -> None:
     activity = current.get()
     if activity is not None:
         activity.operation = operation
+
+
+def tag(tags: Mapping[str, str]) -> None:
+    """Add tags to the handler or the effect in which this is called, for an observer."""
+    activity = current.get()
+    if activity is not None:
+        activity.tags.update(tags)
