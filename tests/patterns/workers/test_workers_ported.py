@@ -1,17 +1,19 @@
 """Programs of an Atlas developer, ported: one import, tracking metadata, tool requests, and agents without a model."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse
-from pydantic_ai.models.function import AgentInfo
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import run
-from tests.patterns.workers.minds import calling, saying
+from tests.patterns.workers.minds import Bench, calling, left_by_a_kill, saying
 from tests.telemetry.watch import Watch
 
 from antiphon.agents import Toolkit
+from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers import (
@@ -90,6 +92,7 @@ def test_an_agent_without_a_model_answers_and_says_that_no_model_was_asked() -> 
 # ---------------------------------------------------------------- tracking
 
 
+# Mutant: drop `**original.tracking` in dialects/atlas/_message.py, `_answering` -> this test is red.
 def test_an_answer_has_the_trace_of_what_it_answers() -> None:
     """AT-051: each factory that answers takes it over; what the caller gives goes first, and other metadata stay behind."""
     task = StructuredMessage.create_task("Count.", "controller", "counter", {"trace_id": "t-1", "reviews": ["good"]})
@@ -119,6 +122,8 @@ def test_a_subclass_says_which_metadata_answers_take_over() -> None:
     assert Ours.create_response("Yes.", asked).tracking == {"tenant": "acme", "request_id": "r"}
 
 
+# Mutant: drop `_tag(message)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
+# Mutant: drop `**await self._tracking(task_id)` in workers/_desk.py, `Desk.assign` -> this test is red.
 def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
     """AT-051, AT-061: it is set before sending, and is in the task, the answers, the rows of the thread and the spans."""
     watch = Watch()
@@ -147,9 +152,40 @@ def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
     assert marked["controller WORKERS_MESSAGE"] == marked["worker WORKERS_TASK"] == "tr-1"
 
 
+def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G9, AT-051: a task stays as it is written; the answer has the trace."""
+
+    async def policy(query: StructuredMessage, desk: Desk) -> str:
+        return (await desk.assign("ada", "Begin.", route=["bob"])).content
+
+    def team(ledger: Ledger, model: FunctionModel) -> Workers:
+        return Workers(ledger, policy, [AgentSpec(name="ada"), AgentSpec(name="bob")], model=model)
+
+    async def main() -> None:
+        ledger, bench = MemoryLedger(), Bench()
+        query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", message_id="m")
+        query.update_metadata({"trace_id": "tr-1"})
+        with monkeypatch.context() as before:
+            before.setattr(StructuredMessage, "carried", frozenset[str]())
+            async with team(ledger, bench.model) as first:
+                given = asyncio.create_task(first.send(query))
+                await bench.came.wait()
+                left = await left_by_a_kill(ledger)
+                bench.go_on.set()
+                assert "trace_id" not in (await given).metadata
+        async with team(left, Bench(is_open=True).model) as second:
+            answer = await second.send(query)
+            said = await second.messages("t")
+        assert (answer.content, answer.metadata["trace_id"]) == ("Done.", "tr-1")
+        assert [each.metadata.get("trace_id") for each in said] == ["tr-1", None, None, None, "tr-1"]
+
+    run(main())
+
+
 # ---------------------------------------------------------------- tool requests
 
 
+# Mutant: return False in workers/_mind.py, `is_tool_request` -> this test is red.
 def test_a_tool_request_is_answered_by_a_tool_response(toolkit: AgentToolkit) -> None:
     """AT-015, AT-016, AT-045: the tools are run, failures are results, and no model is asked."""
     request = StructuredMessage.create_tool_request(
@@ -213,6 +249,7 @@ def test_a_tool_request_in_a_team_has_each_call_and_result_once(toolkit: AgentTo
     run(main())
 
 
+# Mutant: say `message` in the place of `said` in workers/_actors.py, `WorkerActor.ask` -> this test is red.
 def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> None:
     """AT-053: the row of a tool request has its calls, without what the tool calls sensitive."""
     seen: list[str] = []
@@ -235,6 +272,7 @@ def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> None:
     run(main())
 
 
+# Mutant: drop `_address(message, thread_id)` in workers/_talk.py, `sent` -> this test is red.
 def test_what_agents_ask_tools_is_sent_as_tool_requests_and_their_results_as_tool_responses() -> None:
     """AT-045: calls of a message and calls of a model, in the task that they belong to; listeners hear them too."""
 

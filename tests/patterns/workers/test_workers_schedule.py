@@ -5,13 +5,12 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.models.function import AgentInfo
 from tests.patterns.chains import run
-from tests.patterns.workers.minds import prompt, saying
+from tests.patterns.workers.minds import Bench, left_by_a_kill, prompt, saying
 
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers import Desk, MessageType, StructuredMessage, ToolCapableAgent, Workers, conversation
@@ -19,26 +18,6 @@ from antiphon.patterns.workers._schedule import Turns, due_at, priority_of, with
 
 ADA, BOB = AgentSpec(name="ada", instructions="You are ada."), AgentSpec(name="bob", instructions="You are bob.")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-class Bench:
-    """A model that notes what it begins with, and goes on when it is told to."""
-
-    def __init__(self, *, is_open: bool = False) -> None:
-        self.begun: list[str] = []
-        self.came, self.go_on = asyncio.Event(), asyncio.Event()
-        if is_open:
-            self.go_on.set()
-
-    async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        self.begun.append(prompt(messages).splitlines()[0])
-        self.came.set()
-        await self.go_on.wait()
-        return ModelResponse([TextPart("Done.")])
-
-    @property
-    def model(self) -> FunctionModel:
-        return FunctionModel(self._answer)
 
 
 def task(content: str, **data: Any) -> StructuredMessage:
@@ -49,16 +28,6 @@ async def waiting(team: Workers, count: int) -> None:
     """Wait until so many tasks wait for ada."""
     while team.waiting["ada"] < count:  # noqa: ASYNC110 (nothing tells)
         await asyncio.sleep(0.001)
-
-
-async def left_by_a_kill(ledger: Ledger, *, hours: int = 0) -> MemoryLedger:
-    """Return the ledger that a process leaves behind which is killed now, as it is found some hours later."""
-    left, past = MemoryLedger(), timedelta(hours=hours)
-    for head in await ledger.heads():
-        found = [record.message async for record in ledger.read(head.thread_id)]
-        rows = [row.model_copy(update={"created_at": row.created_at and row.created_at - past}) for row in found]
-        await left.append(head.thread_id, rows, pattern="workers", allow_foreign=True)
-    return left
 
 
 # ---------------------------------------------------------------- what metadata say
@@ -115,6 +84,7 @@ def test_a_deadline_that_nobody_can_read_is_refused_before_anything_happens(give
 # ---------------------------------------------------------------- order
 
 
+# Mutant: drop `-self.priority` in workers/_schedule.py, `_Waiting.rank` -> this test is red.
 def test_a_worker_does_its_tasks_by_priority_then_in_the_order_given() -> None:
     """AT-051: the one at work is finished first."""
 
@@ -219,6 +189,7 @@ def test_a_task_that_is_cancelled_gives_its_turn_back() -> None:
     run(main())
 
 
+# Mutant: hold no turns in workers/_workers.py, `Workers.recovering` -> this test is red.
 def test_after_a_restart_the_most_urgent_task_begins_first() -> None:
     """G9, AT-051: order follows from the rows, so a new process does the same as the old one would have done."""
 
@@ -244,13 +215,15 @@ def test_after_a_restart_the_most_urgent_task_begins_first() -> None:
 # ---------------------------------------------------------------- deadlines
 
 
+# Mutant: drop `if not left` in workers/_schedule.py, `within_deadline` -> this test is red.
 @pytest.mark.parametrize("given", ["2020-01-01", 1_500_000_000, -1])
 def test_a_task_whose_deadline_is_over_is_not_begun(given: Any) -> None:
     """AT-050, AT-051: neither from outside nor from a controller; the answer is a typed error."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
         late = await desk.assign("ada", "late", task_data={"deadline": given})
-        return StructuredMessage.create_response(f"{late.message_type} {late.metadata['code']}", query, source_agent=desk.name)
+        said = f"{late.message_type} {late.metadata['code']}: {late.content}"
+        return StructuredMessage.create_response(said, query, source_agent=desk.name)
 
     async def main() -> None:
         bench = Bench(is_open=True)
@@ -260,7 +233,7 @@ def test_a_task_whose_deadline_is_over_is_not_begun(given: Any) -> None:
             assert not await team.ledger.open_calls("t")
         assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
         assert answer.content == "the deadline passed before the work began"
-        assert outcome.response == "error TIMEOUT"
+        assert outcome.response == "error TIMEOUT: the deadline passed before the work began"
         assert bench.begun == []
 
     run(main())
@@ -290,6 +263,7 @@ def _stuck(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     return ModelResponse([ToolCallPart("wait", {}, f"c-{prompt(messages).split()[0]}")])
 
 
+# Mutant: drop `_end_late(answer, ...)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
 def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> None:
     """AT-050, AT-051: from outside, from a controller, in a step that was handed on; every call in the thread is ended."""
     stopped: list[str] = []
