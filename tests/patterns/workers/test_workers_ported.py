@@ -123,7 +123,7 @@ def test_a_subclass_says_which_metadata_answers_take_over() -> None:
 
 
 # Mutant: drop `_tag(message)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
-# Mutant: drop `**await self._tracking(task_id)` in workers/_desk.py, `Desk.assign` -> this test is red.
+# Mutant: drop `**await self._inherited(task_id)` in workers/_desk.py, `Desk.assign` -> this test is red.
 def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
     """AT-051, AT-061: it is set before sending, and is in the task, the answers, the rows of the thread and the spans."""
     watch = Watch()

@@ -1,6 +1,7 @@
 """The order in which a worker does its tasks, and the time that each may take; also after a restart."""
 
 import asyncio
+from contextvars import Context
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -8,12 +9,12 @@ import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo
 from tests.patterns.chains import run
-from tests.patterns.workers.minds import Bench, left_by_a_kill, prompt, saying
+from tests.patterns.workers.minds import Bench, got, left_by_a_kill, prompt, saying
 
 from antiphon.errors import RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Desk, MessageType, StructuredMessage, ToolCapableAgent, Workers, conversation
+from antiphon.patterns.workers import Desk, MessageType, Reporting, StructuredMessage, ToolCapableAgent, Workers, conversation
 from antiphon.patterns.workers._schedule import Turns, due_at, priority_of, within_deadline
 
 ADA, BOB = AgentSpec(name="ada", instructions="You are ada."), AgentSpec(name="bob", instructions="You are bob.")
@@ -107,18 +108,20 @@ def test_a_worker_does_its_tasks_by_priority_then_in_the_order_given() -> None:
 
 
 def test_tasks_of_a_controller_are_done_by_priority_too() -> None:
-    """AT-051: the priority is in the task's data; workers do not wait for each other."""
+    """AT-051: the priority is in the task's data, else in the query's; workers do not wait for each other."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> str:
-        low, high = ({"priority": each} for each in ("low", "high"))
-        tasks = [("ada", "one", low), ("ada", "two", low), ("ada", "three", high), ("bob", "four", low)]
-        given = [desk.assign(name, what, task_data=data, key=what) for name, what, data in tasks]
-        return " ".join(each.content for each in await asyncio.gather(*given))
+        low = {"priority": "low"}
+        tasks = [("ada", "one", low), ("ada", "two", low), ("ada", "three"), ("bob", "four", low)]
+        return " ".join(each.content for each in await desk.assign_all(tasks))
 
     async def main() -> None:
         bench = Bench(is_open=True)
         async with Workers(None, policy, [ADA, BOB], model=bench.model) as team:
-            assert (await team.run("Go.")).response == "Done. Done. Done. Done."
+            query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"priority": "high"})
+            assert (await team.send(query)).content == "Done. Done. Done. Done."
+            given = [each.metadata["priority"] for each in await team.messages("t") if each.message_type == "task"]
+        assert given == ["low", "low", "high", "low"]
         assert bench.begun.index("three") < bench.begun.index("two")
         assert bench.begun.index("four") < bench.begun.index("two")
 
@@ -165,6 +168,55 @@ def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
     done = run(main())
     assert done.index("low") == 9
     assert len(done) == 21
+
+
+def test_a_tool_that_asks_its_own_team_does_not_wait_for_itself() -> None:
+    """A worker that waits for the team lends its turn, once however many it asks; afterwards there is one turn again."""
+
+    async def main() -> None:
+        async def ask_others() -> str:
+            """Ask the team."""
+            asked = [StructuredMessage.create_query(name, "ada", "ada", task_id=name) for name in ("one", "two")]
+            return " ".join(each.content for each in await asyncio.gather(*map(team.send, asked)))
+
+        def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse | str:
+            if prompt(messages) != "Ask.":
+                return f"answered {prompt(messages)}"
+            return got(messages)[0] if got(messages) else ModelResponse([ToolCallPart("ask_others", {}, "c1")])
+
+        ada = ADA.model_copy(update={"tools": ("ask_others",)})
+        team = Workers(workers=[ada], model=saying(answer), tools=[ask_others])
+        async with team, asyncio.timeout(20):
+            answered = await team.send(StructuredMessage.create_query("Ask.", "user", "ada"))
+            assert answered.content == "answered one answered two"
+            turns = team._minds["ada"].turns
+            assert turns is not None
+            async with turns.turn(task("a")):
+                second = asyncio.create_task(team.send(task("b")), context=Context())
+                await waiting(team, 1)
+            assert (await second).message_type == MessageType.RESULT
+
+    run(main())
+
+
+def test_a_task_that_waits_does_not_say_that_it_is_at_work() -> None:
+    """AT-063: reports begin with the work."""
+
+    async def main() -> None:
+        bench, heard = Bench(), list[str]()
+        async with Workers(workers=[ADA], model=bench.model, reporting=Reporting(after=0.01, most=2)) as team:
+            team.hear(lambda _, message: heard.append(message.task_id) if message.message_type == "status" else None)
+            given = [asyncio.create_task(team.send(task("first")))]
+            await bench.came.wait()
+            given.append(asyncio.create_task(team.send(task("second"))))
+            await waiting(team, 1)
+            while len(heard) < 2:  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.001)
+            bench.go_on.set()
+            await asyncio.gather(*given)
+        assert heard[:2] == ["first", "first"]
+
+    run(main())
 
 
 def test_a_task_that_is_cancelled_gives_its_turn_back() -> None:

@@ -73,14 +73,17 @@ class Mind:
         answer = answer_to(message, self.name)
         with reading_scope(Reading(current_reading())) as reading:
             reading.mark(untrusted)
-            async with reports_of(message, self.name, self._reporting, self._hear):
-                try:
-                    check(message)
-                    async with _limits_of(message), self._turn(message):
-                        await self._work(message, answer, is_said=is_said)
-                except (RefusedError, BudgetExceededError) as exc:
-                    answer = error_to(message, self.name, exc, of=answer)
+            try:
+                check(message)
+                # Reports begin with the turn: a task that waits is not at work.
+                async with _limits_of(message), self._turn(message), self._reports(message):
+                    await self._work(message, answer, is_said=is_said)
+            except (RefusedError, BudgetExceededError) as exc:
+                answer = error_to(message, self.name, exc, of=answer)
         return answer, reading.untrusted
+
+    def _reports(self, message: StructuredMessage) -> AbstractAsyncContextManager[object]:
+        return reports_of(message, self.name, self._reporting, self._hear)
 
     def _turn(self, message: StructuredMessage) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self.turns is None else self.turns.turn(message)

@@ -14,6 +14,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
@@ -23,7 +24,7 @@ from antiphon.errors import RefusedError
 from antiphon.messages import current_port
 from antiphon.protocol import ErrorCode
 
-__all__ = ["Turns", "due_at", "late", "priority_of", "time_left", "within_deadline"]
+__all__ = ["Turns", "due_at", "late", "lent_turn", "priority_of", "time_left", "within_deadline"]
 
 PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
 _NORMAL: Final = 1
@@ -151,6 +152,37 @@ class _Waiting:
         return -self.priority, self.since, self.number
 
 
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """The turn of a task at work."""
+
+    turns: Turns
+    lent: int = 0
+    """How many answers of the team its work waits for."""
+
+
+_turn: ContextVar[_Turn | None] = ContextVar("antiphon.patterns.workers.turn", default=None)
+
+
+@contextmanager
+def lent_turn() -> Generator[None]:
+    """Let another task have the turn in the block, if this is called at work: a tool that asks its own team waits for others.
+
+    After the block the work goes on at once, so for a moment there may be more at work than `at_once`.
+    """
+    own = _turn.get()
+    if own is None:
+        yield
+        return
+    own.lent += 1
+    own.turns.change(1 if own.lent == 1 else 0)
+    try:
+        yield
+    finally:
+        own.lent -= 1
+        own.turns.change(-1 if own.lent == 0 else 0)
+
+
 class Turns:
     """Who works now: at most `at_once`, the most urgent first."""
 
@@ -185,17 +217,25 @@ class Turns:
         self._give()
         try:
             await own
-            yield
+            token = _turn.set(_Turn(self))
+            try:
+                yield
+            finally:
+                _turn.reset(token)
         finally:
             # A message that is cancelled while it waits has no turn, unless it got one in the same moment.
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             else:
-                self._free += 1
-                self._give()
+                self.change(1)
+
+    def change(self, free: int) -> None:
+        """Have so many more free turns, or fewer."""
+        self._free += free
+        self._give()
 
     def _give(self) -> None:
-        while self._free and self._waiting and not self._is_held:
+        while self._free > 0 and self._waiting and not self._is_held:
             self._given += 1
             is_fair = self._given % _FAIR == 0
             chosen = min(self._waiting, key=lambda each: (each.since, each.number) if is_fair else each.rank)

@@ -21,7 +21,7 @@ from antiphon.patterns.workers._desk import UNTOLD, Policy, worker_address
 from antiphon.patterns.workers._mind import ROUNDS, Mind, error_to
 from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
 from antiphon.patterns.workers._reports import Reporting
-from antiphon.patterns.workers._schedule import Turns, late, time_left
+from antiphon.patterns.workers._schedule import Turns, late, lent_turn, time_left
 from antiphon.patterns.workers._talk import check, is_said, is_tool_use, sent
 from antiphon.patterns.workers._vault import Vault
 from antiphon.runtime import System
@@ -156,7 +156,8 @@ class Workers(Pattern):
                 raise late()
             address, bare = await self._addressed(name, message)
             ids: dict[str, Any] = {"thread_id": message.task_id, "id": message.message_id, "sender": _CLIENT}
-            answered = await self.system.ask(address, AskAgent(message=to_wire(bare)), within=within or UNHURRIED, **ids)
+            with lent_turn():
+                answered = await self.system.ask(address, AskAgent(message=to_wire(bare)), within=within or UNHURRIED, **ids)
         except UNTOLD:
             raise
         except DeliveryError as exc:
