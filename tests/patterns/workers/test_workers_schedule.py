@@ -15,7 +15,7 @@ from antiphon.errors import RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers import Desk, MessageType, Reporting, StructuredMessage, ToolCapableAgent, Workers, conversation
-from antiphon.patterns.workers._schedule import Turns, due_at, priority_of, within_deadline
+from antiphon.patterns.workers._schedule import Slots, due_at, priority_of, within_deadline
 
 ADA, BOB = AgentSpec(name="ada", instructions="You are ada."), AgentSpec(name="bob", instructions="You are bob.")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -148,17 +148,17 @@ def test_a_worker_does_as_many_tasks_at_once_as_the_team_says() -> None:
 
 
 def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
-    """S15: every tenth turn goes to the task that has waited longest, however many urgent ones come."""
+    """S15: every tenth task that begins is the one that has waited longest, however many urgent ones come."""
 
     async def main() -> list[str]:
-        turns, done = Turns(1), list[str]()
+        slots, done = Slots(1), list[str]()
 
         async def work(name: str, priority: str) -> None:
-            async with turns.turn(task(name, priority=priority)):
+            async with slots.slot(task(name, priority=priority)):
                 done.append(name)
                 await asyncio.sleep(0)
 
-        with turns.held():
+        with slots.held():
             tasks = [asyncio.create_task(work("low", "low"))]
             tasks += [asyncio.create_task(work(f"urgent {number}", "urgent")) for number in range(20)]
             await asyncio.sleep(0)
@@ -171,7 +171,7 @@ def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
 
 
 def test_a_tool_that_asks_its_own_team_does_not_wait_for_itself() -> None:
-    """A worker that waits for the team lends its turn, once however many it asks; afterwards there is one turn again."""
+    """A worker that waits for the team lends its slot, once however many it asks; afterwards there is one slot again."""
 
     async def main() -> None:
         async def ask_others() -> str:
@@ -189,9 +189,9 @@ def test_a_tool_that_asks_its_own_team_does_not_wait_for_itself() -> None:
         async with team, asyncio.timeout(20):
             answered = await team.send(StructuredMessage.create_query("Ask.", "user", "ada"))
             assert answered.content == "answered one answered two"
-            turns = team._minds["ada"].turns
-            assert turns is not None
-            async with turns.turn(task("a")):
+            slots = team._minds["ada"].slots
+            assert slots is not None
+            async with slots.slot(task("a")):
                 second = asyncio.create_task(team.send(task("b")), context=Context())
                 await waiting(team, 1)
             assert (await second).message_type == MessageType.RESULT
@@ -219,15 +219,15 @@ def test_a_task_that_waits_does_not_say_that_it_is_at_work() -> None:
     run(main())
 
 
-def test_a_task_that_is_cancelled_gives_its_turn_back() -> None:
+def test_a_task_that_is_cancelled_gives_its_slot_back() -> None:
     """While it waits, while it works, and in the moment between."""
 
     async def main() -> None:
         for steps in range(6):
-            turns = Turns(1)
+            slots = Slots(1)
 
-            async def work(turns: Turns = turns) -> None:
-                async with turns.turn(task("a")):
+            async def work(slots: Slots = slots) -> None:
+                async with slots.slot(task("a")):
                     await asyncio.sleep(0)
 
             tasks = [asyncio.create_task(work()) for _ in range(3)]
@@ -241,7 +241,7 @@ def test_a_task_that_is_cancelled_gives_its_turn_back() -> None:
     run(main())
 
 
-# Mutant: hold no turns in workers/_workers.py, `Workers.recovering` -> this test is red.
+# Mutant: hold no slots in workers/_workers.py, `Workers.recovering` -> this test is red.
 def test_after_a_restart_the_most_urgent_task_begins_first() -> None:
     """G9, AT-051: order follows from the rows, so a new process does the same as the old one would have done."""
 

@@ -29,7 +29,7 @@ from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer, Cast
 from antiphon.patterns.workers._reports import Hear, Reporting, reports_of
-from antiphon.patterns.workers._schedule import Turns, within_deadline
+from antiphon.patterns.workers._schedule import Slots, within_deadline
 from antiphon.patterns.workers._talk import TOOLS, check, say
 
 __all__ = ["ROUNDS", "Mind", "answer_to", "error_to", "is_tool_request", "model_or_script", "shown"]
@@ -53,9 +53,9 @@ class Mind:
         reporting: Reporting,
         *,
         hear: Hear | None = None,
-        turns: Turns | None = None,
+        slots: Slots | None = None,
     ) -> None:
-        self.cast, self.name, self.turns = cast, name, turns
+        self.cast, self.name, self.slots = cast, name, slots
         self._rounds, self._reporting, self._hear = rounds, reporting, hear
 
     async def process(
@@ -75,8 +75,8 @@ class Mind:
             reading.mark(untrusted)
             try:
                 check(message)
-                # Reports begin with the turn: a task that waits is not at work.
-                async with _limits_of(message), self._turn(message), self._reports(message):
+                # Reports begin with the slot: a task that waits is not at work.
+                async with _limits_of(message), self._slot(message), self._reports(message):
                     await self._work(message, answer, is_said=is_said)
             except (RefusedError, BudgetExceededError) as exc:
                 answer = error_to(message, self.name, exc, of=answer)
@@ -85,8 +85,8 @@ class Mind:
     def _reports(self, message: StructuredMessage) -> AbstractAsyncContextManager[object]:
         return reports_of(message, self.name, self._reporting, self._hear)
 
-    def _turn(self, message: StructuredMessage) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self.turns is None else self.turns.turn(message)
+    def _slot(self, message: StructuredMessage) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self.slots is None else self.slots.slot(message)
 
     async def _work(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
         """Run the tools that a message asks for. A tool request needs no more; anything else is answered by the model."""

@@ -24,12 +24,12 @@ from antiphon.errors import RefusedError
 from antiphon.messages import current_port
 from antiphon.protocol import ErrorCode
 
-__all__ = ["Turns", "due_at", "late", "lent_turn", "priority_of", "time_left", "within_deadline"]
+__all__ = ["Slots", "due_at", "late", "lent_slot", "priority_of", "time_left", "within_deadline"]
 
 PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
 _NORMAL: Final = 1
 _FAIR: Final = 10
-"""Which turn goes to the task that has waited longest."""
+"""Of how many tasks that begin one is the task that has waited longest."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SPAN: Final = re.compile(
     r"(\d+(?:\.\d+)?)\s*(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:eeks?)?)(?![a-z])\s*"
@@ -137,7 +137,7 @@ async def within_deadline(message: StructuredMessage) -> AsyncGenerator[None]:
         raise RefusedError("the deadline passed, and the work was stopped", ErrorCode.TIMEOUT) from exc
 
 
-# ---------------------------------------------------------------- turns
+# ---------------------------------------------------------------- slots
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +145,7 @@ class _Waiting:
     priority: float
     since: float
     number: int
-    turn: asyncio.Future[None]
+    slot: asyncio.Future[None]
 
     @property
     def rank(self) -> tuple[float, float, int]:
@@ -153,37 +153,37 @@ class _Waiting:
 
 
 @dataclass(slots=True, eq=False)
-class _Turn:
-    """The turn of a task at work."""
+class _Slot:
+    """The slot of a task at work."""
 
-    turns: Turns
+    slots: Slots
     lent: int = 0
     """How many answers of the team its work waits for."""
 
 
-_turn: ContextVar[_Turn | None] = ContextVar("antiphon.patterns.workers.turn", default=None)
+_slot: ContextVar[_Slot | None] = ContextVar("antiphon.patterns.workers.slot", default=None)
 
 
 @contextmanager
-def lent_turn() -> Generator[None]:
-    """Let another task have the turn in the block, if this is called at work: a tool that asks its own team waits for others.
+def lent_slot() -> Generator[None]:
+    """Give the slot to another task in the block, if this is called at work: a tool may ask its own team, and wait.
 
     After the block the work goes on at once, so for a moment there may be more at work than `at_once`.
     """
-    own = _turn.get()
+    own = _slot.get()
     if own is None:
         yield
         return
     own.lent += 1
-    own.turns.change(1 if own.lent == 1 else 0)
+    own.slots.change(1 if own.lent == 1 else 0)
     try:
         yield
     finally:
         own.lent -= 1
-        own.turns.change(-1 if own.lent == 0 else 0)
+        own.slots.change(-1 if own.lent == 0 else 0)
 
 
-class Turns:
+class Slots:
     """Who works now: at most `at_once`, the most urgent first."""
 
     def __init__(self, at_once: int) -> None:
@@ -208,8 +208,8 @@ class Turns:
             self._give()
 
     @asynccontextmanager
-    async def turn(self, message: StructuredMessage) -> AsyncGenerator[None]:
-        """Wait until it is the turn of a message, and have the turn in the block."""
+    async def slot(self, message: StructuredMessage) -> AsyncGenerator[None]:
+        """Wait for a slot, and work on a message in the block."""
         self._count += 1
         own = asyncio.get_running_loop().create_future()
         waiting = _Waiting(priority_of(message), message.timestamp, self._count, own)
@@ -217,20 +217,20 @@ class Turns:
         self._give()
         try:
             await own
-            token = _turn.set(_Turn(self))
+            token = _slot.set(_Slot(self))
             try:
                 yield
             finally:
-                _turn.reset(token)
+                _slot.reset(token)
         finally:
-            # A message that is cancelled while it waits has no turn, unless it got one in the same moment.
+            # A message that is cancelled while it waits has no slot, unless it got one in the same moment.
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             else:
                 self.change(1)
 
     def change(self, free: int) -> None:
-        """Have so many more free turns, or fewer."""
+        """Have so many more free slots, or fewer."""
         self._free += free
         self._give()
 
@@ -241,5 +241,5 @@ class Turns:
             chosen = min(self._waiting, key=lambda each: (each.since, each.number) if is_fair else each.rank)
             self._waiting.remove(chosen)
             self._free -= 1
-            if not chosen.turn.done():
-                chosen.turn.set_result(None)
+            if not chosen.slot.done():
+                chosen.slot.set_result(None)

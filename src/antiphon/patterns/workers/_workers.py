@@ -21,7 +21,7 @@ from antiphon.patterns.workers._desk import UNTOLD, Policy, worker_address
 from antiphon.patterns.workers._mind import ROUNDS, Mind, error_to
 from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
 from antiphon.patterns.workers._reports import Reporting
-from antiphon.patterns.workers._schedule import Turns, late, lent_turn, time_left
+from antiphon.patterns.workers._schedule import Slots, late, lent_slot, time_left
 from antiphon.patterns.workers._talk import check, is_said, is_tool_use, sent
 from antiphon.patterns.workers._vault import Vault
 from antiphon.runtime import System
@@ -83,7 +83,7 @@ class Workers(Pattern):
     @property
     def waiting(self) -> Mapping[str, int]:
         """How many tasks wait, by worker."""
-        return {name: mind.turns.waiting for name, mind in self._minds.items() if mind.turns is not None}
+        return {name: mind.slots.waiting for name, mind in self._minds.items() if mind.slots is not None}
 
     def _add(self, worker: AgentSpec | ToolCapableAgent) -> None:
         name = worker.name if isinstance(worker, AgentSpec) else worker.worker_id
@@ -94,7 +94,7 @@ class Workers(Pattern):
             self._minds[name] = Mind(self.cast, name, self._rounds, self._reporting)
         else:
             self._minds[name] = worker.mind(self.ledger)
-        self._minds[name].turns = Turns(self._at_once)
+        self._minds[name].slots = Slots(self._at_once)
 
     def _policy_of(self, controller: AgentSpec | Policy) -> Policy:
         if not isinstance(controller, AgentSpec):
@@ -117,8 +117,8 @@ class Workers(Pattern):
     def recovering(self) -> Generator[None]:
         with ExitStack() as stack:
             for mind in self._minds.values():
-                if mind.turns is not None:
-                    stack.enter_context(mind.turns.held())
+                if mind.slots is not None:
+                    stack.enter_context(mind.slots.held())
             yield
 
     # ------------------------------------------------------------ asking
@@ -156,7 +156,7 @@ class Workers(Pattern):
                 raise late()
             address, bare = await self._addressed(name, message)
             ids: dict[str, Any] = {"thread_id": message.task_id, "id": message.message_id, "sender": _CLIENT}
-            with lent_turn():
+            with lent_slot():
                 answered = await self.system.ask(address, AskAgent(message=to_wire(bare)), within=within or UNHURRIED, **ids)
         except UNTOLD:
             raise
