@@ -91,9 +91,9 @@ class Bench:
         return FunctionModel(self._answer)
 
 
-async def left_by_a_kill(ledger: Ledger, *, hours: int = 0) -> MemoryLedger:
+async def left_by_a_kill(ledger: Ledger, left: Ledger | None = None, *, hours: int = 0) -> Ledger:
     """Return the ledger that a process leaves behind which is killed now, as it is found some hours later."""
-    left, past = MemoryLedger(), timedelta(hours=hours)
+    left, past = left or MemoryLedger(), timedelta(hours=hours)
     for head in await ledger.heads():
         found = [record.message async for record in ledger.read(head.thread_id)]
         rows = [row.model_copy(update={"created_at": row.created_at and row.created_at - past}) for row in found]

@@ -1,8 +1,10 @@
 """The order in which a worker does its tasks, and the time that each may take; also after a restart."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from contextvars import Context
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.patterns.chains import run
 from tests.patterns.workers.minds import Bench, got, left_by_a_kill, prompt, saying
 
 from antiphon.errors import RefusedError
+from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers import Desk, MessageType, Reporting, StructuredMessage, ToolCapableAgent, Workers, conversation
@@ -85,7 +88,7 @@ def test_a_deadline_that_nobody_can_read_is_refused_before_anything_happens(give
 # ---------------------------------------------------------------- order
 
 
-# Mutant: drop `-self.priority` in workers/_schedule.py, `_Waiting.rank` -> this test is red.
+# Mutant: drop `-priority_of(message)` in workers/_schedule.py, `Ticket` -> this test is red.
 def test_a_worker_does_its_tasks_by_priority_then_in_the_order_given() -> None:
     """AT-051: the one at work is finished first."""
 
@@ -154,8 +157,9 @@ def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
         slots, done = Slots(1), list[str]()
 
         async def work(name: str, priority: str) -> None:
-            async with slots.slot(task(name, priority=priority)):
-                done.append(name)
+            with slots.ticket(task(name, priority=priority)) as ticket:
+                async with ticket:
+                    done.append(name)
                 await asyncio.sleep(0)
 
         with slots.held():
@@ -189,9 +193,7 @@ def test_a_tool_that_asks_its_own_team_does_not_wait_for_itself() -> None:
         async with team, asyncio.timeout(20):
             answered = await team.send(StructuredMessage.create_query("Ask.", "user", "ada"))
             assert answered.content == "answered one answered two"
-            slots = team._minds["ada"].slots
-            assert slots is not None
-            async with slots.slot(task("a")):
+            with team._slots["ada"].ticket(task("a")):
                 second = asyncio.create_task(team.send(task("b")), context=Context())
                 await waiting(team, 1)
             assert (await second).message_type == MessageType.RESULT
@@ -227,8 +229,10 @@ def test_a_task_that_is_cancelled_gives_its_slot_back() -> None:
             slots = Slots(1)
 
             async def work(slots: Slots = slots) -> None:
-                async with slots.slot(task("a")):
+                with slots.ticket(task("a")) as ticket:
                     await asyncio.sleep(0)
+                    async with ticket:
+                        await asyncio.sleep(0)
 
             tasks = [asyncio.create_task(work()) for _ in range(3)]
             for _ in range(steps):
@@ -242,10 +246,12 @@ def test_a_task_that_is_cancelled_gives_its_slot_back() -> None:
 
 
 # Mutant: hold no slots in workers/_workers.py, `Workers.recovering` -> this test is red.
-def test_after_a_restart_the_most_urgent_task_begins_first() -> None:
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///ledger.db"])
+def test_after_a_restart_the_most_urgent_task_begins_first(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G9, AT-051: order follows from the rows, so a new process does the same as the old one would have done."""
+    monkeypatch.chdir(tmp_path)
 
-    async def main() -> None:
+    async def main(stack: AsyncExitStack) -> None:
         ledger, before, after = MemoryLedger(), Bench(), Bench(is_open=True)
         async with Workers(ledger, workers=[ADA], model=before.model) as team:
             given = []
@@ -253,7 +259,7 @@ def test_after_a_restart_the_most_urgent_task_begins_first() -> None:
                 given.append(asyncio.create_task(team.send(task(name, priority=priority))))
                 await (waiting(team, count) if count else before.came.wait())
             assert before.begun == ["a"]
-            left = await left_by_a_kill(ledger)
+            left = await left_by_a_kill(ledger, await stack.enter_async_context(open_ledger(url)))
             before.go_on.set()
             await asyncio.gather(*given)
         async with Workers(left, workers=[ADA], model=after.model) as team:
@@ -261,7 +267,11 @@ def test_after_a_restart_the_most_urgent_task_begins_first() -> None:
         assert after.begun == ["d", "c", "a", "b"]
         assert [each.message_type for each in answers] == ["result", "result"]
 
-    run(main())
+    async def opened() -> None:
+        async with AsyncExitStack() as stack:
+            await main(stack)
+
+    run(opened())
 
 
 # ---------------------------------------------------------------- deadlines
@@ -328,8 +338,8 @@ def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> Non
             stopped.append("stopped")
 
     async def policy(query: StructuredMessage, desk: Desk) -> str:
-        wait = desk.assign("ada", "wait", task_data={"deadline": "2s"}, key="wait")
-        hand_on = desk.assign("bob", "hand on", task_data={"deadline": "2s"}, route=["ada"], key="hand")
+        wait = desk.assign("ada", "wait", task_data={"deadline": "3s"}, key="wait")
+        hand_on = desk.assign("bob", "hand on", task_data={"deadline": "3s"}, route=["ada"], key="hand")
         late, handed = await asyncio.gather(wait, hand_on)
         return f"{late.metadata['code']} {handed.metadata['code']}"
 
@@ -339,8 +349,10 @@ def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> Non
         answers = {"ada": _stuck, "bob": lambda *_: "For ada."}
         model = saying(lambda messages, info: answers[(info.instructions or "")[8:11]](messages, info))
         async with Workers(ledger, policy, [ada, BOB], model=model, tools=[wait], at_once=3) as team:
-            query = StructuredMessage.create_query("Wait.", "user", "ada", task_id="t2", metadata={"deadline": "2s"})
+            query = StructuredMessage.create_query("Wait.", "user", "ada", task_id="t2", metadata={"deadline": "3s"})
             query.add_tool_call("wait", {}, "u1")
+            await team.send(StructuredMessage.create_query("Hello.", "user", "bob"))  # imports take their time before
+            query.timestamp = datetime.now(UTC).timestamp()
             outcome, answer = await asyncio.gather(team.run("Go.", thread_id="t"), team.send(query))
             said = await team.messages("t2")
             talk = [await conversation(ledger, each, tools=True) for each in ("t", "t2")]
@@ -379,8 +391,10 @@ def test_the_deadline_of_a_query_bounds_the_controller_and_its_workers() -> None
         return (await desk.assign("ada", "wait")).content
 
     async def main() -> None:
-        bench, ledger = Bench(), MemoryLedger()
+        bench, ledger = Bench(is_open=True), MemoryLedger()
         async with Workers(ledger, policy, [ADA], model=bench.model) as team:
+            await team.send(task("first"))  # imports take their time before
+            bench.go_on.clear()
             query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"deadline": "1s"})
             answer = await team.send(query)
             assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")

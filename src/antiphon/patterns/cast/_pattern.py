@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
@@ -153,4 +154,5 @@ async def together(
                 for each in patterns:
                     stack.enter_context(each.recovering())
                 await system.recover()
+                await asyncio.sleep(0)  # each handler of what was taken up has begun
         yield system

@@ -22,7 +22,7 @@ from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
 from antiphon.patterns.workers._mind import Mind, answer_to, error_to
 from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
 from antiphon.patterns.workers._reports import Reporting, reports_of
-from antiphon.patterns.workers._schedule import time_left, within_deadline
+from antiphon.patterns.workers._schedule import Slots, Ticket, time_left, within_deadline
 from antiphon.patterns.workers._talk import HAND_ON, ended_fields, say
 from antiphon.patterns.workers._vault import Vault
 from antiphon.protocol import ErrorCode
@@ -125,17 +125,21 @@ class ControllerActor(_Agent):
 class WorkerActor(_Agent):
     """Who does tasks, and answers whoever asks it directly."""
 
-    def __init__(self, mind: Mind, vault: Vault) -> None:
-        self._mind, self._vault = mind, vault
+    def __init__(self, mind: Mind, slots: Slots, vault: Vault) -> None:
+        self._mind, self._slots, self._vault = mind, slots, vault
 
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Answer somebody outside."""
         said = from_wire(request.message, context.message.created_at)
         message = self._vault.put_back(said)
+        with self._slots.ticket(message) as ticket:
+            return await self._asked(said, message, context, ticket)
+
+    async def _asked(self, said: StructuredMessage, message: StructuredMessage, context: Context, ticket: Ticket) -> Answered:
         async with handling(context, PATTERN) as here:
             await say(said, "asked")
-            done = await self._done(message, None, context, is_said=True)
+            done = await self._done(message, None, context, ticket, is_said=True)
             self._vault.let_go(message)
             return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
 
@@ -143,15 +147,22 @@ class WorkerActor(_Agent):
     async def task(self, request: DoTask, context: Context) -> TaskDone:
         """Do a task."""
         message = from_wire(request.message, context.message.created_at)
-        async with left_open(context), ledger_run(context):
-            return await self._done(message, request.untrusted, context)
+        with self._slots.ticket(message) as ticket:
+            async with left_open(context), ledger_run(context):
+                return await self._done(message, request.untrusted, context, ticket)
 
     async def _done(
-        self, message: StructuredMessage, untrusted: str | None, context: Context, *, is_said: bool = False
+        self,
+        message: StructuredMessage,
+        untrusted: str | None,
+        context: Context,
+        ticket: Ticket,
+        *,
+        is_said: bool = False,
     ) -> TaskDone:
         """Do what a message says; if it says who goes on with it, hand on what it has come to."""
         _tag(message)
-        answer, untrusted = await self._mind.process(message, untrusted, is_said=is_said)
+        answer, untrusted = await self._mind.process(message, untrusted, is_said=is_said, ticket=ticket)
         await _end_late(answer, context, message)
         if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
             return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)

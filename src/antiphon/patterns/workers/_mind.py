@@ -29,7 +29,7 @@ from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer, Cast
 from antiphon.patterns.workers._reports import Hear, Reporting, reports_of
-from antiphon.patterns.workers._schedule import Slots, within_deadline
+from antiphon.patterns.workers._schedule import Ticket, within_deadline
 from antiphon.patterns.workers._talk import TOOLS, check, say
 
 __all__ = ["ROUNDS", "Mind", "answer_to", "error_to", "is_tool_request", "model_or_script", "shown"]
@@ -53,18 +53,22 @@ class Mind:
         reporting: Reporting,
         *,
         hear: Hear | None = None,
-        slots: Slots | None = None,
     ) -> None:
-        self.cast, self.name, self.slots = cast, name, slots
+        self.cast, self.name = cast, name
         self._rounds, self._reporting, self._hear = rounds, reporting, hear
 
     async def process(
-        self, message: StructuredMessage, untrusted: str | None = None, *, is_said: bool = False
+        self,
+        message: StructuredMessage,
+        untrusted: str | None = None,
+        *,
+        is_said: bool = False,
+        ticket: Ticket | None = None,
     ) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and where content was read on the way that strangers wrote, if any was.
 
         `untrusted` is where the sender of the message has read such content. `is_said`: the caller writes the message and
-        its answer to the thread.
+        its answer to the thread. The work begins when the `ticket` has a slot.
 
         Raises:
             ParkedError: a person must settle something, or approve it.
@@ -76,7 +80,7 @@ class Mind:
             try:
                 check(message)
                 # Reports begin with the slot: a task that waits is not at work.
-                async with _limits_of(message), self._slot(message), self._reports(message):
+                async with _limits_of(message), ticket or nullcontext(), self._reports(message):
                     await self._work(message, answer, is_said=is_said)
             except (RefusedError, BudgetExceededError) as exc:
                 answer = error_to(message, self.name, exc, of=answer)
@@ -84,9 +88,6 @@ class Mind:
 
     def _reports(self, message: StructuredMessage) -> AbstractAsyncContextManager[object]:
         return reports_of(message, self.name, self._reporting, self._hear)
-
-    def _slot(self, message: StructuredMessage) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if self.slots is None else self.slots.slot(message)
 
     async def _work(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
         """Run the tools that a message asks for. A tool request needs no more; anything else is answered by the model."""

@@ -15,16 +15,15 @@ import re
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import RefusedError
 from antiphon.messages import current_port
 from antiphon.protocol import ErrorCode
 
-__all__ = ["Slots", "due_at", "late", "lent_slot", "priority_of", "time_left", "within_deadline"]
+__all__ = ["Slots", "Ticket", "due_at", "late", "lent_slot", "priority_of", "time_left", "within_deadline"]
 
 PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
 _NORMAL: Final = 1
@@ -140,28 +139,38 @@ async def within_deadline(message: StructuredMessage) -> AsyncGenerator[None]:
 # ---------------------------------------------------------------- slots
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    priority: float
-    since: float
-    number: int
-    slot: asyncio.Future[None]
+class Ticket:
+    """A task that waits for a slot, or has one. In its `async with` block the task is at work."""
 
-    @property
-    def rank(self) -> tuple[float, float, int]:
-        return -self.priority, self.since, self.number
+    def __init__(self, slots: Slots, message: StructuredMessage, number: int) -> None:
+        self._slots = slots
+        self.given_at = message.timestamp, number
+        self.rank = -priority_of(message), *self.given_at
+        self._slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lent = 0
+        """How many answers of the team its work waits for."""
+
+    def give(self) -> None:
+        """Give it the slot."""
+        if not self._slot.done():
+            self._slot.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        await self._slot
+        self._token = _at_work.set(self)
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        _at_work.reset(self._token)
+        self._slots.leave(self)
+
+    def lend(self, change: int) -> None:
+        """Take note of an answer more that the work waits for, or one less: meanwhile another task has the slot."""
+        was_lent, self._lent = self._lent > 0, self._lent + change
+        self._slots.change(int(self._lent > 0) - int(was_lent))
 
 
-@dataclass(slots=True, eq=False)
-class _Slot:
-    """The slot of a task at work."""
-
-    slots: Slots
-    lent: int = 0
-    """How many answers of the team its work waits for."""
-
-
-_slot: ContextVar[_Slot | None] = ContextVar("antiphon.patterns.workers.slot", default=None)
+_at_work: ContextVar[Ticket | None] = ContextVar("antiphon.patterns.workers.ticket", default=None)
 
 
 @contextmanager
@@ -170,17 +179,15 @@ def lent_slot() -> Generator[None]:
 
     After the block the work goes on at once, so for a moment there may be more at work than `at_once`.
     """
-    own = _slot.get()
+    own = _at_work.get()
     if own is None:
         yield
         return
-    own.lent += 1
-    own.slots.change(1 if own.lent == 1 else 0)
+    own.lend(1)
     try:
         yield
     finally:
-        own.lent -= 1
-        own.slots.change(-1 if own.lent == 0 else 0)
+        own.lend(-1)
 
 
 class Slots:
@@ -188,7 +195,8 @@ class Slots:
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Ticket] = []
+        self._at_work: set[Ticket] = set()
         self._count = self._given = 0
         self._is_held = False
 
@@ -207,27 +215,28 @@ class Slots:
             self._is_held = False
             self._give()
 
-    @asynccontextmanager
-    async def slot(self, message: StructuredMessage) -> AsyncGenerator[None]:
-        """Wait for a slot, and work on a message in the block."""
+    @contextmanager
+    def ticket(self, message: StructuredMessage) -> Generator[Ticket]:
+        """Return the ticket of a message, which waits from now on. At the end of the block it is given back.
+
+        A handler takes it first, before it writes anything: so the order does not depend on how long writing takes.
+        """
         self._count += 1
-        own = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(priority_of(message), message.timestamp, self._count, own)
-        self._waiting.append(waiting)
+        ticket = Ticket(self, message, self._count)
+        self._waiting.append(ticket)
         self._give()
         try:
-            await own
-            token = _slot.set(_Slot(self))
-            try:
-                yield
-            finally:
-                _slot.reset(token)
+            yield ticket
         finally:
-            # A message that is cancelled while it waits has no slot, unless it got one in the same moment.
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-            else:
-                self.change(1)
+            self.leave(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Have a ticket no more; its slot is free, if it had one. A second time it does nothing."""
+        if ticket in self._at_work:
+            self._at_work.remove(ticket)
+            self.change(1)
+        elif ticket in self._waiting:
+            self._waiting.remove(ticket)
 
     def change(self, free: int) -> None:
         """Have so many more free slots, or fewer."""
@@ -238,8 +247,8 @@ class Slots:
         while self._free > 0 and self._waiting and not self._is_held:
             self._given += 1
             is_fair = self._given % _FAIR == 0
-            chosen = min(self._waiting, key=lambda each: (each.since, each.number) if is_fair else each.rank)
+            chosen = min(self._waiting, key=lambda each: each.given_at if is_fair else each.rank)
             self._waiting.remove(chosen)
+            self._at_work.add(chosen)
             self._free -= 1
-            if not chosen.slot.done():
-                chosen.slot.set_result(None)
+            chosen.give()

@@ -65,6 +65,7 @@ class Workers(Pattern):
         self._rounds, self._reporting, self._at_once = rounds, reporting, at_once
         self._vault = Vault()
         self._minds: dict[str, Mind] = {}
+        self._slots: dict[str, Slots] = {}
         self._own: Mind | None = None
         """What the controller thinks with, if it is an agent."""
         self._heard: list[Callable[[str, StructuredMessage], None]] = []
@@ -83,7 +84,7 @@ class Workers(Pattern):
     @property
     def waiting(self) -> Mapping[str, int]:
         """How many tasks wait, by worker."""
-        return {name: mind.slots.waiting for name, mind in self._minds.items() if mind.slots is not None}
+        return {name: slots.waiting for name, slots in self._slots.items()}
 
     def _add(self, worker: AgentSpec | ToolCapableAgent) -> None:
         name = worker.name if isinstance(worker, AgentSpec) else worker.worker_id
@@ -94,7 +95,7 @@ class Workers(Pattern):
             self._minds[name] = Mind(self.cast, name, self._rounds, self._reporting)
         else:
             self._minds[name] = worker.mind(self.ledger)
-        self._minds[name].slots = Slots(self._at_once)
+        self._slots[name] = Slots(self._at_once)
 
     def _policy_of(self, controller: AgentSpec | Policy) -> Policy:
         if not isinstance(controller, AgentSpec):
@@ -109,16 +110,15 @@ class Workers(Pattern):
         control = Control(self.controller, self._policy, self.workers, self._reporting)
         system.spawn(f"controller/{self.controller}", partial(ControllerActor, control, self._vault))
         for name, mind in self._minds.items():
-            system.spawn(worker_address(name), partial(WorkerActor, mind, self._vault))
+            system.spawn(worker_address(name), partial(WorkerActor, mind, self._slots[name], self._vault))
         system.watch(self._watch)
 
     @override
     @contextmanager
     def recovering(self) -> Generator[None]:
         with ExitStack() as stack:
-            for mind in self._minds.values():
-                if mind.slots is not None:
-                    stack.enter_context(mind.slots.held())
+            for slots in self._slots.values():
+                stack.enter_context(slots.held())
             yield
 
     # ------------------------------------------------------------ asking
