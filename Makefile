@@ -4,26 +4,29 @@
 PYTHON ?= python3
 UV_VERSION := 0.13.7
 UV := .uv/bin/uv
-BIN := .venv/bin
+# Another Python has an environment of its own: make test PYTHON=python3.13
+VENV := .venv$(if $(filter python3,$(PYTHON)),,-$(notdir $(PYTHON)))
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
 ARGS ?=
 
 export UV_COMPILE_BYTECODE := 1
 export UV_NO_PROGRESS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix bench chaos docs lock clean
+.PHONY: help run test quick check fix bench chaos docs figures release lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-run: .venv/.ready ## set up and do the main job, offline
+run: $(READY) ## set up and do the main job, offline
 	@mkdir -p .cache
 	@$(BIN)/antiphon run "When is an effect parked for a person?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --inline-snapshot=disable
 
 # The core is covered branch by branch, by its own tests. Measuring the rest too would take half as long again.
-test: .venv/.ready ## set up and run every test; make test ARGS="-k window"
+test: $(READY) ## set up and run every test; make test ARGS="-k window"
 ifeq ($(ARGS),)
 	@$(PYTEST) --cov --cov-report= tests/messages
 	@$(BIN)/coverage report --include='src/antiphon/messages/*' --fail-under=100
@@ -32,7 +35,10 @@ else
 	@$(PYTEST) $(ARGS)
 endif
 
-check: .venv/.ready ## format, lint, layers, types
+quick: $(READY) ## the tests that are not slow, in less than a minute
+	@HYPOTHESIS_PROFILE=quick $(PYTEST) -q -m "not slow" $(ARGS)
+
+check: $(READY) ## format, lint, layers, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
@@ -41,7 +47,7 @@ check: .venv/.ready ## format, lint, layers, types
 	@$(BIN)/python -m pytest -q -n 0 --inline-snapshot=disable tests/test_architecture.py
 	@$(BIN)/python tools/longest_functions.py src
 
-fix: .venv/.ready ## put right what a machine can
+fix: $(READY) ## put right what a machine can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format --quiet .
@@ -49,29 +55,35 @@ fix: .venv/.ready ## put right what a machine can
 bench: benchmarks/.venv/.ready ## side by side with the peers
 	@benchmarks/.venv/bin/python -m benchmarks $(ARGS)
 
-chaos: .venv/.ready ## the long runs: many more generated cases
-	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto --dist worksteal tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
-	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n auto --dist worksteal tests/ledger tests/runtime tests/patterns tests/agents $(ARGS)
+chaos: $(READY) ## the long runs: many more generated cases
+	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
+	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/ledger tests/runtime tests/patterns tests/agents $(ARGS)
 
-docs: .venv/.ready ## build the docs into site/
+docs: $(READY) ## build the docs into site/
 	@$(BIN)/zensical build --clean
+
+figures: $(READY) ## how easy the tree is to enter, as figures
+	@$(BIN)/python tools/figures.py $(ARGS)
+
+release: $(READY) ## build the wheel and the sdist into dist/, and prove that they install; publish by hand
+	@$(BIN)/python tools/release.py
 
 lock: $(UV) ## choose the versions of all dependencies anew
 	$(UV) pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --upgrade -o requirements.lock
 	$(UV) pip compile benchmarks/requirements.in pyproject.toml --universal --generate-hashes --no-header --upgrade -o benchmarks/requirements.lock
 
 clean: ## remove everything that was made
-	rm -rf .venv .uv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache benchmarks/.venv benchmarks/results dist site .coverage*
+	rm -rf .venv* .uv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache benchmarks/.venv benchmarks/results dist site .coverage*
 
 $(UV):
 	@echo "fetching uv $(UV_VERSION) ..."
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-warn-script-location --target .uv uv==$(UV_VERSION)
 
-.venv/.ready: requirements.lock pyproject.toml Makefile | $(UV)
+$(READY): requirements.lock pyproject.toml Makefile | $(UV)
 	@echo "setting up .venv ..."
-	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" .venv
-	@$(UV) pip sync --quiet --python .venv --require-hashes requirements.lock
-	@$(UV) pip install --quiet --python .venv --no-deps --no-build-isolation --editable .
+	@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" $(VENV)
+	@$(UV) pip sync --quiet --python $(VENV) --require-hashes requirements.lock
+	@$(UV) pip install --quiet --python $(VENV) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 benchmarks/.venv/.ready: benchmarks/requirements.lock pyproject.toml Makefile | $(UV)

@@ -1,9 +1,11 @@
 """What holds for the whole house: public names, the top of the package, decisions, files that begin with a sentence."""
 
 import ast
+import asyncio
 import importlib
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +99,27 @@ assert not found, found
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_a_file_begins_with_what_is_in_it(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    """Not even for type checking. Packages whose modules still do are named here; none is added."""
+    cycles = runpy.run_path(str(ROOT / "tools" / "figures.py"))["cycles"]()
+    found = {module.rpartition(".")[0] for cycle in cycles for module in cycle}
+
+    assert found <= {
+        "antiphon.agents.toolkit",
+        "antiphon.messages",
+        "antiphon.patterns.options",
+        "antiphon.patterns.peers",
+        "antiphon.protocol",
+    }
+
+
+def test_a_journaled_ask_goes_through_few_files_of_the_runtime() -> None:
+    """A reader who follows one message opens nine files at most."""
+    files = asyncio.run(runpy.run_path(str(ROOT / "tools" / "figures.py"))["files_in_an_ask"]())
+
+    assert len([file for file in files if file.startswith("runtime/")]) <= 9
 
 
 def test_decisions_have_numbers_of_their_own() -> None:

@@ -68,7 +68,7 @@ __all__ = [
     "repair",
 ]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOME = {
     **dict.fromkeys(__all__, "antiphon.messages"),

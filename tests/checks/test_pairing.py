@@ -443,3 +443,12 @@ def test_repair_reports_each_change() -> None:
         f"{repaired.conversation[1].id}: AP102: the message is kept, and left out of what is sent",
         f"{repaired.conversation[2].id}: AP101: an error result of the runtime is added, of type 'interrupted'",
     ]
+
+
+@pytest.mark.parametrize(("model", "severity"), [("gpt-5", "error"), ("grok-4", "warning")])
+def test_an_item_id_said_twice_is_an_error_where_the_service_refuses_it(model: str, severity: str) -> None:
+    """AP108: OpenAI refuses it, a compatible server took it."""
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+    history = decode({"model": model, "input": [{"role": "user", "content": "Hi"}, item, item]}, "openai-responses")
+
+    assert {(found.code, found.severity) for found in check(history, "openai-responses")} == {("AP108", severity)}

@@ -242,7 +242,11 @@ KNOWN: list[tuple[str, Any]] = [
     ("anthropic-messages", request(model="claude-sonnet-4-5", max_tokens=99)),
     ("anthropic-messages", request(model="claude-sonnet-4-5", tools=[CLAUDE_TOOL])),
     ("anthropic-messages", request(model="claude-sonnet-4-5", max_tokens=9, system=[{"type": "text", "text": "Be brief."}])),
-    ("openai-chat", request(model="claude-sonnet-4-5")),
+    ("anthropic-messages", request(anthropic_version="bedrock-2023-05-31", max_tokens=99)),
+    ("anthropic-messages", request(max_tokens=99, stop_sequences=["END"])),
+    ("openai-chat", request(model="claude-sonnet-4-5", stream=True)),
+    ("openai-chat", request(model="magistral-medium-latest", max_tokens=99)),
+    ("openai-chat", request(max_tokens=99, stop="END")),
     ("openai-chat", request(model="claude-sonnet-4-5", max_tokens=99, tools=[FUNCTION])),
     ("openai-chat", request(model="claude-sonnet-4-5", max_tokens=99, response_format={"type": "text"})),
     ("openai-chat", request(model="anthropic/claude-sonnet-4.5", max_tokens=99)),
@@ -263,6 +267,13 @@ STRANGE: list[Any] = [
     {"model": "text-embedding-3-small", "input": "Hi", "encoding_format": "base64"},
     {"model": "voyage-3", "input": ["Hi"], "input_type": "query"},
     {"model": "gpt-5", "input": [1, 2]},
+    {"model": "omni-moderation-latest", "input": "Hi"},
+    {"model": "gpt-4o-mini-tts", "input": "Hi", "voice": "alloy"},
+    {"model": "gemini-3-pro", "input": "Hi", "generation_config": {"temperature": 0}},
+    {"model": "qwen3", "messages": [USER], "options": {"seed": 42}},
+    {"model": "command-a", "messages": [USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}]}]},
+    {"model": "command-a", "messages": [USER], "stop_sequences": ["END"]},
+    {"type": "agent", "data": {"agent_id": "news"}},
 ]
 
 
@@ -273,14 +284,17 @@ def test_a_key_that_decides_decides(dialect: str, body: Any) -> None:
 
 @pytest.mark.parametrize("body", STRANGE, ids=str)
 def test_what_is_no_known_format_is_said_so(body: Any) -> None:
-    """Bedrock Converse and embeddings look like others', and would come out empty."""
+    """Bedrock Converse, Ollama, embeddings and moderations look like others', and would come out empty."""
     found = detect(body)
 
     assert (found.name, found.candidates) == (None, ())
 
 
 def test_what_cannot_be_told_is_not_guessed() -> None:
-    assert detect(request(max_tokens=99)).candidates == ("openai-chat", "anthropic-messages")
+    both = ("openai-chat", "anthropic-messages")
+
+    assert detect(request(max_tokens=99)).candidates == both
+    assert detect(request(model="claude-sonnet-4-5")).candidates == both  # a count of tokens, or a compatible server
 
 
 # ---------------------------------------------------------------- opaque bytes

@@ -31,6 +31,8 @@ class Witness:
 
     asked: list[str] = field(default_factory=list)
     """By phase, each request to the model, in order."""
+    told: dict[str, list[str]] = field(default_factory=dict)
+    """By phase, what the model was asked, in order."""
     failures: list[Exception] = field(default_factory=list)
     """What the next requests fail with."""
     delay: float = 0.0
@@ -51,6 +53,7 @@ class Teller(FunctionModel):
     async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         witness, phase = self.witness, _phase(info)
         witness.asked.append(phase)
+        witness.told.setdefault(phase, []).append(_question(messages))
         witness.running += 1
         witness.most = max(witness.most, witness.running)
         try:

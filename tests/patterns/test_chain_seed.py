@@ -5,15 +5,22 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from tests.patterns.chains import QUESTION, Witness, chain_on, run
+from pydantic_ai.exceptions import ModelHTTPError, ToolFailed
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.patterns.chains import QUESTION, Witness, chain_on, run, said_in
 from tests.patterns.test_life import Held
+from tests.runtime.actors import virtually
 
+from antiphon.agents.models import Rule, Script, ScriptedModel, Turn
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns import postchain
-from antiphon.patterns.postchain import ChainConfig, ChainContext, Item
+from antiphon.patterns.postchain import ChainConfig, ChainContext, Item, PostChain
 from antiphon.patterns.postchain._chain import PHASE_ACTORS
 from antiphon.patterns.postchain._recursion import next_phase
 from antiphon.patterns.postchain._work import PhaseWork
-from antiphon.protocol import PHASES
+from antiphon.protocol import PHASES, AgentConfig
 
 
 def _is_time(text: str) -> bool:
@@ -84,7 +91,7 @@ def test_agents_and_cells_are_answered_with_the_values_of_the_seed() -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_each_phase_has_an_actor_that_does_its_own_phase_and_no_other(phase: str) -> None:
-    """CH-096 to CH-101, CH-051, CH-069, CH-070: the class of its name, at its address, with its agent."""
+    """CH-096 to CH-101, CH-051, CH-069: the class of its name, at its address, with its agent."""
     (actor,) = [each for each in PHASE_ACTORS if each.phase == phase]
     assert actor is getattr(postchain, f"{phase.capitalize()}PhaseActor")
 
@@ -107,6 +114,147 @@ def test_each_phase_has_an_actor_that_does_its_own_phase_and_no_other(phase: str
             assert f"this is the {other} phase" in refused["data"]["error_message"]
 
     run(main())
+
+
+# ---------------------------------------------------------------- CH-070, CH-080: what phases and agents answer, by value
+
+TAKES = 0.75
+"""Seconds that the model takes to answer, in virtual time."""
+
+
+async def _answers(chain: PostChain, thread_id: str, option: str) -> list[dict[str, Any]]:
+    """Return the data of all answers to one kind of request in a thread, as the ledger has them."""
+    payloads = [row.payload for row in await said_in(chain.ledger, thread_id)]
+    found = [each for each in payloads if isinstance(each, OptionResultPayload) and each.option_name == option]
+    return [thaw(each.result) for each in found]
+
+
+# Mutant: PhaseActor.process (_phase.py) answers with another phase's `phase_type`, with `processing_time=0.0`, or with an
+# output whose `response`, `next_phase` or `confidence` is not the phase's own -> this test is red.
+def test_a_phase_answers_with_its_thread_its_output_and_the_time_that_it_took() -> None:
+    """CH-070: all six in a thread: the action phase asks its model twice, as it uses a tool; the last has no next phase."""
+
+    async def main() -> None:
+        async with chain_on(witness=Witness(delay=TAKES)) as chain:
+            result = await chain.run(QUESTION)
+            answers = await _answers(chain, result.thread_id, "PROCESS_PHASE")
+        assert [set(each) for each in answers] == [{"thread_id", "phase_type", "output", "processing_time"}] * 6
+        assert {each["thread_id"] for each in answers} == {result.thread_id}
+        assert [each["phase_type"] for each in answers] == list(PHASES)
+        assert [each["processing_time"] for each in answers] == [2 * TAKES, *[TAKES] * 5]
+        outputs = [each["output"] for each in answers]
+        assert [each["response"].partition("\n")[0] for each in outputs] == [f"the {phase} phase says so" for phase in PHASES]
+        assert [each["next_phase"] for each in outputs] == [*PHASES[1:], None]
+        # A tool stands behind the first answer; the passage that was found has three of the four words of the question.
+        assert [each["confidence"] for each in outputs] == [0.8, 0.75, 0.75, 0.75, 0.75, 0.75]
+
+    virtually(main())
+
+
+# Mutant: PhaseActor.output or YieldPhaseActor.conclude gives a fixed `confidence`, or the yield phase no `next_phase` when a
+# turn goes on -> this test is red.
+def test_the_confidence_of_a_phase_says_what_stands_behind_it_and_the_last_one_names_the_next_cycle() -> None:
+    """CH-070: where nothing is known, the experience phase has no confidence, and the last phase goes on with it."""
+
+    async def main() -> None:
+        config = ChainConfig(backoff=0, max_cycles=2, least_change=0.0)
+        async with chain_on(config=config) as chain:
+            result = await chain.run("What is the airspeed of a swallow?")
+            outputs = [each["output"] for each in await _answers(chain, result.thread_id, "PROCESS_PHASE")]
+        first, second = outputs[:6], outputs[6:]
+        assert [each["next_phase"] for each in first] == [*PHASES[1:], "experience"]
+        assert [each["next_phase"] for each in second] == [*PHASES[2:], None]
+        assert [each["confidence"] for each in first[1:]] == [0.0, 0.5, 0.5, 0.5, 0.0]
+
+    virtually(main())
+
+
+async def thermometer(place: str) -> str:
+    """Find out how warm it is somewhere."""
+    if place == "nowhere":
+        raise ToolFailed("there is no such place")
+    return f"4 degrees in {place}"
+
+
+def _calling(*places: str) -> Script:
+    """Return a script that asks the tool for each place, and then says what it gave last."""
+    turns = [Turn(calls=({"tool": "thermometer", "arguments": {"place": place}},)) for place in places]
+    return Script(rules=(Rule(turns=(*turns, Turn(text="It is cold."))),))
+
+
+# Mutant: `_result` (_agent.py) has no `tool_calls`, only the last ones, or a fixed `confidence` -> this test is red.
+@pytest.mark.parametrize(
+    ("places", "given", "confidence"),
+    [
+        ((), [], 0.5),
+        (("Oslo",), ["4 degrees in Oslo"], 0.8),
+        (("Oslo", "Rome"), ["4 degrees in Oslo", "4 degrees in Rome"], 0.8),
+        (("nowhere",), [None], 0.5),
+        (("nowhere", "Rome"), [None, "4 degrees in Rome"], 0.8),
+    ],
+    ids=["no tool", "one", "two", "failed", "failed, then not"],
+)
+def test_an_agent_answers_with_its_words_its_tool_calls_and_how_sure_it_is(
+    places: tuple[str, ...], given: list[str | None], confidence: float
+) -> None:
+    """CH-080, CH-077: a tool that failed gave nothing, and makes nobody surer. Either message gets the same answer."""
+
+    async def main() -> None:
+        config = ChainConfig(backoff=0, phases={"intention": AgentConfig(tools=("thermometer",))})
+        model = ScriptedModel(_calling(*places))
+        async with PostChain(MemoryLedger(), model=model, config=config, tools=[thermometer]) as chain:
+            ask = {"agent_id": "agent/intention", "input": "How warm is it?", "context": {"user_id": "u"}}
+            answered = await chain.send({"id": "m-1", "type": "PROCESS_WITH_AGENT", "data": ask})
+            invoked = await chain.send({"id": "m-2", "type": "INVOKE_AGENT", "data": {**ask, "stream": False}})
+        assert (answered["type"], answered["message_id"]) == ("AGENT_RESPONSE", "m-1")
+        assert set(answered["data"]) == {"result", "processing_time"}
+        for result in (answered["data"]["result"], invoked["data"]["result"]):
+            assert (result["response"], result["confidence"]) == ("It is cold.", confidence)
+            calls = [(each["name"], each["arguments"], each.get("result")) for each in result["tool_calls"]]
+            assert calls == [("thermometer", {"place": place}, gave) for place, gave in zip(places, given, strict=True)]
+            assert len({each["id"] for each in result["tool_calls"]}) == len(places)
+
+    virtually(main())
+
+
+# Mutant: `_calls` (_agent.py) looks results up by their id alone -> this test is red.
+def test_calls_have_their_own_results_where_a_model_uses_an_id_again() -> None:
+    """CH-080: some models number the calls of each answer from 1."""
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        said = sum(isinstance(each, ModelResponse) for each in messages)
+        places = ("Oslo", "Rome")[said : said + 1]
+        parts = [ToolCallPart("thermometer", {"place": place}, tool_call_id="call-1") for place in places]
+        return ModelResponse(parts or [TextPart("It is cold.")])
+
+    async def main() -> None:
+        config = ChainConfig(backoff=0, phases={"intention": AgentConfig(tools=("thermometer",))})
+        async with PostChain(MemoryLedger(), model=FunctionModel(model), config=config, tools=[thermometer]) as chain:
+            ask = {"agent_id": "agent/intention", "input": "How warm is it?"}
+            answered = await chain.send({"type": "PROCESS_WITH_AGENT", "data": ask})
+        calls = answered["data"]["result"]["tool_calls"]
+        assert [each["result"] for each in calls] == ["4 degrees in Oslo", "4 degrees in Rome"]
+
+    virtually(main())
+
+
+# Mutant: AgentManagerActor.process or invoke (_agent.py) answers with `processing_time=0.0` -> this test is red.
+def test_the_processing_time_of_an_agent_is_what_its_models_and_the_waits_between_them_took() -> None:
+    """CH-080, CH-077: two requests and a tool; then one that is busy, half a second of waiting, and another try."""
+
+    async def main() -> None:
+        witness = Witness(delay=TAKES)
+        async with chain_on(witness=witness, config=ChainConfig(backoff=0.5)) as chain:
+            first = await chain.send({"type": "PROCESS_WITH_AGENT", "data": {"input": QUESTION}})
+            witness.failures.append(ModelHTTPError(503, "teller"))
+            ask = {"input": QUESTION, "agent_id": "agent/yield"}
+            second = await chain.send({"type": "PROCESS_WITH_AGENT", "data": ask})
+            invoked = await chain.send({"type": "INVOKE_AGENT", "data": {**ask, "stream": False}})
+        assert first["data"]["processing_time"] == 2 * TAKES
+        assert second["data"]["processing_time"] == 2 * TAKES + 0.5
+        assert invoked["data"]["processing_time"] == TAKES
+
+    virtually(main())
 
 
 def test_a_phase_whose_actor_is_restarted_in_the_middle_of_a_thread_goes_on() -> None:

@@ -1,6 +1,7 @@
 """Providers that fail: asked again after a while, then another is asked, then the supervisor; in the end the thread fails."""
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -84,6 +85,29 @@ def test_what_cannot_be_recovered_fails_the_thread_with_the_whole_story() -> Non
     run(main())
 
 
+# Mutant: PhaseActor.process (_phase.py) does not call log_unexpected, or that leaves the id out -> this test is red.
+def test_an_exception_in_a_phase_is_answered_and_logged_with_the_id_of_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """CH-053, CH-055: the answer says what went wrong, the log where in the code; it has no word of what was said."""
+
+    async def main() -> None:
+        async with chain_on() as chain:
+            wrong = {"items": [{"source": "the cellar", "text": "a canary"}]}
+            ask = {"thread_id": "t", "phase_type": "intention", "input": QUESTION, "context": wrong}
+            failed = await chain.send({"id": "m-1", "type": "PROCESS_PHASE", "data": ask})
+            assert (failed["type"], failed["message_id"]) == ("ERROR", "m-1")
+            assert failed["data"]["error_code"] == "PHASE_PROCESSING_ERROR"
+            assert "ValidationError" in failed["data"]["details"]
+
+    with caplog.at_level(logging.ERROR, "antiphon.patterns"):
+        run(main())
+    (logged,) = [each for each in caplog.records if each.name == "antiphon.patterns"]
+    assert logged.getMessage().startswith("intention/1 could not process message m-1: ValidationError at ")
+    assert (vars(logged)["antiphon.message.id"], vars(logged)["error.type"]) == ("m-1", "ValidationError")
+    assert "canary" not in logged.getMessage()
+
+
 def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
     """CH-121: a model has a time of its own, whatever the thread has."""
 
@@ -103,7 +127,7 @@ def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
 
 
 def test_a_manager_that_hangs_is_begun_anew_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
+    """CH-127, G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
     begun: list[str] = []
 
     async def started(self: AgentManagerActor, context: Context) -> None:

@@ -77,7 +77,7 @@ def _kept(chain: PostChain) -> dict[str, int]:
         "cells": [address for address in kernel.tree.cells if address.partition("/")[0] in ("thread", "agent")],
         "children": kernel.tree.children("supervisor/agents"),
         "locks": kernel.tree._locks,
-        "in flight": kernel.post.durable.in_flight,
+        "in flight": kernel.in_flight,
         "doubts": kernel.recovery._doubts,
         "writing": kernel.journal._writing,
         "claims": kernel.journal._claims,
@@ -95,7 +95,7 @@ def _kept(chain: PostChain) -> dict[str, int]:
 
 async def _idle(chain: PostChain) -> None:
     """Wait until the last handlers have written down that they ended: their answers came before."""
-    while chain.system._kernel.post.durable.in_flight:  # noqa: ASYNC110 (the runtime tells nobody)
+    while chain.system._kernel.in_flight:  # noqa: ASYNC110 (the runtime tells nobody)
         await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)

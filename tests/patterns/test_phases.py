@@ -1,6 +1,9 @@
 """What the phases do by themselves, whatever a model says: find, score, remember, let go, cite, go round again."""
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in
 
+from antiphon.agents.tools import KnowledgeBase
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain import (
     Add,
     ChainConfig,
     ChainConfigError,
     ChainContext,
+    ChainResult,
     Item,
     Link,
     Observations,
+    PostChain,
     Prioritize,
     Prune,
     Tag,
@@ -46,23 +52,186 @@ def _answers(rows: list[Message], option: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_each_phase_does_its_part() -> None:
-    """CH-124: A answers, E retrieves and cites, I names the goal, O records links, U lets go, Y cites word for word."""
+# ---------------------------------------------------------------- CH-124: what each phase does
+
+BOTH = f"{QUESTION} For how many minutes?"
+SOUP = "Soup is served hot."
+PASSAGE = "# Tea\n\nGreen tea is steeped at 80 degrees for two minutes."
+"""What the knowledge base has about green tea, as `known` put it there."""
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A turn in which the action phase has no tools: what is found, the other phases have found."""
+
+    chain: PostChain
+    result: ChainResult
+    rows: list[Message]
+    told: dict[str, list[str]]
+    tea: str
+    """The id of the passage that has the answer."""
+    soup: str
+    """The id of one that has a word of the question, and nothing to do with it."""
+
+    def operations(self, phase: str) -> list[Any]:
+        said = [each for each in _answers(self.rows, "PROCESS_PHASE") if each["phase_type"] == phase]
+        return list(operations_from(said[0]["output"]["context_operations"]))
+
+    def given_to(self, phase: str) -> dict[str, str]:
+        """Return what a phase is given to go by: texts by id."""
+        asked = [each for each in _asked(self.rows, "PROCESS_PHASE") if each["phase_type"] == phase]
+        return {each["id"]: each["text"] for each in asked[0]["context"]["items"]}
+
+
+@asynccontextmanager
+async def _turn(question: str = BOTH, more: Mapping[str, str] | None = None, **settings: Any) -> AsyncIterator[_Turn]:
+    ledger = await known()
+    for source, text in {"docs/soup.md": SOUP, **(more or {})}.items():
+        await KnowledgeBase(ledger).add(source, text)
+    (tea,) = await KnowledgeBase(ledger).search("steeped")
+    (soup,) = await KnowledgeBase(ledger).search("soup")
+    witness = Witness()
+    config = ChainConfig(backoff=0, phases={"action": AgentConfig(tools=())}, **settings)
+    async with chain_on(ledger, witness, config) as chain:
+        result = await chain.run(question)
+        rows = await said_in(ledger, result.thread_id)
+        yield _Turn(chain, result, rows, witness.told, tea.id, soup.id)
+
+
+# Mutant: ActionPhaseActor (_action.py) has no `prompt` of its own, or adds a changed or no user item -> this test is red.
+def test_action_answers_the_bare_question_and_keeps_the_words_of_the_user() -> None:
+    """CH-124: at once: also in a second cycle, when sources are known, its model is asked the question and nothing else."""
 
     async def main() -> None:
-        async with chain_on() as chain:
-            result = await chain.run(QUESTION)
-            output = result.outputs
-            assert output["action"]["tool_calls"][0]["name"] == "knowledge_base"
-            assert [each["source"] for each in output["experience"]["citations"]] == ["docs/tea.md"]
-            assert output["intention"]["goals"] == [QUESTION]
-            assert output["observation"]["entities"]
-            assert set(output["understanding"]["retained"]) >= {"user-1", output["experience"]["citations"][0]["id"]}
-            (citation,) = result.citations
-            assert citation["quote"] == "Green tea is steeped at 80 degrees for two minutes."
-            cited = [record.message async for record in chain.ledger.read("knowledge") if record.message.id == citation["id"]]
-            assert citation["quote"] in cited[0].text
-            assert result.response.endswith(f"[1] docs/tea.md ({citation['id']}): {citation['quote']}")
+        async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
+            assert turn.told["action"] == [QUESTION, QUESTION]
+            assert turn.result.outputs["action"]["response"] == "the action phase says so"
+            words, answer = [each.item for each in turn.operations("action")]
+            assert (words.source, words.text) == ("user", QUESTION)
+            assert (answer.source, answer.text) == ("agent", "the action phase says so")
+
+    run(main())
+
+
+# Mutant: ExperiencePhaseActor (_experience.py) has no `gather` of its own, or its `conclude` cites nothing, or adds nothing
+# -> this test is red.
+def test_experience_finds_what_is_known_before_its_model_is_asked_and_cites_it() -> None:
+    """CH-124: by the ids that the knowledge base has, the best first; the model is told the best ones word for word."""
+
+    async def main() -> None:
+        async with _turn() as turn:
+            assert turn.result.outputs["experience"]["citations"] == [
+                {"id": turn.tea, "source": "docs/tea.md", "relevance": 0.8},
+                {"id": turn.soup, "source": "docs/soup.md", "relevance": 0.2},
+            ]
+            (told,) = turn.told["experience"]
+            assert told.startswith(f"{BOTH}\n\nSources:\n[1] docs/tea.md: {PASSAGE}")
+            found = [each for each in turn.operations("experience") if isinstance(each, Add)]
+            assert [(each.item.id, each.item.text) for each in found] == [(turn.tea, PASSAGE), (turn.soup, SOUP)]
+
+    run(main())
+
+
+# Mutant: IntentionPhaseActor.conclude (_intention.py) has the whole question as its only goal, or scores nothing, or tags
+# nothing -> this test is red.
+def test_intention_names_the_goals_and_scores_each_source_by_the_one_that_it_serves_best() -> None:
+    """CH-124: a sentence each. The passage says all of the second one; the soup is beside the point."""
+
+    async def main() -> None:
+        async with _turn() as turn:
+            output = turn.result.outputs["intention"]
+            assert output["goals"] == [QUESTION, "For how many minutes?"]
+            assert output["scores"] == {turn.tea: 1.0, turn.soup: 0.25}
+            assert [each for each in turn.operations("intention") if isinstance(each, Tag)] == [
+                Tag(target=turn.tea, tags=("aligned",)),
+                Tag(target=turn.soup, tags=("low_relevance",)),
+            ]
+            ranked = [each for each in turn.operations("intention") if isinstance(each, Prioritize)]
+            assert [(each.target, each.priority) for each in ranked] == [(turn.tea, 1.0), (turn.soup, 0.25)]
+
+    run(main())
+
+
+# Mutant: ObservationPhaseActor.conclude (_observation.py) does not write its message down, or links nothing, or links what is
+# weak too -> this test is red.
+def test_observation_records_in_the_ledger_which_source_answers_the_question() -> None:
+    """CH-124: as a message of the thread, under the id that its output has; what is weakly related is not linked."""
+
+    async def main() -> None:
+        async with _turn() as turn:
+            (observed,) = await Observations(turn.chain.ledger).in_thread(turn.result.thread_id)
+            link = Link(target="user-1", linked_to=turn.tea, relationship="is answered by", strength=1.0)
+            assert observed.links == (link,)
+            assert (observed.id, observed.question) == (turn.result.outputs["observation"]["observation"], BOTH)
+            assert observed.entities == tuple(turn.result.outputs["observation"]["entities"]) == ("Tea", "Green")
+            assert observed.id in {row.id for row in turn.rows}
+            assert turn.operations("observation") == [link, Tag(target=turn.tea, tags=("persist",))]
+
+    run(main())
+
+
+# Mutant: let_go (_understanding.py) returns nothing, or UnderstandingPhaseActor.conclude no operations -> this test is red.
+def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_rest() -> None:
+    """CH-124: it was given the soup, says that it let it go, and the last phase is not given it any more."""
+
+    async def main() -> None:
+        async with _turn() as turn:
+            output = turn.result.outputs["understanding"]
+            assert (output["retained"], output["released"]) == (["user-1", "action", turn.tea], [turn.soup])
+            assert turn.operations("understanding") == [Prune(target=turn.soup, reason="relevance 0.25 is below 0.3")]
+            assert list(turn.given_to("understanding")) == ["user-1", "action", turn.tea, turn.soup]
+            assert list(turn.given_to("yield")) == ["user-1", "action", turn.tea]
+
+    run(main())
+
+
+# Mutant: let_go (_understanding.py) prunes only what is beside the point, or never shortens -> this test is red.
+def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words() -> None:
+    """CH-124: what agents have said goes first; then what is half of it is shortened to the sentence that says most."""
+    pots = "Green tea pots are made of iron."
+
+    async def main() -> None:
+        more = {"docs/pots.md": f"{pots} {'They last for long. ' * 10}".strip()}
+        async with _turn(QUESTION, more, context_limit=200) as turn:
+            (kept,) = await KnowledgeBase(turn.chain.ledger).search("pots")
+            assert turn.given_to("understanding")[kept.id] == more["docs/pots.md"]
+            assert turn.given_to("yield") == {"user-1": QUESTION, turn.tea: PASSAGE, kept.id: pots}
+        long = f"{QUESTION} {'Please, please tell me. ' * 20}".strip()
+        async with _turn(long, context_limit=200) as turn:
+            assert turn.given_to("yield") == {"user-1": long}
+
+    run(main())
+
+
+# Mutant: YieldPhaseActor.conclude (_yield.py) answers without `_with_sources`, or `_citation` quotes the whole passage
+# -> this test is red.
+def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_what_is_quoted() -> None:
+    """CH-124: the answer of the turn is its own, each source by number, name, id and a sentence that is in the ledger."""
+
+    async def main() -> None:
+        async with _turn() as turn:
+            quote = "Green tea is steeped at 80 degrees for two minutes."
+            assert turn.result.response == (f"the yield phase says so\n\nSources:\n[1] docs/tea.md ({turn.tea}): {quote}")
+            cited = {"number": 1, "id": turn.tea, "source": "docs/tea.md", "quote": quote, "relevance": 1.0}
+            assert turn.result.citations == (cited,)
+            assert turn.result.outputs["yield"]["next_phase"] is None
+            (passage,) = [row for row in await said_in(turn.chain.ledger, "knowledge") if row.id == turn.tea]
+            assert quote in passage.text
+
+    run(main())
+
+
+# Mutant: next_phase (_recursion.py) always answers -> this test is red.
+def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_may_help() -> None:
+    """CH-124, CH-125: a source that says three quarters of it is not enough; the answer is that of the last cycle."""
+
+    async def main() -> None:
+        async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
+            first, second = [each["output"] for each in _answers(turn.rows, "PROCESS_PHASE") if each["phase_type"] == "yield"]
+            assert (first["next_phase"], first["rationale"]) == ("action", "a confidence of 0.75 is not enough")
+            assert (second["next_phase"], second["rationale"]) == (None, "cycle 2 of 2 was the last")
+            assert [each["phase_type"] for each in _asked(turn.rows, "PROCESS_PHASE")] == [*PHASES, *PHASES]
+            assert turn.result.response == second["response"]
 
     run(main())
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -19,6 +20,7 @@ from antiphon.errors import (
     ParkedError,
     RefusedError,
 )
+from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.protocol import (
     ErrorNotification,
     Restart,
@@ -470,6 +472,7 @@ async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> 
     assert await system.ask(address, Ping(text="back")) == Pong(text="back!")
 
 
+# Mutant: Supervisor._feel (_supervisor.py) counts no misses, or Supervisor._revive tells nobody -> this test is red.
 def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
     """CH-127, G14: its handler hangs; nobody else notices. Its supervisor has never got a message."""
 
@@ -485,6 +488,87 @@ def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
             assert await rows(system.ledger, system_thread("probe/a")) == FAILURE
 
     virtually(main())
+
+
+async def _decided(system: System, address: str) -> list[tuple[str, str, str]]:
+    """Return what the system thread of an actor has about its failures: whom they were told, why, and what was done."""
+    said = [record.message for record in [each async for each in system.ledger.read(system_thread(address))]]
+    told = {row.invocation_id: row for row in said if getattr(row.payload, "option_name", "") == "ERROR_NOTIFICATION"}
+    calls = [row for row in said if row.kind == "option_call" and row.invocation_id in told]
+    done = {row.invocation_id: thaw(row.payload.result) for row in said if isinstance(row.payload, OptionResultPayload)}
+    return [
+        (call.to[0], str(call.payload.arguments["error_message"]), done[call.invocation_id]["action_taken"])
+        for call in calls
+        if isinstance(call.payload, OptionCallPayload)
+    ]
+
+
+# Mutant: Supervisor._feel (_supervisor.py) revives a child that has missed one heartbeat -> this test is red.
+@pytest.mark.parametrize(("seconds", "restarts"), [(0.9, 0), (2.9, 0), (4.5, 1), (1000.0, 1)])
+def test_as_many_heartbeats_may_be_missed_as_the_supervisor_allows(seconds: float, restarts: int) -> None:
+    """CH-127: it asks every second; whoever does not answer for the third time is begun anew, and not before."""
+
+    async def main() -> None:
+        async with System() as system:
+            system.supervise("team/1", _BEATS)
+            system.spawn("probe/a", Probe, supervisor="team/1", grace=0.1)
+            began = asyncio.get_running_loop().time()
+            with suppress(ActorFailedError):
+                await system.ask("probe/a", Do(what="wait", seconds=seconds), within=2000)
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(1)
+            told = ("team/1", "it misses heartbeats", "restart")
+            assert await _decided(system, "probe/a") == [told] * restarts
+            assert took < 4.5 if restarts else took == pytest.approx(seconds)
+
+    virtually(main())
+
+
+# Mutant: decide (_supervision.py) stops where it should escalate, or Supervisor.child_failed (_supervisor.py) acknowledges and
+# does not fail itself -> this test is red.
+def test_a_supervisor_whose_child_hangs_too_often_escalates_to_the_one_above() -> None:
+    """CH-127: the parent begins it anew with all its children, and nobody beside it; and asks them for heartbeats again."""
+
+    async def main() -> None:
+        async with System() as system:
+            parent = system.supervise("director/1", Supervision())
+            team = system.supervise("team/1", replace(_BEATS, intensity=1, period=1000.0), supervisor=parent)
+            system.spawn("probe/other", Probe, supervisor=parent)
+            for key in ("a", "b"):
+                system.spawn(f"probe/{key}", Probe, supervisor=team, grace=0.1)
+            for key in ("a", "b", "other"):
+                await system.ask(f"probe/{key}", Ping(text="early"))
+            for _ in range(2):
+                await _hangs_and_is_begun_anew(system)
+            await asyncio.sleep(1)
+
+            hangs = "it misses heartbeats"
+            assert await _decided(system, "probe/a") == [(team, hangs, "restart"), (team, hangs, "escalate")]
+            ((told, why, done),) = await _decided(system, "team/1")
+            assert (told, done) == (parent, "restart")
+            assert why.endswith(f"probe/a fails too often: {hangs}")
+            assert await _decided(system, "director/1") == []
+            heard = [await system.ask(f"probe/{key}", Do(what="list")) for key in ("a", "b", "other")]
+            assert heard == [Done(said=("back",)), Done(), Done(said=("early",))]
+            await _hangs_and_is_begun_anew(system)
+
+    virtually(main())
+
+
+def test_a_child_that_hangs_too_often_for_every_supervisor_ends_the_system() -> None:
+    """CH-127: where nobody is above the first supervisor, whoever opened the system is told, with the whole way."""
+
+    async def main() -> None:
+        async with System(supervision=Supervision(intensity=0)) as system:
+            system.supervise("team/1", replace(_BEATS, intensity=0))
+            system.spawn("probe/a", Probe, supervisor="team/1", grace=0.1)
+            with suppress(ActorFailedError, ActorStoppedError):
+                await system.ask("probe/a", Do(what="wait", seconds=1000), within=2000)
+            await asyncio.sleep(1000)
+
+    escalated = "system/root: .*team/1 fails too often: .*probe/a fails too often: it misses heartbeats"
+    with pytest.raises(EscalatedError, match=escalated):
+        virtually(main())
 
 
 @pytest.mark.parametrize("how", ["root", "spawned", "factory", "registered", "adopted"])

@@ -12,8 +12,8 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol import Restart
 from antiphon.protocol.flows import Flow, Step, Verdict
-from antiphon.runtime import Actor, Context, System, _flows, _journal, handles, run, system_thread
-from antiphon.runtime._deadlines import Deadlines
+from antiphon.runtime import Actor, Context, System, _journal, _observer, handles, run, system_thread
+from antiphon.runtime._dispatch import Deadlines
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._rows import begun
 from antiphon.testing._simulate_loop import VirtualLoop
@@ -48,7 +48,7 @@ def test_deadlines_that_are_far_away_share_their_buckets() -> None:
 
 
 def test_a_thread_that_was_forgotten_is_claimed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_journal, "_MOST", 3)
+    monkeypatch.setattr(_journal, "_MOST_THREADS", 3)
 
     async def main() -> None:
         ledger = MemoryLedger()
@@ -64,7 +64,7 @@ def test_a_thread_that_was_forgotten_is_claimed_again(monkeypatch: pytest.Monkey
 
 
 def test_a_flow_is_watched_in_so_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_flows, "_MOST", 2)
+    monkeypatch.setattr(_observer, "_MOST_THREADS", 2)
     found: list[str] = []
 
     def report(thread_id: str, _: Verdict) -> None:

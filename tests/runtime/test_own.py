@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from antiphon.messages import Limits, Message, OptionCallPayload, OptionResultPayload, dumps, use_limits
-from antiphon.runtime._own import own_call, own_message, own_result
+from antiphon.runtime._rows import own_call, own_message, own_result
 
 NAMES = st.one_of(
     st.sampled_from(["worker/1", "", " a", "a ", "a b", "ümlaut", "u\u0308mlaut", "a\u200bb", "x" * 512, "x" * 513]),

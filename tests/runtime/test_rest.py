@@ -66,7 +66,7 @@ def test_an_idle_actor_of_a_registered_kind_is_let_go_of_and_made_anew() -> None
             assert len(_addresses(system)) == 100
             await asyncio.sleep(25)
             assert _addresses(system) == set()
-            assert not system._kernel.rests._since
+            assert not system._kernel.idle_actors._since
             made = Probe.made
             assert await system.ask("probe/7", Do(what="list")) is not None
             assert Probe.made == made + 1  # and what it had only in memory is gone, as after a restart

@@ -20,7 +20,7 @@ def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(
     notices: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: also where the old one takes the thread back: its handler goes on after it was refused, or it forgot the thread."""
-    monkeypatch.setattr(_journal, "_MOST", 1)
+    monkeypatch.setattr(_journal, "_MOST_THREADS", 1)
     started: list[str] = []
     paused, taken, begun = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

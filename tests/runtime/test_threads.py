@@ -8,6 +8,7 @@ import pytest
 from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, Via, rows, virtually
 
 from antiphon.errors import (
+    ActorStoppedError,
     AppendRefusedError,
     BudgetExceededError,
     EffectFailedError,
@@ -504,6 +505,50 @@ def test_closing_a_system_leaves_threads_to_the_next_one_and_holds_nothing_again
             assert await system.recover() == Recovered(threads=1, delivered=1)
             await asyncio.sleep(60)
         assert await _open(ledger, "t") == 0
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("order", [("probe/1", "slow/1"), ("slow/1", "probe/1")])
+@pytest.mark.parametrize("is_handled", [True, False])
+def test_a_handler_that_waits_for_another_actor_when_the_system_closes_runs_again(
+    order: tuple[str, str], is_handled: bool
+) -> None:
+    """G13, G16: whichever of the two ends first, the thread has no answer that only the end of the system has caused."""
+    ledger = MemoryLedger()
+
+    class Slow(Probe):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            await asyncio.sleep(1000)
+            return Pong(text="too late")
+
+    class Patient(Probe):
+        @handles
+        async def via(self, request: Via, context: Context) -> Pong:
+            await asyncio.sleep(0 if is_handled else 3)  # or it asks when the other has ended already
+            try:
+                return await context.ask(request.to, Ping(text=request.text))
+            except Exception as exc:  # noqa: BLE001 (as programs do)
+                return Pong(text=f"failed: {exc}")
+
+    async def main() -> None:
+        factories = {"probe/1": Patient, "slow/1": Slow}
+        async with System(ledger) as system:
+            for name in order:
+                system.spawn(name, factories[name], grace=5 if name == "probe/1" and not is_handled else 0)
+            asking = asyncio.create_task(
+                system.ask("probe/1", Via(to="slow/1", text="hi"), thread_id="t", within=2000, id="v-1")
+            )
+            await asyncio.sleep(1)
+        with pytest.raises(ActorStoppedError):
+            await asking
+
+        async with System(ledger) as system:
+            system.spawn("probe/1", Probe)
+            system.spawn("slow/1", Probe)
+            await system.recover()
+            assert await system.ask("probe/1", Via(to="slow/1", text="hi"), thread_id="t", id="v-1") == Pong(text="hi!")
 
     virtually(main())
 

@@ -29,9 +29,9 @@ from antiphon.runtime import (
     ToolOperation,
     describe,
     handles,
+    observe,
     system_thread,
 )
-from antiphon.runtime._hooks import Hooks
 from antiphon.telemetry import Telemetry
 from antiphon.telemetry._ids import read_traceparent
 
@@ -280,7 +280,7 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
 
     async def main() -> None:
         journal = Journal(MemoryLedger(), Budget())
-        journal.hooks = Hooks(watch.telemetry, asyncio.get_running_loop().time)
+        observe(journal, watch.telemetry)
         with watch.tracers.get_tracer("app").start_as_current_span("script"):
             await Effect(journal, Run(), "alone", {}, effects="once", park=never).perform(done)
         await Effect(journal, Run(), "again", {}, effects="once", park=never).perform(done)
@@ -433,7 +433,7 @@ def test_effects_are_below_their_message_and_named_by_the_conventions() -> None:
         "gen_ai.response.id": "r1",
         "gen_ai.response.model": "small-1",
         "gen_ai.usage.cache_read.input_tokens": 2,
-        "gen_ai.usage.cache_write.input_tokens": 1,
+        "gen_ai.usage.cache_creation.input_tokens": 1,
         "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 3,
         "gen_ai.usage.reasoning.output_tokens": 1,

@@ -25,12 +25,14 @@ from antiphon.runtime import (
     Budget,
     Course,
     Journal,
+    Observer,
     Park,
     Settings,
     Standing,
     again_id,
     begun,
     ended,
+    observe,
     park_id,
     unused,
 )
@@ -58,10 +60,11 @@ class _Owned(Journal):
     def has_had_owners(self, thread_id: str) -> bool:
         return False  # it claims once, and a run that was begun before is a second attempt
 
-    def passing(self, admit: Admit | None) -> Self:
-        """Return the same for one of the runs: its effects pass `admit` when they begin."""
+    def passing(self, admit: Admit | None, observer: Observer | None) -> Self:
+        """Return the same for one of the runs: its effects pass `admit` when they begin, and the observer is told of them."""
         own = copy(self)
         own.admit = admit or self.admit
+        observe(own, observer)
         return own
 
 
@@ -203,8 +206,10 @@ def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
     return threads.setdefault(thread_id, Tenure(ledger))
 
 
-async def open_run(ledger: Ledger, thread_id: str, id: str, admit: Admit | None = None) -> Opened:
-    """Begin a run, or take it up where it was; its effects pass `admit` when they begin.
+async def open_run(
+    ledger: Ledger, thread_id: str, id: str, admit: Admit | None = None, observer: Observer | None = None
+) -> Opened:
+    """Begin a run, or take it up where it was; its effects pass `admit` when they begin, and the observer is told of them.
 
     Raises:
         ParkedError: it was taken up too often, and a person must look.
@@ -217,7 +222,7 @@ async def open_run(ledger: Ledger, thread_id: str, id: str, admit: Admit | None 
         raise RuntimeError(f"run {id!r} of thread {thread_id!r} is at work in this process; give another one another id")
     tenure.at_work.add(invocation_id)
     try:
-        return await _Opening(tenure, thread_id, invocation_id, admit).open()
+        return await _Opening(tenure, thread_id, invocation_id, admit, observer).open()
     except BaseException:
         tenure.leave(invocation_id)
         raise
@@ -226,9 +231,12 @@ async def open_run(ledger: Ledger, thread_id: str, id: str, admit: Admit | None 
 class _Opening:
     """What is done to open a run."""
 
-    def __init__(self, tenure: Tenure, thread_id: str, invocation_id: str, admit: Admit | None) -> None:
+    def __init__(
+        self, tenure: Tenure, thread_id: str, invocation_id: str, admit: Admit | None, observer: Observer | None
+    ) -> None:
         self._tenure = tenure
-        self._journal = tenure.journal.passing(admit)
+        self._journal = tenure.journal.passing(admit, observer)
+        self._observer = observer
         self._thread_id = thread_id
         self._id = invocation_id
 
@@ -242,6 +250,7 @@ class _Opening:
         if len(rows) == 1:
             return await self._again(rows[0])
         finished = _Finished(self._journal.ledger, Budget())
+        observe(finished, self._observer)
         return replace(self._opened(2, began=rows[0].recorded_at), journal=finished)
 
     def _opened(self, attempt: int, **more: Any) -> Opened:

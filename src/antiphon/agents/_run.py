@@ -25,7 +25,7 @@ from antiphon.agents._opening import Opened, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Lane, Message, current_port
-from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Park, Run
+from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Observer, Park, Run
 
 __all__ = ["CurrentEffect", "LedgerRun", "current_effect", "current_run", "effect_scope", "ledger_run", "run_scope"]
 
@@ -67,6 +67,7 @@ class LedgerRun:
         agent: str | None = None,
         depth: int = 0,
         admit: Admit | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
@@ -75,6 +76,7 @@ class LedgerRun:
         self.depth = depth
         """How many runs of agents this is inside of."""
         self._admit = admit
+        self._observer = observer
         self._opened: Opened | None = None
         self._opening = Lock()
         self._stack = AsyncExitStack()
@@ -239,7 +241,7 @@ class LedgerRun:
         if self._opened is None:
             if isinstance(ledger, str):
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-            self._opened = await open_run(ledger, self.thread_id, self.id, self._admit)
+            self._opened = await open_run(ledger, self.thread_id, self.id, self._admit, self._observer)
         return ledger
 
     def attach(self, opened: Opened) -> None:
@@ -352,7 +354,12 @@ def effect_scope(effect: CurrentEffect) -> AbstractContextManager[CurrentEffect,
 
 @asynccontextmanager
 async def ledger_run(
-    thread_id: str | Context, *, id: str = "run", ledger: Ledger | str | None = None, admit: Admit | None = None
+    thread_id: str | Context,
+    *,
+    id: str = "run",
+    ledger: Ledger | str | None = None,
+    admit: Admit | None = None,
+    observer: Observer | None = None,
 ) -> AsyncGenerator[LedgerRun, None]:
     """Have everything that agents do in the block written down in a thread, and taken from there when it was done before.
 
@@ -360,7 +367,8 @@ async def ledger_run(
     finished; for more in the same thread, give it another id. The ledger is that of the agents' `LedgerDurability`, unless
     you give one. In a handler of an actor, give its context instead of a thread: what is done is part of the handling.
     `admit` is given the thread whenever something is about to begin, and returns an `async with` block to begin it in: while
-    it waits, nothing begins, and if it raises, nothing does (a handler's effects pass what its system was given).
+    it waits, nothing begins, and if it raises, nothing does (a handler's effects pass what its system was given). `observer`
+    is told of what is done, as that of a system is; in a handler it is the system's.
 
     If the block raises, the run stays open.
 
@@ -374,7 +382,7 @@ async def ledger_run(
         with run_scope(_within(thread_id)) as run:
             yield run
         return
-    run = LedgerRun(thread_id, id=id, admit=admit)
+    run = LedgerRun(thread_id, id=id, admit=admit, observer=observer)
     try:
         if ledger is not None:
             await run.open(ledger)
@@ -390,5 +398,5 @@ def _within(context: Context) -> LedgerRun:
         raise RuntimeError("a message of no thread is not written down: ask in a thread")
     run = LedgerRun(context.thread_id, id=context.course.invocation_id)
     invocation_id = context.course.invocation_id
-    run.attach(Opened(context.kernel.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
+    run.attach(Opened(context.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
     return run

@@ -120,9 +120,9 @@ def _repeated_ids(view: View) -> Iterator[Trouble]:
             items.setdefault(item.id, position)
         places = tuple(place for item in again for place in item.places)
         if message.id in messages:
-            yield Trouble(position, f"two messages have the id {message.id!r}", about=(messages[message.id], *places))
+            yield Trouble(position, f"two messages have the id {message.id!r}", view.by_host, (messages[message.id], *places))
         elif again:
-            yield Trouble(position, f"two items have the id {again[0].id!r}", about=(items[again[0].id], *places))
+            yield Trouble(position, f"two items have the id {again[0].id!r}", view.by_host, (items[again[0].id], *places))
         messages.setdefault(message.id, position)
 
 

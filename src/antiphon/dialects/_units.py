@@ -34,6 +34,7 @@ from antiphon.messages._names import is_name
 
 __all__ = [
     "CHAT_KEYS",
+    "CLAUDE_KEYS",
     "Reading",
     "Unit",
     "UnitDialect",
@@ -78,9 +79,23 @@ def is_one_of(value: Any, choices: Collection[str]) -> bool:
 
 
 CHAT_KEYS = frozenset(
-    {"frequency_penalty", "functions", "logit_bias", "max_completion_tokens", "n", "response_format", "stream_options"}
+    {
+        "frequency_penalty",
+        "functions",
+        "logit_bias",
+        "max_completion_tokens",
+        "n",
+        "presence_penalty",
+        "random_seed",
+        "response_format",
+        "seed",
+        "stop",
+        "stream_options",
+    }
 )
-"""Keys of a request of Chat Completions that other formats with `messages` do not have."""
+"""Keys of a request of Chat Completions and compatible servers that other formats with `messages` do not have."""
+CLAUDE_KEYS = frozenset({"anthropic_beta", "anthropic_version", "stop_sequences"})
+"""Keys of a request of Anthropic Messages that other formats with `messages` do not have."""
 
 
 def content_parts(unit: Mapping[str, Any]) -> list[dict[str, Any]] | None:

@@ -86,11 +86,11 @@ TOOL_EXECUTION = Flow(
     sequence(
         Step("user", "agent", "said"),
         repeat(
-            choice(
-                Step("agent", "tool", "called"),
-                Step("tool", "agent", "answered"),
-                Step("agent", "tool", "said"),  # what it says when it calls
+            repeat(
+                choice(Step("agent", "tool", "called"), Step("agent", "tool", "said")),  # what it says when it calls
+                least=1,
             ),
+            repeat(Step("tool", "agent", "answered"), least=1),
             least=1,
         ),
         Step("agent", "user", "said"),

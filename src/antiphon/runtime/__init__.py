@@ -2,27 +2,47 @@
 
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
-from antiphon.runtime._again import Standing
-from antiphon.runtime._bonds import Down
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
-from antiphon.runtime._context import Context
-from antiphon.runtime._dead import DeadLetter
-from antiphon.runtime._effects import Course, Effect, Effects, FailedError, Park, Run, UnknownOutcomeError
-from antiphon.runtime._journal import Admit, Budget, Journal
-from antiphon.runtime._observer import Activity, Delivery, EffectRun, Observer, Place, describe, tag
-from antiphon.runtime._operations import AgentOperation, ModelOperation, Operation, ToolOperation
-from antiphon.runtime._own import cut_result, is_too_large, text_of
-from antiphon.runtime._port import RuntimePort
+from antiphon.runtime._context import ActorSystem, Context
+from antiphon.runtime._effects import Effect, Effects, Park, Run
+from antiphon.runtime._envelope import Course, Standing
+from antiphon.runtime._escalation import Down
+from antiphon.runtime._failures import FailedError, UnknownOutcomeError
+from antiphon.runtime._journal import Admit, Journal, observe
+from antiphon.runtime._observer import (
+    Activity,
+    AgentOperation,
+    DeadLetter,
+    Delivery,
+    EffectRun,
+    ModelOperation,
+    Observer,
+    Operation,
+    Place,
+    ToolOperation,
+    WatchedSystem,
+    describe,
+    tag,
+)
 from antiphon.runtime._recovery import Parked, Recovered
-from antiphon.runtime._ref import Ref
-from antiphon.runtime._rows import AGAIN, PARK, again_id, begun, ended, park_id, unused
+from antiphon.runtime._rows import (
+    AGAIN,
+    PARK,
+    again_id,
+    begun,
+    cut_result,
+    ended,
+    is_too_large,
+    park_id,
+    says_the_same_value,
+    text_of,
+    unused,
+)
 from antiphon.runtime._run import run
-from antiphon.runtime._same import says_the_same_value
-from antiphon.runtime._settings import Settings
+from antiphon.runtime._settings import Budget, RuntimePort, Settings
 from antiphon.runtime._state import ActorState
-from antiphon.runtime._supervision import Backoff, Decision, Supervision, concerned, decide
-from antiphon.runtime._supervisor import Supervisor
-from antiphon.runtime._system import ROOT, System
+from antiphon.runtime._supervision import Backoff, Decision, Supervision, Supervisor, concerned, decide
+from antiphon.runtime._system import ROOT, Ref, System
 
 __all__ = [
     "AGAIN",
@@ -31,6 +51,7 @@ __all__ = [
     "Activity",
     "Actor",
     "ActorState",
+    "ActorSystem",
     "Address",
     "Admit",
     "AgentOperation",
@@ -68,6 +89,7 @@ __all__ = [
     "Take",
     "ToolOperation",
     "UnknownOutcomeError",
+    "WatchedSystem",
     "again_id",
     "begun",
     "concerned",
@@ -77,6 +99,7 @@ __all__ = [
     "ended",
     "handles",
     "is_too_large",
+    "observe",
     "park_id",
     "run",
     "says_the_same_value",

@@ -12,21 +12,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._context import Context
-from antiphon.runtime._props import CAPACITY
-from antiphon.runtime._wire import outcome_of, to_wire
+from antiphon.runtime._context import Context, CurrentContext
+from antiphon.runtime._results import accepted, to_wire
 
 if TYPE_CHECKING:
     from antiphon.messages import Message
 
-__all__ = ["Actor", "Handler", "handles"]
-
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[Any]])
+
+CAPACITY = 1000
+"""Messages that may wait for an actor, unless it says otherwise."""
 
 _MARK = "__antiphon_handles__"
 
@@ -61,6 +63,8 @@ class Actor:
     """How many messages may wait; further senders wait until there is room, or until their deadline."""
     handlers: ClassVar[Mapping[type | str, Handler]] = {}
     """By class and by type, what the methods marked with `handles` are for."""
+    context = CurrentContext()
+    """The context of the message that is handled here, for methods that are not given one; while the actor begins, its own."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -82,10 +86,13 @@ class Actor:
 
     async def hear(self, message: Message, context: Context) -> Any:
         """Take a message for which there is no handler; of a call, return the result: JSON, a `Reply`, or a message."""
-        return outcome_of(await self.receive(to_wire(message)))
+        return accepted(await self.receive(to_wire(message)))
 
     async def receive(self, message: WireMessage) -> Response:
-        """Take a message of the protocol for which there is no handler, and return the response."""
+        """Take a message of the protocol for which there is no handler, and return the response.
+
+        What it sends by `self.context.send_message`, or by `send_message` of the system, follows from this message.
+        """
         return message.reply_error(f"Unknown message type: {message.type}", ErrorCode.UNKNOWN_MESSAGE_TYPE)
 
     @handles
@@ -130,3 +137,60 @@ def _check_return(name: str, returned: Any, reply: type[Reply] | None) -> None:
 
 
 Actor.handlers = _handlers_in(Actor)
+
+
+# ---------------------------------------------------------------- how an actor is made
+
+
+RestartWhen: TypeAlias = Literal["permanent", "transient", "temporary"]
+"""When an actor is begun anew after it has ended: always; only if it failed; never."""
+
+OrderingKey: TypeAlias = "Callable[[Message], str | None]"
+"""Says what a message must not be handled beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Props:
+    """How an actor is made and looked after."""
+
+    factory: Callable[[], Actor]
+    supervisor: str
+    restart: RestartWhen
+    grace: float
+    """How many seconds it may go on with what it is doing when it has to stop."""
+    concurrency: int
+    capacity: int
+    ordering_key: OrderingKey | None = None
+    """Where the class has one of its own."""
+    may_rest: bool = False
+    """Whether it is made anew when a message finds it missing, and so need not be kept."""
+
+
+@lru_cache(maxsize=256)  # so that actors which are made alike share it
+def props_of(
+    factory: Callable[[], Actor],
+    *,
+    supervisor: str,
+    restart: RestartWhen = "permanent",
+    grace: float = 5.0,
+    concurrency: int | None = None,
+    capacity: int | None = None,
+) -> Props:
+    """Return how an actor is made; what is not said is what its class says, if the factory is one, or calls one."""
+    made: Any = getattr(factory, "func", factory)  # of a partial, what it calls
+    return Props(
+        factory=factory,
+        supervisor=supervisor,
+        restart=restart,
+        grace=grace,
+        concurrency=getattr(made, "concurrency", 1) if concurrency is None else concurrency,
+        capacity=getattr(made, "capacity", CAPACITY) if capacity is None else capacity,
+        ordering_key=_own_ordering_key(made),
+    )
+
+
+def _own_ordering_key(made: Any) -> OrderingKey | None:
+    """Return the ordering key of a class, unless it is the one that every actor has: that needs no message to be made."""
+    found = getattr(made, "ordering_key", None)
+    is_everybodys = getattr(found, "__module__", "") == "antiphon.runtime._actor"
+    return None if found is None or is_everybodys else found

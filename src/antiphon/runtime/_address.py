@@ -6,8 +6,6 @@ import re
 
 from antiphon.messages import is_name
 
-__all__ = ["SYSTEM", "Address", "system_thread"]
-
 _KIND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", re.ASCII)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,200}(/[!-~]{1,200})?", re.ASCII)

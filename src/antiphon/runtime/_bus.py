@@ -9,17 +9,30 @@ again.
 **Unaltered.** The message that arrives is the message that was sent.
 
 `antiphon.testing.check_bus` proves it.
+
+Remote: asking and telling actors of another system, over a bus that may lose, double, delay and reorder.
+
+Whoever asks sends the same message again until the answer comes or the time is over; whoever is asked knows a message
+by its id, handles it once, and answers as often as it is asked. So what a network does to parcels costs time, and
+nothing else. A thread is written by the system that has the actor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from antiphon.errors import UndeliverableError
-from antiphon.messages import Message
+from antiphon.errors import DeliveryError, LedgerError, ReplyTimeoutError, UndeliverableError
+from antiphon.messages import Message, OptionResultPayload
+from antiphon.runtime._envelope import origin_of, outside, travelled
+from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
 
-__all__ = ["Bus", "LocalBus", "Parcel", "Take"]
+if TYPE_CHECKING:
+    from antiphon.runtime._dispatch import Dispatcher
+    from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._run import Lifetime
 
 
 class Parcel(NamedTuple):
@@ -79,3 +92,95 @@ class LocalBus:
         if take is None:
             raise UndeliverableError("nobody on the bus has this kind", parcel.to)
         await take(parcel)
+
+
+_PATIENCE = 0.5
+"""Seconds to wait for an answer before the first second try; then twice as long each time, up to a limit."""
+_LONGEST = 10.0
+
+
+class Remote:
+    """The way to other systems, and the door for what comes from them."""
+
+    def __init__(self, lifetime: Lifetime, dispatcher: Dispatcher, bus: Bus, name: str) -> None:
+        self._lifetime = lifetime
+        self._dispatcher = dispatcher
+        self._bus = bus
+        self.name = name
+        self._names: list[str] = []
+        self._awaited: dict[str, asyncio.Future[Message]] = {}
+
+    async def open(self, kinds: Iterable[str]) -> None:
+        """Take parcels for this system, and for its kinds of actors."""
+        for name in (self.name, *kinds):
+            await self._bus.attach(name, self._take)
+            self._names.append(name)
+
+    async def close(self) -> None:
+        """Take no more."""
+        while self._names:
+            await self._bus.detach(self._names.pop())
+
+    # ------------------------------------------------------------ asking others
+
+    async def ask(self, envelope: Envelope, until: float) -> Message:
+        """Have an actor of another system handle a message, and return what it answers.
+
+        Raises:
+            DeliveryError: there is no answer in time, or an error.
+        """
+        parcel = Parcel(envelope.to, envelope.message, self.name)
+        answer = self._awaited.setdefault(envelope.id, self._lifetime.loop.create_future())
+        patience = _PATIENCE
+        try:
+            async with asyncio.timeout_at(until):
+                while not answer.done():
+                    await self._bus.send(parcel)
+                    await asyncio.wait((answer,), timeout=patience)
+                    patience = min(_LONGEST, 2 * patience)
+        except TimeoutError:
+            raise ReplyTimeoutError(f"no answer to {envelope.type} in time", envelope.to) from None
+        finally:
+            self._awaited.pop(envelope.id, None)
+        return _answer_in(answer.result(), envelope.to)
+
+    # ------------------------------------------------------------ being asked
+
+    async def _take(self, parcel: Parcel) -> None:
+        message = parcel.message
+        if parcel.to == self.name:
+            awaited = self._awaited.get(message.in_reply_to or "")
+            if awaited is not None and not awaited.done():
+                awaited.set_result(message)
+        elif not self._lifetime.is_closing:
+            self._lifetime.start(self._serve(parcel))
+
+    async def _serve(self, parcel: Parcel) -> None:
+        """Handle what another system asks, and answer. What cannot be written down is not answered: it will come again."""
+        message = parcel.message
+        envelope = outside(parcel.to, message, message.thread_id, message.policy, None)
+        hops, deadline = travelled(message)
+        envelope.hops = hops
+        if (origin := origin_of(message)) is not None:
+            envelope.come_from(origin)
+        try:
+            answer = await self._outcome(envelope, None if deadline is None else deadline - self._lifetime.loop.time())
+            await self._bus.send(Parcel(parcel.reply_to, answer, self.name))
+        except (LedgerError, UndeliverableError) as exc:
+            text = "%s of %s is not answered: %s"
+            LOG.warning(text, envelope.type, parcel.reply_to, words(exc), extra=about(envelope, error=exc))
+
+    async def _outcome(self, envelope: Envelope, within: float | None) -> Message:
+        try:
+            if envelope.is_call:
+                return message_of(envelope, await self._dispatcher.ask(envelope, within))
+            await self._dispatcher.tell(envelope, within)
+        except DeliveryError as exc:
+            return error_result(envelope, exc)
+        return delivery_result(envelope)
+
+
+def _answer_in(answer: Message, address: str) -> Message:
+    if isinstance(answer.payload, OptionResultPayload) and answer.payload.is_error:
+        raise error_of(answer.payload, address)
+    return answer

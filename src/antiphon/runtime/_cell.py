@@ -1,5 +1,9 @@
 """Cell: the place at an address where an actor lives. It keeps the mailbox, runs the handlers, and outlives the actor.
 
+**Mailbox.** The messages that wait, in order, and the senders that wait for room. Messages of the system come first, however
+full it is. Where an actor handles several messages at once, those of the same thread (outside of threads: of the same sender)
+still follow each other: while one is handled, the next ones are held back.
+
 **Nothing while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
 left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
 message; one that supervises others is made with its first child, because it may have to watch that one.
@@ -8,10 +12,10 @@ message; one that supervises others is made with its first child, because it may
 *stopped* for good; or *resting*: nobody needed it, the system has let go of it, and the next message is given to a new one.
 A restart drops the actor and makes a new one from the factory; the mailbox stays.
 
-**The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then whoever
-waits gets it. A crash between two of these leaves the call open in the ledger, and recovery delivers it again.
+**The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then the caller gets
+it. A crash between two of these leaves the call open in the ledger, and recovery delivers it again.
 
-**Who is to blame.** This is the only place that catches `BaseException`, and only from a handler. An error of delivery
+**Failures.** This is the only place that catches `BaseException`, and only from a handler. An error of delivery
 is an answer. A cancellation that somebody asked of the drain (`task.cancelling()` counts them) is the end of one
 message that nobody wants any more, or the end of the drain. Everything else is a failure of the actor, whatever its
 class.
@@ -20,25 +24,199 @@ class.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from antiphon.errors import DeliveryError, FencedError, LedgerUnavailableError, RefusedError, ReplyTimeoutError
+from antiphon.errors import (
+    ActorStoppedError,
+    AntiphonError,
+    DeliveryError,
+    FencedError,
+    LedgerUnavailableError,
+    MailboxFullError,
+    RefusedError,
+    ReplyTimeoutError,
+)
 from antiphon.protocol import ErrorCode
-from antiphon.runtime._context import Context
-from antiphon.runtime._failure import Failure
-from antiphon.runtime._lifecycle import resume
-from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._mailbox import Mailbox
+from antiphon.runtime._context import Context, Handling
+from antiphon.runtime._failures import LOG, Failure, about, words
 from antiphon.runtime._results import result_of
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
-    from antiphon.runtime._actor import Actor, Handler
+    from antiphon.runtime._actor import Actor, Handler, OrderingKey, Props
+    from antiphon.runtime._context import Services
     from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._kernel import Kernel
-    from antiphon.runtime._props import Props
+    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._run import Lifetime
 
-__all__ = ["Cell"]
+
+class Mailbox:
+    """What waits for an actor. The queues are made when needed, and given back when they are empty."""
+
+    __slots__ = ("_box", "_busy", "_capacity", "_holders", "_ordering_key", "_ready", "_senders", "_urgent", "waiting")
+
+    def __init__(self, capacity: int, *, is_keyed: bool, ordering_key: OrderingKey | None = None) -> None:
+        self._ordering_key = ordering_key
+        self._capacity = capacity
+        self.waiting = 0
+        """How many messages have been taken in and not handed out, or have room taken for them; the system's apart."""
+        self._box: deque[Envelope] | None = None
+        self._urgent: deque[Envelope] | None = None
+        self._senders: deque[asyncio.Future[None]] | None = None
+        self._busy: dict[str, deque[Envelope]] | None = {} if is_keyed else None
+        """By key, what waits for the message of that key that is being handled."""
+        self._holders: dict[str, Envelope] | None = {} if is_keyed else None
+        """By key, the message that is being handled."""
+        self._ready: deque[str] = deque() if is_keyed else _NOTHING
+        """Keys whose message was handled, and which have another."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, nothing is being handled, and nobody waits for room."""
+        return not (self.waiting or self._urgent or self._holders or self._senders)
+
+    def reserve(self) -> bool:
+        """Take room for a message, if there is any and nobody waits for it."""
+        if self.waiting >= self._capacity or self._senders:
+            return False
+        self.waiting += 1
+        return True
+
+    async def room(self) -> None:
+        """Wait until there is room, and take it; whoever waits longest comes first."""
+        if self._senders is None:
+            self._senders = deque()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._senders.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._senders:
+                self._senders.remove(turn)
+            elif turn.done() and not turn.cancelled():
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give room back that is not needed: a message was handed out, or is not coming."""
+        self.waiting -= 1
+        while self._senders:
+            turn = self._senders.popleft()
+            if not turn.done():
+                self.waiting += 1
+                turn.set_result(None)
+                break
+
+    def put(self, envelope: Envelope) -> None:
+        """Take a message in, behind those that wait. Room for it was taken before."""
+        if self._box is None:
+            self._box = deque()
+        self._box.append(envelope)
+
+    def offer(self, envelope: Envelope) -> bool:
+        """Take a message in, if there is room and nobody waits for it; say whether that could be done."""
+        if self.waiting >= self._capacity or self._senders:
+            return False
+        self.waiting += 1
+        if self._box is None:
+            self._box = deque((envelope,))
+        else:
+            self._box.append(envelope)
+        return True
+
+    def put_last(self, envelope: Envelope) -> None:
+        """Take a message in that must not be refused, however full it is."""
+        self.waiting += 1
+        self.put(envelope)
+
+    def put_first(self, envelope: Envelope) -> None:
+        """Take a message back that was handed out, before all that wait."""
+        held = None if self._busy is None else self._busy.get(self._key(envelope))
+        if held is not None:
+            held.appendleft(envelope)
+        elif self._box is None:
+            self._box = deque((envelope,))
+        else:
+            self._box.appendleft(envelope)
+        self.waiting += 1
+
+    def put_urgent(self, envelope: Envelope) -> None:
+        """Take a message of the system in."""
+        if self._urgent is None:
+            self._urgent = deque()
+        envelope.is_urgent = True
+        self._urgent.append(envelope)
+
+    def next(self) -> Envelope | None:
+        """Hand out the next message that may be handled; None if there is none at present."""
+        if self._urgent:
+            return self._urgent.popleft()
+        envelope = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
+        if envelope is None:
+            self._box = self._box or None
+            self._urgent = None
+            return None
+        if self._senders:
+            self.release()
+        else:
+            self.waiting -= 1
+        return envelope
+
+    def _next_free(self) -> Envelope | None:
+        busy, holders = self._busy, self._holders
+        assert busy is not None and holders is not None  # noqa: S101, PT018 (only asked where messages have keys)
+        if self._ready:
+            key = self._ready.popleft()
+            envelope = holders[key] = busy[key].popleft()
+            return envelope
+        while self._box:
+            envelope = self._box.popleft()
+            key = self._key(envelope)
+            if (held := busy.get(key)) is None:
+                busy[key], holders[key] = deque(), envelope
+                return envelope
+            held.append(envelope)
+        return None
+
+    def _key(self, envelope: Envelope) -> str:
+        """Return what messages that follow each other have in common: as the actor says, else the thread, else the sender."""
+        if envelope.key is None:
+            choose = self._ordering_key
+            envelope.key = (None if choose is None else choose(envelope.message)) or envelope.thread_id or envelope.sender
+        return envelope.key
+
+    def done(self, envelope: Envelope) -> None:
+        """Let the next message of the same thread or sender follow. To say it twice does no harm."""
+        if self._busy is None or self._holders is None:
+            return
+        key = self._key(envelope)
+        if self._holders.get(key) is not envelope:
+            return
+        del self._holders[key]
+        if self._busy[key]:
+            self._ready.append(key)
+        else:
+            del self._busy[key]
+
+    def close(self) -> list[Envelope]:
+        """Hand out everything at once, and let all senders go on."""
+        held = [envelope for queue in (self._busy or {}).values() for envelope in queue]
+        found = [*(self._urgent or ()), *held, *(self._box or ())]
+        self._urgent = self._box = None
+        self._ready.clear()
+        if self._busy is not None:
+            self._busy = {key: deque() for key in self._busy}
+        self.waiting = 0
+        while self._senders:
+            self.release()
+        return found
+
+
+_NOTHING: deque[str] = deque(maxlen=0)
+
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 
@@ -47,7 +225,7 @@ _LATE = "it would come too late: others wait"
 _FRESH = 5.0
 """Seconds for which it is believed that a message takes as long as the last ones did."""
 
-_PAUSE = 1.0
+_LEDGER_PAUSE = 1.0
 """Seconds to wait for a ledger that cannot be used."""
 
 _TURN = 64
@@ -56,6 +234,47 @@ _TURN = 64
 
 class _BeginError(Exception):
     """The actor could not be made or begun. It is not the fault of the message that came next."""
+
+
+class Outcomes(Protocol):
+    """Ends messages, or has them delivered again."""
+
+    async def answer(self, envelope: Envelope, outcome: Any) -> None: ...
+    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None: ...
+    async def failed(self, cell: Cell, envelope: Envelope, reason: str, error: BaseException) -> None: ...
+    async def redeliver(self, cell: Cell, envelope: Envelope, reason: str) -> None: ...
+    async def leave(self, envelope: Envelope, error: AntiphonError) -> None: ...
+    def let_go(self, envelope: Envelope, error: AntiphonError) -> None: ...
+    def put_back(self, cell: Cell, envelope: Envelope) -> None: ...
+
+
+class Supervising(Protocol):
+    """Decides what becomes of actors that fail, or want to end."""
+
+    def report(self, cell: Cell, failure: Failure) -> None: ...
+    async def leave(self, cell: Cell, reason: str) -> None: ...
+
+
+class Idling(Protocol):
+    """Is told of actors that have nothing to do."""
+
+    def idle(self, cell: Cell, *, was_used: bool = True) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CellParts:
+    """What the cells of a system share."""
+
+    lifetime: Lifetime
+    hooks: Hooks | None
+    services: Services
+    outcomes: Outcomes
+    supervising: Supervising
+    idling: Idling
+    children: Callable[[str], tuple[str, ...]]
+    """Given an address, whom the actor there supervises."""
+    equip: Callable[[Actor], None]
+    """Gives an actor that is part of the runtime what it works with."""
 
 
 class Cell:
@@ -70,17 +289,17 @@ class Cell:
         "has_failed",
         "held",
         "incarnation",
-        "kernel",
         "mailbox",
         "measured",
+        "parts",
         "props",
         "state",
         "usual",
         "wants_rest",
     )
 
-    def __init__(self, kernel: Kernel, address: str, props: Props) -> None:
-        self.kernel = kernel
+    def __init__(self, parts: CellParts, address: str, props: Props) -> None:
+        self.parts = parts
         self.address = address
         self.props = props
         self.state: State = "active"
@@ -98,17 +317,24 @@ class Cell:
         """Whether the actor has nothing left to do, and need not be kept once it is idle."""
         self.incarnation = 1
         """Which actor this is, counted from 1."""
-        self.began = kernel.loop.time()
+        self.began = parts.lifetime.loop.time()
         self.usual = 0.0
         """Seconds that it has taken to handle a message of late."""
         self.measured = self.began
         """When the last one was handled."""
 
     @property
+    def services(self) -> Services:
+        """What the contexts of its actor use."""
+        return self.parts.services
+
+    @property
     def box(self) -> Mailbox:
         """The mailbox, made for the first message."""
         if self.mailbox is None:
-            self.mailbox = Mailbox(self.props.capacity, is_keyed=self.props.concurrency > 1)
+            self.mailbox = Mailbox(
+                self.props.capacity, is_keyed=self.props.concurrency > 1, ordering_key=self.props.ordering_key
+            )
         return self.mailbox
 
     @property
@@ -119,13 +345,13 @@ class Cell:
     @property
     def is_untouched(self) -> bool:
         """Whether no message has ever come."""
-        return self.mailbox is None and self.actor is None and not self.kernel.tree.children(self.address)
+        return self.mailbox is None and self.actor is None and not self.parts.children(self.address)
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do, nobody is about to give it something, and nobody depends on it."""
         has_work = bool(self.drains) or not (self.mailbox is None or self.mailbox.is_idle)
-        return not (has_work or self.held or self.has_failed or self.kernel.tree.children(self.address))
+        return not (has_work or self.held or self.has_failed or self.parts.children(self.address))
 
     @property
     def is_waiting(self) -> bool:
@@ -133,11 +359,47 @@ class Cell:
         handled = (self.drains or {}).values()
         return bool(handled) and all(envelope is not None and envelope.waits for envelope in handled)
 
+    def declares(self, message_type: str) -> bool:
+        """Whether the actor has a handler for messages of a type."""
+        return self.actor is not None and message_type in self.actor.handlers
+
+    def leave(self, reason: str) -> None:
+        """Have the actor end after this message, because it wants to."""
+        self.parts.lifetime.start(self.parts.supervising.leave(self, reason))
+
+    # ------------------------------------------------------------ taking messages in
+
+    async def room(self, envelope: Envelope, until: float) -> None:
+        """Wait for room in the mailbox, at most until a time.
+
+        Raises:
+            MailboxFullError: there was none.
+            ActorStoppedError: it takes no more messages.
+        """
+        full = MailboxFullError(f"{self.props.capacity} messages wait", envelope.to)
+        if envelope.sender == self.address:
+            raise full  # it would wait for itself
+        try:
+            async with asyncio.timeout_at(until):
+                await self.box.room()
+        except TimeoutError:
+            raise full from None
+        if self.state == "stopped":
+            raise ActorStoppedError("it takes no more messages", envelope.to)
+
+    def deliver(self, envelope: Envelope) -> None:
+        """Put a message into the mailbox, where room was taken for it."""
+        envelope.cell = self
+        if self.parts.hooks is not None:
+            self.parts.hooks.accepted(envelope)
+        self.box.put(envelope)
+        self.wake()
+
     def begin_early(self) -> None:
         """Have the actor made without a message, if there is none."""
         if self.actor is None and self.beginning is None and self.state == "active":
             self.beginning = asyncio.Lock()  # at once: more children may follow before it runs
-            self.kernel.start(self._begin_or_fail())
+            self.parts.lifetime.start(self._begin_or_fail())
 
     def wake(self) -> None:
         """Have messages handled that were put into the mailbox."""
@@ -146,14 +408,30 @@ class Cell:
             drains = self.drains = {}
         if len(drains) < self.props.concurrency and self.state == "active":
             # Made directly: a task factory that starts tasks at once would run the handler inside its sender.
-            context = self.kernel.context.copy()
-            task = asyncio.Task(self._drain(drains), loop=self.kernel.loop, name=self.address, context=context)
+            context = self.parts.lifetime.context.copy()
+            task = asyncio.Task(self._drain(drains), loop=self.parts.lifetime.loop, name=self.address, context=context)
             drains[task] = None
+
+    def suspend(self) -> None:
+        """Begin with no further message."""
+        if self.state == "active":
+            self.state = "suspended"
+
+    def resume(self) -> None:
+        """Handle messages again."""
+        if self.state == "suspended":
+            self.state, self.has_failed = "active", False
+            if self.mailbox is not None:
+                for _ in range(min(self.props.concurrency, self.mailbox.waiting + 1)):
+                    self.wake()
+            if self.parts.children(self.address):
+                self.begin_early()
 
     def withdraw(self, envelope: Envelope) -> None:
         """Stop handling a message that nobody wants any more."""
         if envelope.task is not None:
-            self.kernel.loop.call_soon(_cancel, envelope)  # not at once: the handler itself may be the one that asks for it
+            # Not at once: the handler itself may be the one that asks for it.
+            self.parts.lifetime.loop.call_soon(_cancel, envelope)
 
     # ------------------------------------------------------------ handling
 
@@ -179,23 +457,25 @@ class Cell:
         if self.incarnation != incarnation:
             self.wake()  # what waited for this message is for the next actor's drains, which may have ended
         elif self.props.may_rest and self.drains is None:
-            self.kernel.rests.idle(self, was_used=was_used)
+            self.parts.idling.idle(self, was_used=was_used)
 
     async def _handle(self, envelope: Envelope, task: asyncio.Task[None]) -> None:
-        began = self.kernel.loop.time()
+        began = self.parts.lifetime.loop.time()
         if envelope.withdrawn is not None or self._is_too_late(envelope, began):
-            await self.kernel.post.put_away(envelope, envelope.withdrawn or ReplyTimeoutError(_LATE, self.address))
+            await self.parts.outcomes.put_away(envelope, envelope.withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
         envelope.task = task
         try:
-            hooks, running = self.kernel.hooks, self.run(envelope, Context(self, envelope))
+            hooks, running = self.parts.hooks, self.run(envelope, Context(self, envelope))
             outcome = await (running if hooks is None else hooks.run(self, envelope, running))
             envelope.task = None  # what it came to is being written down, which nobody may stop half way
+            if envelope.is_left:
+                raise asyncio.CancelledError  # noqa: TRY301 (its handler has gone on without what it waited for)
             if not envelope.is_settled:
                 if envelope.thread_id is None:
                     envelope.settle(outcome)
                 else:
-                    await self.kernel.post.answer(envelope, outcome)
+                    await self.parts.outcomes.answer(envelope, outcome)
             self._measure(began)
         except BaseException as exc:  # noqa: BLE001 (what a handler raised: see above)
             envelope.task = None
@@ -207,7 +487,7 @@ class Cell:
                 task.uncancel()
 
     def _measure(self, began: float) -> None:
-        self.measured = self.kernel.loop.time()
+        self.measured = self.parts.lifetime.loop.time()
         self.usual += (self.measured - began - self.usual) / 4
 
     def _is_too_late(self, envelope: Envelope, now: float) -> bool:
@@ -221,6 +501,10 @@ class Cell:
 
     async def run(self, envelope: Envelope, context: Context) -> Any:
         """Have the actor handle a message; return a `Reply`, a message with a result, or None."""
+        with Handling(context):
+            return await self._run(envelope, context)
+
+    async def _run(self, envelope: Envelope, context: Context) -> Any:
         actor = self.actor
         if actor is None:
             actor = await self._begin()
@@ -234,6 +518,19 @@ class Cell:
             raise TypeError(f"{handler.method.__qualname__} returned {type(outcome).__name__}, not {handler.reply.__name__}")
         return outcome
 
+    async def run_at_once(self, envelope: Envelope) -> Any:
+        """Handle what the actor asks itself, within its time: in the mailbox, it would wait for itself."""
+        hooks, running = self.parts.hooks, self.run(envelope, Context(self, envelope))
+        limit = asyncio.timeout_at(envelope.deadline)
+        try:
+            async with limit:
+                return await (running if hooks is None else hooks.run(self, envelope, running))
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            envelope.is_unsure = True
+            raise ReplyTimeoutError(f"no answer to {envelope.type} in time", envelope.to) from exc
+
     async def _begin(self) -> Actor:
         incarnation = self.incarnation
         lock = self.beginning = self.beginning or asyncio.Lock()
@@ -242,7 +539,10 @@ class Cell:
                 return self.actor  # another drain has begun it
             try:
                 actor = self.props.factory()
-                await actor.started(Context(self, None))
+                self.parts.equip(actor)
+                context = Context(self, None)
+                with Handling(context):
+                    await actor.started(context)
             except Exception as exc:
                 raise _BeginError from exc
             if self.incarnation == incarnation:  # else this one came too late
@@ -254,21 +554,23 @@ class Cell:
             await self._begin()
         except _BeginError as exc:
             self.state, self.has_failed = "suspended", True
-            self.kernel.care.report(self, Failure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
+            self.parts.supervising.report(self, Failure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
 
     # ------------------------------------------------------------ what a handler raised
 
     async def _caught(self, envelope: Envelope, error: BaseException, task: asyncio.Task[None]) -> None:
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed
-        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+        if envelope.is_left and not task.cancelling():
+            await self.parts.outcomes.leave(envelope, ActorStoppedError("the system ends", self.address))
+        elif isinstance(error, asyncio.CancelledError) and task.cancelling():
             if envelope.withdrawn is None or not envelope.was_cancelled:
                 raise error
-            await self.kernel.post.put_away(envelope, envelope.withdrawn)
+            await self.parts.outcomes.put_away(envelope, envelope.withdrawn)
         elif isinstance(error, DeliveryError):
             await self._refuse(envelope, error)
         elif isinstance(error, FencedError):
-            self.kernel.post.durable.let_go(envelope, error)
+            self.parts.outcomes.let_go(envelope, error)
         elif isinstance(error, LedgerUnavailableError):
             self._wait_for_ledger(envelope, error)
         else:
@@ -276,7 +578,7 @@ class Cell:
 
     async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
         try:
-            await self.kernel.post.put_away(envelope, error)
+            await self.parts.outcomes.put_away(envelope, error)
         except ValueError as exc:  # what it says cannot be written down
             await self._fail(envelope, exc)
 
@@ -287,13 +589,13 @@ class Cell:
         if envelope.thread_id is None or envelope.is_settled:
             envelope.fail(error)
         else:
-            self.kernel.post.durable.again.put_back(self, envelope)
-        self.kernel.start(self._go_on())
+            self.parts.outcomes.put_back(self, envelope)
+        self.parts.lifetime.start(self._go_on())
 
     async def _go_on(self) -> None:
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_LEDGER_PAUSE)
         if not self.has_failed:
-            resume(self)
+            self.resume()
 
     async def _fail(self, envelope: Envelope, error: BaseException) -> None:
         self.state, self.has_failed = "suspended", True
@@ -303,8 +605,8 @@ class Cell:
             failure = Failure.of(cause, self.address, self.incarnation, None)
         else:
             failure = Failure.of(error, self.address, self.incarnation, envelope.id)
-            await self.kernel.post.failed(envelope, f"{failure.error_type}: {failure.error_message}", error)
-        self.kernel.care.report(self, failure)
+            await self.parts.outcomes.failed(self, envelope, f"{failure.error_type}: {failure.error_message}", error)
+        self.parts.supervising.report(self, failure)
 
 
 def _read(handler: Handler, envelope: Envelope) -> Request[Any] | Notice:

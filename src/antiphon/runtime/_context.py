@@ -1,58 +1,211 @@
-"""Context: what a handler can do besides computing. Everything it says through here follows from the message it handles.
+"""Context: what a handler can do besides computing.
 
-Thread, exchange, deadline and the number of hops travel by themselves; a deadline can only shrink.
+Everything that it says through here follows from the message that it handles: thread, exchange, deadline and the number of
+hops travel by themselves, and a deadline can only shrink.
+
+A context is made for each message, and keeps only the cell and the message. What it needs of the system is in `Services`,
+which all contexts of a system share. The protocols say what is needed of each part: the parts are made above this file, and
+import it, not the other way round.
+
+`Handling` says which message is handled at present, for what is not given a context: `Actor.context`, `send_message`. A
+context variable holds it, and not the actor: an actor may handle several messages at once, each in a task of its own. A task
+that a handler starts inherits the variable and may outlive the handler. So a context is over when its handler has ended, and
+what such a task sends afterwards is sent from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
-from antiphon.errors import DeliveryError
-from antiphon.messages import Json, Message
-from antiphon.protocol import Notice, Reply, Request, Retry
-from antiphon.runtime._effects import Course, Effect, Effects, Run
-from antiphon.runtime._entry import inside, outside
-from antiphon.runtime._envelope import Envelope
-from antiphon.runtime._results import answer_to
-from antiphon.runtime._retry import find_original
+from antiphon.errors import AntiphonError, DeliveryError
+from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
+from antiphon.protocol import Message as WireMessage
+from antiphon.protocol import Notice, Reply, Request, Response, Retry
+from antiphon.runtime._effects import Effect, Effects, Run
+from antiphon.runtime._envelope import Course, Envelope, inside, outside
+from antiphon.runtime._results import answer_to, message_of, response_to, response_type, sent_inside
 
 if TYPE_CHECKING:
-    from antiphon.runtime._actor import Actor
-    from antiphon.runtime._cell import Cell
-    from antiphon.runtime._kernel import Kernel
-    from antiphon.runtime._operations import Operation
-    from antiphon.runtime._state import ActorState
-    from antiphon.runtime._system import System
-
-__all__ = ["Context"]
+    from antiphon.ledger import Ledger
+    from antiphon.runtime._address import Address
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._observer import Operation
+    from antiphon.runtime._results import StoredIds
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._state import ActorState, States
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 StateT = TypeVar("StateT")
+AnswerT = TypeVar("AnswerT")
+
+# ---------------------------------------------------------------- what a context needs of a system
+
+
+class ActorSystem(Protocol):
+    """The system that an actor lives in, as its handlers see it. What is said through it follows from no message."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Request[ReplyT],
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> ReplyT: ...
+    @overload
+    async def ask(
+        self,
+        to: str,
+        said: Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> Message: ...
+
+    async def tell(
+        self,
+        to: str,
+        said: Request[Any] | Notice | Message,
+        *,
+        within: float | None = None,
+        thread_id: str | None = None,
+        sender: str = "client",
+        id: str | None = None,
+    ) -> None: ...
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response: ...
+
+    def spawn(self, address: str, factory: Callable[[], Any], *, supervisor: str = ...) -> Address: ...
+
+
+class Messenger(Protocol):
+    """Carries messages to actors, and outcomes back."""
+
+    async def ask(self, envelope: Envelope, within: float | None) -> Any: ...
+    async def tell(self, envelope: Envelope, within: float | None) -> None: ...
+    async def work_out(self, envelope: Envelope, handle: Callable[[Envelope], Awaitable[Any]]) -> Any: ...
+    async def answer(self, envelope: Envelope, outcome: Any) -> None: ...
+    async def forward(self, envelope: Envelope, to: str) -> None: ...
+    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None: ...
+    def let_go(self, envelope: Envelope, error: AntiphonError) -> None: ...
+    async def original(self, request: Retry, thread_id: str | None) -> Message: ...
+    def knows(self, address: str) -> bool: ...
+
+
+class Reminders(Protocol):
+    """Tells actors something later."""
+
+    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None: ...
+
+
+class Ties(Protocol):
+    """Knows who is told when an actor ends, and who fails with it."""
+
+    def monitor(self, watcher: str, watched: str) -> None: ...
+    def link(self, one: str, other: str) -> None: ...
+
+
+class OpenWork(Protocol):
+    """Delivers what is open in a thread."""
+
+    async def thread(self, thread_id: str) -> object: ...
+    async def message(self, thread_id: str, invocation_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the contexts of a system share."""
+
+    system: ActorSystem
+    lifetime: Lifetime
+    journal: Journal
+    states: States
+    stored_ids: StoredIds
+    messenger: Messenger
+    reminders: Reminders
+    ties: Ties
+    open_work: OpenWork
+
+
+class Home(Protocol):
+    """The cell that an actor lives in."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def services(self) -> Services: ...
+    @property
+    def load(self) -> float: ...
+    @property
+    def began(self) -> float: ...
+    @property
+    def actor(self) -> object: ...
+
+    wants_rest: bool
+
+    async def run(self, envelope: Envelope, context: Context) -> Any: ...
+    async def run_at_once(self, envelope: Envelope) -> Any: ...
+    def leave(self, reason: str) -> None: ...
+
+
+# ---------------------------------------------------------------- what a handler is given
 
 
 class Context:
     """A handler's view of the system, for one message."""
 
-    __slots__ = ("_cell", "_envelope")
+    __slots__ = ("_cell", "_envelope", "is_over")
 
-    def __init__(self, cell: Cell, envelope: Envelope | None) -> None:
+    def __init__(self, cell: Home, envelope: Envelope | None) -> None:
         self._cell = cell
         self._envelope = envelope
+        self.is_over = False
+        """Whether the handler has ended."""
 
     # ------------------------------------------------------------ what there is
 
     @property
-    def system(self) -> System:
-        return self._cell.kernel.system
+    def _services(self) -> Services:
+        return self._cell.services
 
     @property
-    def kernel(self) -> Kernel:
-        """The machinery, for actors that are part of it."""
-        return self._cell.kernel
+    def system(self) -> ActorSystem:
+        return self._services.system
 
-    def is_current(self, actor: Actor) -> bool:
+    @property
+    def ledger(self) -> Ledger:
+        return self._services.journal.ledger
+
+    @property
+    def journal(self) -> Journal:
+        """The ledger as the system writes it, for effects that are more than `effect`."""
+        return self._services.journal
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the system ends: what is not finished is left to the next one."""
+        return self._services.lifetime.is_closing
+
+    def knows(self, address: str) -> bool:
+        """Whether an actor lives at an address, or would be made for a message."""
+        return self._services.messenger.knows(address)
+
+    def is_current(self, actor: object) -> bool:
         """Whether an actor is still the one that lives here."""
         return self._cell.actor is actor
 
@@ -94,12 +247,12 @@ class Context:
     def remaining(self) -> float | None:
         """How many seconds are left until the answer is worthless; None: as many as it takes."""
         deadline = None if self._envelope is None else self._envelope.deadline
-        return None if deadline is None else max(0.0, deadline - self._cell.kernel.loop.time())
+        return None if deadline is None else max(0.0, deadline - self._services.lifetime.loop.time())
 
     @property
     def uptime(self) -> float:
         """Seconds since the actor began."""
-        return self._cell.kernel.loop.time() - self._cell.began
+        return self._services.lifetime.loop.time() - self._cell.began
 
     @property
     def load(self) -> float:
@@ -136,11 +289,38 @@ class Context:
             LedgerError: it could not be written down.
         """
         envelope = self._envelope_for(to, said, key)
-        handled = None if to == self.address else self._envelope  # what it asks itself is done by its own handler
+        return await self._answer(envelope, within, partial(answer_to, said))
+
+    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
+        """Send a message of the protocol in the course of the one that is handled, and return the response.
+
+        It is in the same thread, unless its data names another, and in the same exchange. A handler that runs again after a
+        crash gets the response that is there. Whatever goes wrong is an error response.
+
+        Raises:
+            ValueError: it has no receiver.
+            LedgerError: it could not be written down.
+        """
+        if self._envelope is None:
+            return await self.system.send_message(message, within=within)
+        if not message.receiver:
+            raise ValueError("Message must have a receiver")
+        return await response_to(message, partial(self._send, message, self._envelope, within))
+
+    async def _send(self, message: WireMessage, handled: Envelope, within: float | None) -> Message | None:
+        envelope = sent_inside(message, handled, self.address, self._services.stored_ids)
+        if envelope.is_call:
+            return await self._answer(envelope, within, message_of)
+        await self._services.messenger.tell(envelope, within)
+        return None
+
+    async def _answer(self, envelope: Envelope, within: float | None, read: Callable[[Envelope, Any], AnswerT]) -> AnswerT:
+        """Deliver a message, wait for its outcome, and return what that reads as."""
+        handled = None if envelope.to == self.address else self._envelope  # what it asks itself is done by its own handler
         if handled is not None:
             handled.wait(1)
         try:
-            return answer_to(said, envelope, await self._cell.kernel.post.ask(envelope, within))
+            return read(envelope, await self._services.messenger.ask(envelope, within))
         except DeliveryError as exc:
             exc.message_id = envelope.id
             raise
@@ -160,7 +340,9 @@ class Context:
             LedgerError: the ledger cannot be read.
         """
         envelope = self._envelope_for(self.address, said, key)
-        return cast("ReplyT", answer_to(said, envelope, await self._cell.kernel.post.work_out(envelope)))
+        return cast(
+            "ReplyT", answer_to(said, envelope, await self._services.messenger.work_out(envelope, self._cell.run_at_once))
+        )
 
     def mark(self, *, status: str, pattern: str | None = None) -> None:
         """Have lists of threads show where this one is, from the next row on that is written in the course of the message."""
@@ -176,7 +358,7 @@ class Context:
             DeliveryError: it cannot be delivered.
             LedgerError: it could not be written down.
         """
-        await self._cell.kernel.post.tell(self._envelope_for(to, said, key), within)
+        await self._services.messenger.tell(self._envelope_for(to, said, key), within)
 
     async def reply(self, outcome: Any) -> None:
         """Answer the message now, and go on; what the handler returns is then no answer any more.
@@ -184,7 +366,7 @@ class Context:
         Raises:
             LedgerError: it could not be written down.
         """
-        await self._cell.kernel.post.answer(self._handled, outcome)
+        await self._services.messenger.answer(self._handled, outcome)
 
     async def forward(self, to: str) -> None:
         """Pass the message on to another actor, which answers it instead.
@@ -192,7 +374,7 @@ class Context:
         Raises:
             DeliveryError: it cannot be delivered.
         """
-        await self._cell.kernel.post.forward(self._handled, to)
+        await self._services.messenger.forward(self._handled, to)
 
     async def retry(self, request: Retry) -> Reply | None:
         """Handle the message that a RETRY names as if it came now.
@@ -200,10 +382,10 @@ class Context:
         Raises:
             RefusedError: it was tried often enough, or nobody has it.
         """
-        original = await find_original(self.kernel, request, self.thread_id)
+        original = await self._services.messenger.original(request, self.thread_id)
         outcome = await self._cell.run(Envelope(original, original.policy, self.address), self)
         if isinstance(outcome, Message):
-            await self.reply(outcome)
+            await self.reply(_retried(outcome))
         return outcome if isinstance(outcome, Reply) else None
 
     # ------------------------------------------------------------ doing
@@ -228,7 +410,7 @@ class Context:
             HistoryMismatchError: the handler did something else the last time it ran.
             LedgerError: it could not be written down.
         """
-        effect = Effect(self.kernel.journal, self._handled, key, arguments, effects=effects, park=self.park)
+        effect = Effect(self.journal, self._handled, key, arguments, effects=effects, park=self.park)
         effect.operation = operation
         try:
             return await effect.perform(run)
@@ -242,7 +424,7 @@ class Context:
         Raises:
             LedgerError: it could not be written down.
         """
-        await self.kernel.post.durable.again.park(self._handled, reason, evidence)
+        await self._services.messenger.park(self._handled, reason, evidence)
 
     async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
         """Have this actor told something after some seconds; in a thread, even by another process.
@@ -250,7 +432,7 @@ class Context:
         Raises:
             LedgerError: it could not be written down.
         """
-        await self.kernel.timers.set(self._handled, self.address, after, notice, key)
+        await self._services.reminders.set(self._handled, self.address, after, notice, key)
 
     async def state(self, state: ActorState[StateT]) -> StateT:
         """Return what the thread amounts to, up to and including the message that is handled.
@@ -261,21 +443,49 @@ class Context:
         """
         if self.thread_id is None:
             raise RuntimeError("a message of no thread has no history: ask in a thread")
-        return await self.kernel.states.get(self.thread_id, self._handled.seq, state)
+        return await self.state_at(self.thread_id, self._handled.seq, state)
+
+    async def state_at(self, thread_id: str, seq: int, state: ActorState[StateT]) -> StateT:
+        """Return what a thread amounts to, up to and including a message.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        return await self._services.states.get(thread_id, seq, state)
+
+    def leave_open(self, error: AntiphonError) -> None:
+        """Leave the message open in its thread, to be delivered again later; the caller gets the error."""
+        self._services.messenger.let_go(self._handled, error)
+
+    async def recover_thread(self, thread_id: str) -> None:
+        """Deliver what is open in a thread, and set its timers.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        await self._services.open_work.thread(thread_id)
+
+    async def recover_message(self, thread_id: str, invocation_id: str) -> None:
+        """Deliver one message of a thread, if it is open.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        await self._services.open_work.message(thread_id, invocation_id)
 
     # ------------------------------------------------------------ others, and oneself
 
     def monitor(self, address: str) -> None:
         """Be told once, by a `Down`, when an actor ends."""
-        self._cell.kernel.bonds.monitor(self.address, address)
+        self._services.ties.monitor(self.address, address)
 
     def link(self, address: str) -> None:
         """Fail when another actor fails, and have it fail when this one does."""
-        self._cell.kernel.bonds.link(self.address, address)
+        self._services.ties.link(self.address, address)
 
     def stop(self, reason: str = "it is done") -> None:
         """End after this message; an actor that is `permanent` begins anew."""
-        self._cell.kernel.start(self._cell.kernel.care.leave(self._cell, reason))
+        self._cell.leave(reason)
 
     def rest(self) -> None:
         """Say that the actor has nothing left to do: once it is idle it is let go of, and made anew for the next message.
@@ -288,3 +498,57 @@ class Context:
         if self._envelope is None:
             return outside(to, said, None, self.address, None)
         return inside(to, said, self._envelope, self.address, key)
+
+
+def _retried(result: Message) -> Message | Response:
+    """Return the result of a message that was tried again, with the type of response that is due to that message."""
+    payload = result.payload
+    if not isinstance(payload, OptionResultPayload) or payload.is_error or not isinstance(payload.result, JsonObject):
+        return result
+    return Response(type=response_type(result), data=payload.result)
+
+
+# ---------------------------------------------------------------- which message is handled at present
+
+
+_current: ContextVar[Context | None] = ContextVar("antiphon.runtime.handled", default=None)
+
+
+class Handling:
+    """A block in which a message is handled."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token: Token[Context | None] = _current.set(self._context)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._token.old_value is not self._context:  # else this is a RETRY, whose own handler goes on
+            self._context.is_over = True
+        with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
+            _current.reset(self._token)
+
+
+def context_in(system: object) -> Context | None:
+    """Return the context of the message that an actor of a system handles here; None outside of every handler."""
+    context = _current.get()
+    return None if context is None or context.is_over or context.system is not system else context
+
+
+class CurrentContext:
+    """The attribute `context` of an actor. It can be assigned to: a program may keep a context of its own there."""
+
+    @overload
+    def __get__(self, actor: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, actor: object, owner: type) -> Context: ...
+    def __get__(self, actor: Any, owner: type) -> Self | Context:
+        if actor is None:
+            return self
+        context = _current.get()
+        if context is None:
+            raise RuntimeError(f"{owner.__qualname__}.context: this actor handles no message here")
+        return context

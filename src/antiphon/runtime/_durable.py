@@ -27,22 +27,22 @@ from antiphon.errors import (
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._model import MUCH
-from antiphon.runtime._again import Again, Standing
-from antiphon.runtime._endings import endings, leftovers
-from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._own import error_fields
+from antiphon.runtime._envelope import Standing
+from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._results import error_of, error_result, result_of
-from antiphon.runtime._rows import DELIVER, begun, ended
-from antiphon.runtime._same import says_the_same
+from antiphon.runtime._rows import DELIVER, begun, ended, error_fields, says_the_same
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._kernel import Kernel
-    from antiphon.runtime._post import Post
-
-__all__ = ["A_WHILE", "Durable"]
+    from antiphon.runtime._envelope import Envelope, InFlight
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._observer import DeadLetters
+    from antiphon.runtime._redelivery import Redelivery
+    from antiphon.runtime._run import Lifetime
 
 A_WHILE: Final = 2.0
 """Seconds after which what was being written is written, or never will be."""
@@ -51,13 +51,28 @@ A_WHILE: Final = 2.0
 class Durable:
     """What carries messages of threads."""
 
-    def __init__(self, kernel: Kernel, post: Post) -> None:
-        self._kernel = kernel
-        self._journal = kernel.journal
-        self._post = post
-        self.again = Again(kernel, self)
-        self.in_flight: dict[tuple[str, str], Envelope] = {}
-        """By thread and invocation, what was appended and is not settled."""
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        journal: Journal,
+        in_flight: InFlight,
+        redelivery: Redelivery,
+        dead: DeadLetters,
+        *,
+        obey: Callable[[Cell, Envelope], None],
+        doubt: Callable[[str], None],
+    ) -> None:
+        """Make it.
+
+        `obey` does a command to a cell. `doubt` has a thread recovered later, of which it is not sure what was written to it.
+        """
+        self._lifetime = lifetime
+        self._journal = journal
+        self._in_flight = in_flight
+        self._redelivery = redelivery
+        self._dead = dead
+        self._obey = obey
+        self._doubt = doubt
 
     # ------------------------------------------------------------ there
 
@@ -74,7 +89,7 @@ class Durable:
     async def _say(self, cell: Cell, envelope: Envelope, until: float) -> None:
         if envelope.may_be_known and await self._recall(cell, envelope):
             return
-        self.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
+        self._in_flight.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
         try:
             await self._append(cell, envelope, until)
         except BaseException as exc:
@@ -86,25 +101,25 @@ class Durable:
 
         Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
         """
-        self.drop(envelope)
+        self._in_flight.drop(envelope)
         envelope.disappoint(error)
         if isinstance(error, LedgerUnavailableError):
-            self._kernel.recovery.later(_thread(envelope))
+            self._doubt(_thread(envelope))
         elif isinstance(error, asyncio.CancelledError):
-            self._kernel.start(self._take_back(envelope))
+            self._lifetime.start(self._take_back(envelope))
 
     async def _take_back(self, envelope: Envelope) -> None:
         """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
         if not envelope.is_call:
-            self._kernel.recovery.later(_thread(envelope))
+            self._doubt(_thread(envelope))
             return
         await asyncio.sleep(A_WHILE)
         try:
             call, result = await self._recorded(envelope)
         except LedgerError:
-            self._kernel.recovery.later(_thread(envelope))
+            self._doubt(_thread(envelope))
             return
-        if call is not None and result is None and not self.has(envelope):
+        if call is not None and result is None and not self._in_flight.has(envelope):
             envelope.take(call)
             envelope.waiter, envelope.is_unsure = None, True  # it may have been delivered again meanwhile
             await self.put_away(envelope, WithdrawnError("whoever asked was cancelled", envelope.to))
@@ -151,7 +166,7 @@ class Durable:
     async def _append(self, cell: Cell, envelope: Envelope, until: float) -> None:
         await self._journal.check_budget(_thread(envelope), envelope.to)
         if not cell.box.reserve():
-            await self._post.room(cell, envelope, until)
+            await cell.room(envelope, until)
         is_delivered = False
         try:
             (record, *_) = await self._write(envelope, envelope.parent, _said(envelope))
@@ -161,14 +176,10 @@ class Durable:
             if not is_delivered:
                 cell.box.release()
 
-    def has(self, envelope: Envelope) -> bool:
-        """Whether a message is in hand."""
-        return _key(envelope) in self.in_flight
-
     async def is_open(self, envelope: Envelope) -> bool:
         """Whether nobody has a message in hand, and it has no outcome."""
         _, result = await self._recorded(envelope)
-        return result is None and not self.has(envelope)
+        return result is None and not self._in_flight.has(envelope)
 
     async def hand_over(self, cell: Cell, envelope: Envelope) -> None:
         """Deliver what was appended, however full the mailbox is."""
@@ -178,28 +189,36 @@ class Durable:
 
     async def _hand_over(self, cell: Cell, envelope: Envelope) -> bool:
         """Deliver what was appended; say whether it has taken the room in the mailbox."""
-        self.take_over(envelope)
-        if self._kernel.commands.takes(envelope):
-            self._kernel.commands.give(cell, envelope)
+        self._in_flight.take_over(envelope)
+        if envelope.is_command:
+            self._obey(cell, envelope)
             return False
         if cell.state == "stopped":
-            await self._post.put_away(envelope, ActorStoppedError("it takes no more messages", envelope.to))
+            await self._refuse(envelope, ActorStoppedError("it takes no more messages", envelope.to))
             return False
-        self._post.deliver(cell, envelope)
+        cell.deliver(envelope)
         return True
+
+    async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
+        """End a message that was appended, and whose actor takes no more; if that is for the system's end, leave it."""
+        if self._lifetime.is_closing:
+            await self.leave(envelope, error)
+        elif not envelope.is_settled:
+            self._dead.add_unless_asked(envelope, error)
+            await self.put_away(envelope, error)
 
     async def _recall(self, cell: Cell, envelope: Envelope) -> bool:
         """Look whether a message was said before; if so, see to it that its outcome comes."""
         while True:
-            if (known := self.in_flight.get(_key(envelope))) is not None:
+            if (known := self._in_flight.get(envelope)) is not None:
                 _check_same(known.message, envelope)
                 known.share(envelope)
                 return True
             call, result = await self._recorded(envelope)
-            if self.has(envelope):
+            if self._in_flight.has(envelope):
                 continue  # somebody began to say it while we were looking
             if call is None:
-                self.take_over(envelope)
+                self._in_flight.take_over(envelope)
                 return False
             _check_same(call.message, envelope)
             if result is None:
@@ -243,23 +262,23 @@ class Durable:
                 _, result = await self._recorded(envelope)
                 envelope.settle(result)  # somebody may have asked the same meanwhile
         except BaseException as exc:
-            self.drop(envelope)
+            self._in_flight.drop(envelope)
             envelope.disappoint(exc)
             raise
         return is_open
 
     async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
-        self.take_over(envelope)
+        self._in_flight.take_over(envelope)
         cell.held += 1
         try:
             rows = await self._journal.ledger.open_calls(_thread(envelope))
             if not any(_is_call_of(envelope, row.message) for row in rows):
-                self.drop(envelope)  # what said that it is open was read before it ended
+                self._in_flight.drop(envelope)  # what said that it is open was read before it ended
                 return False
             envelope.standing = Standing.of(rows, envelope.invocation_id)
             if envelope.standing.parked is not None:
                 raise ParkedError("it waits for a person", envelope.to)
-            await self.again.deliver(cell, envelope, "recovered", reason)
+            await self._redelivery.deliver(cell, envelope, "recovered", reason)
             return True
         finally:
             cell.held -= 1
@@ -285,15 +304,15 @@ class Durable:
         except LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
             LOG.warning(text, envelope.to, envelope.type, error.code, words(exc), extra=about(envelope, error=exc))
-            self.let_go(envelope, exc)
-            self._kernel.recovery.later(_thread(envelope))
+            self._in_flight.let_go(envelope, exc)
+            self._doubt(_thread(envelope))
         else:
             envelope.fail(_as_written(row, error))
 
     async def _close(self, envelope: Envelope, row: Message) -> Message:
         """Append the end of a message, and return that as the ledger has it."""
         is_unsure = envelope.is_unsure or envelope.withdrawn is not None or envelope.attempt > 1
-        ends = await self._leftovers(envelope) if is_unsure else endings(envelope)
+        ends = await self._leftovers(envelope) if is_unsure else endings(envelope) if envelope.has_leftovers else []
         try:
             (record, *_) = await self._write(envelope, envelope, [row, *ends])
             stored = record.message
@@ -304,26 +323,13 @@ class Durable:
             stored = found  # it was appended before, and the acknowledgement was lost
         if is_unsure and (ends := await self._leftovers(envelope)):
             await self._journal.write(_thread(envelope), ends)  # of something that was being written at the same time
-        self.drop(envelope)
+        self._in_flight.drop(envelope)
         return stored
 
     async def _leftovers(self, envelope: Envelope) -> list[Message]:
         await self._journal.settle(_thread(envelope))
         rows = await self._journal.ledger.open_calls(_thread(envelope))
         return await leftovers(self._journal.ledger, rows, envelope.invocation_id, _thread(envelope), str(envelope.to))
-
-    def take_over(self, envelope: Envelope) -> None:
-        """Have a message in hand."""
-        self.in_flight[_key(envelope)] = envelope
-
-    def drop(self, envelope: Envelope) -> None:
-        """Have a message in hand no more."""
-        self.in_flight.pop(_key(envelope), None)
-
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
-        """Leave a message to whoever has its thread next; whoever waits here gets an error."""
-        self.drop(envelope)
-        envelope.fail(error)
 
     async def leave(self, envelope: Envelope, error: AntiphonError) -> None:
         """Leave a message to the next system, in good order: that it was delivered here is not held against it."""
@@ -333,16 +339,18 @@ class Durable:
                 await self._journal.write(_thread(envelope), rows)
             except LedgerError as exc:
                 LOG.warning("%s: %s", envelope.to, words(exc), extra=about(envelope, error=exc))
-        self.let_go(envelope, error)
+        parent = envelope.parent
+        if parent is not None and envelope.waiter is not None and parent.leave():
+            # Not the error: the handler that asked would answer with it, or with what it does about an error, for good.
+            self._in_flight.drop(envelope)
+            envelope.waiter.cancel()
+        else:
+            self._in_flight.let_go(envelope, error)
 
 
 def _thread(envelope: Envelope) -> str:
     assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
     return envelope.thread_id
-
-
-def _key(envelope: Envelope) -> tuple[str, str]:
-    return _thread(envelope), envelope.invocation_id
 
 
 def _said(envelope: Envelope) -> list[Message]:

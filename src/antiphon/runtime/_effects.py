@@ -22,24 +22,22 @@ it runs again. A failure is recorded however much it says, because a `once` effe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.messages._model import MUCH
+from antiphon.runtime._envelope import Course
+from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._observer import EffectRun
-from antiphon.runtime._own import cut_result, error_fields, text_of
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import attempted, begun, child_id, ended
-from antiphon.runtime._same import says_the_same
+from antiphon.runtime._rows import attempted, begun, child_id, cut_result, ended, error_fields, says_the_same, text_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._operations import Operation
-
-__all__ = ["Course", "Effect", "Effects", "FailedError", "Park", "Run", "UnknownOutcomeError"]
+    from antiphon.runtime._observer import Operation
 
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]
@@ -50,66 +48,13 @@ Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
 """Leaves what is done to a person, with a reason and the evidence."""
 
 
-class Course(Protocol):
-    """What an effect is part of: the handling of a message, or a run outside of actors."""
-
-    @property
-    def thread_id(self) -> str | None:
-        """Where it is written down; None: nowhere."""
-        ...
-
-    @property
-    def invocation_id(self) -> str:
-        """What its effects are known by, with a key each."""
-        ...
-
-    @property
-    def to(self) -> str:
-        """Who does it."""
-        ...
-
-    @property
-    def attempt(self) -> int:
-        """Which try this is, from 1: the ledger has nothing of the first."""
-        ...
-
-    @property
-    def open_effects(self) -> tuple[Message, ...]:
-        """The rows of effects that were begun and are not ended."""
-        ...
-
-    @open_effects.setter
-    def open_effects(self, rows: tuple[Message, ...]) -> None: ...
-
-    def next_key(self, name: str | None = None) -> str:
-        """Return what the next thing is known by that is done."""
-        ...
-
-    def wait(self, change: int) -> None:
-        """Take note that it waits for one effect more, or less."""
-        ...
-
-
-class FailedError(Exception):
-    """Raise it in `run` to have an effect fail with a code and details of its own: whoever did it gets a `RefusedError`."""
-
-    def __init__(self, reason: str, code: str, *, details: Json = None, retryable: bool = False) -> None:
-        super().__init__(reason, code)
-        self.reason = reason
-        self.code = code
-        self.details = details
-        self.retryable = retryable
-
-
-class UnknownOutcomeError(Exception):
-    """Raise it in `run` where nobody knows whether the thing was done: what must not be done twice is parked."""
-
-
 class Effect:
     """One effect, in the course of a message or a run."""
 
     operation: Operation | None = None
     """What it is, for whoever watches."""
+    is_told: bool = True
+    """Whether it is worth telling whoever watches."""
 
     def __init__(
         self,
@@ -150,7 +95,7 @@ class Effect:
             ParkedError: nobody knows whether it was done, and it must not be done twice.
             HistoryMismatchError: the thread has another effect at this place.
         """
-        if self.journal.hooks is not None:
+        if self.journal.hooks is not None and self.is_told:
             effect = EffectRun(self._option, self._effects, self.arguments)
             run = self.journal.hooks.effect(self.course, effect, run, self.operation)
         self.course.wait(1)
@@ -164,6 +109,8 @@ class Effect:
             epoch = await self.journal.own(self.thread_id)
             intent, outcome = await self._recall() if self._may_be_recorded() else (None, None)
             if outcome is not None:
+                if self.operation is not None and self.journal.hooks is not None:
+                    self.journal.hooks.replayed()
                 return _value(outcome, self.course.to)
             if intent is not None and self._effects == "once":
                 reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"

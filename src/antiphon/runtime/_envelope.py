@@ -2,49 +2,121 @@
 
 A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when somebody
 looks. That is half the cost of an ask, and nobody can tell, for both are frozen.
+
+Entry: how what is said becomes an envelope, and in which thread it belongs.
+
+What concerns no conversation (restarts, supervision, failures) is in the system thread of the actor that it is for,
+unless it is said in the course of a conversation.
 """
 
 from __future__ import annotations
 
 import re
 from asyncio import get_running_loop
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
-from antiphon.messages import (
-    DataPart,
-    Json,
-    JsonObject,
-    Message,
-    OptionCallPayload,
-    PartsPayload,
-    current_port,
-    thaw,
-)
-from antiphon.protocol import Notice, Request
-from antiphon.runtime._again import Standing
-from antiphon.runtime._own import own_call, own_message
-from antiphon.runtime._rows import child_id
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
+from antiphon.runtime._address import SYSTEM, system_thread
+from antiphon.runtime._rows import AGAIN, PARK, child_id, option_of, own_call, own_message
 
 if TYPE_CHECKING:
     import asyncio
 
     from antiphon.errors import DeliveryError
     from antiphon.ledger import Record
-    from antiphon.runtime._cell import Cell
-    from antiphon.runtime._observer import Activity
-
-__all__ = ["OWN", "Envelope", "Said", "origin_of", "told", "travelled"]
 
 OWN = "antiphon"
 """The namespace of metadata that is the runtime's own."""
 
+_COMMANDS = (Restart.message_type, Stop.message_type)
+
 _KEY = re.compile("[^/#~=]{1,200}")
 
 Said: TypeAlias = "Request[Any] | Notice | Message"
+
+
+Cause: TypeAlias = Literal["failed", "recovered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the open rows of a thread tell about one message."""
+
+    again: tuple[str, ...] = ()
+    """The rows that say it was delivered again."""
+    failed: int = 0
+    """How many of them because its handler had failed."""
+    parked: Message | None = None
+    """The row that parks it."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
+        """Return the standing of a message, by the open calls of its thread."""
+        about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == invocation_id]
+        again = [message.payload for message in about if option_of(message) == AGAIN]
+        return cls(
+            again=tuple(row.invocation_id for row in again if isinstance(row, OptionCallPayload)),
+            failed=sum(isinstance(row, OptionCallPayload) and row.arguments.get("cause") == "failed" for row in again),
+            parked=next((message for message in about if option_of(message) == PARK), None),
+        )
+
+    def plus(self, id: str, cause: Cause) -> Standing:
+        """Return it with one more delivery."""
+        return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
+
+
+class Course(Protocol):
+    """What an effect is part of: the handling of a message, or a run outside of actors."""
+
+    @property
+    def thread_id(self) -> str | None:
+        """Where it is written down; None: nowhere."""
+        ...
+
+    @property
+    def invocation_id(self) -> str:
+        """What its effects are known by, with a key each."""
+        ...
+
+    @property
+    def to(self) -> str:
+        """Who does it."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1: the ledger has nothing of the first."""
+        ...
+
+    @property
+    def open_effects(self) -> tuple[Message, ...]:
+        """The rows of effects that were begun and are not ended."""
+        ...
+
+    @open_effects.setter
+    def open_effects(self, rows: tuple[Message, ...]) -> None: ...
+
+    def next_key(self, name: str | None = None) -> str:
+        """Return what the next thing is known by that is done."""
+        ...
+
+    def wait(self, change: int) -> None:
+        """Take note that it waits for one effect more, or less."""
+        ...
+
+
+class Holder(Protocol):
+    """What has a message: the cell of its actor."""
+
+    def withdraw(self, envelope: Envelope) -> None:
+        """Stop handling a message that nobody wants any more."""
+        ...
 
 
 class Envelope:
@@ -68,8 +140,8 @@ class Envelope:
     """Where its deadline is kept."""
     waiter: asyncio.Future[Any] | None = None
     """Whoever asked; None for what is told."""
-    cell: Cell | None = None
-    """Who has it."""
+    cell: Holder | None = None
+    """The cell that has it."""
     task: asyncio.Task[None] | None = None
     """What handles it at present."""
     withdrawn: DeliveryError | None = None
@@ -78,9 +150,12 @@ class Envelope:
     """Whether what handles it was told to stop."""
     is_interrupted: bool = False
     """Whether its handler is being stopped for the actor's sake, to run again."""
+    is_left: bool = False
+    """Whether its handler is left to the next system: this one ends, and what the handler waits for is not to be had here."""
     is_urgent: bool = False
     """Whether it is a message of the system, which comes before all others."""
-    _key: str | None = None
+    key: str | None = None
+    """What it must not be handled beside: set by a mailbox whose actor handles several messages at once."""
     is_derived: bool = False
     """Whether its id is made of the id of what its sender handles."""
     may_be_known: bool = False
@@ -117,8 +192,8 @@ class Envelope:
     """The trace in which it was said from outside, as a W3C `traceparent`."""
     accepted_at: float | None = None
     """When it was put into the mailbox, if somebody watches."""
-    activity: Activity | None = None
-    """What is done about it, if somebody watches."""
+    activity: object = None
+    """The observer's record of what is done about it."""
 
     def __init__(self, said: Said, sender: str, to: str, id: str | None = None) -> None:
         self._id = id
@@ -154,22 +229,24 @@ class Envelope:
         return self.correlation_id or self.id
 
     @property
-    def key(self) -> str:
-        """What must be handled one after the other has the same: as its actor says, else the thread, else the sender."""
-        if self._key is None:
-            choose = None if self.cell is None else self.cell.props.ordering_key
-            self._key = (None if choose is None else choose(self.message)) or self.thread_id or self.sender
-        return self._key
-
-    @property
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
         return 1 + len(self.standing.again) + self.reruns
 
     @property
+    def has_leftovers(self) -> bool:
+        """Whether rows are open only for its sake, as far as is known here."""
+        return bool(self.standing.again or self.open_effects)
+
+    @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
         return isinstance(self.said, Request) if self._message is None else self._message.kind == "option_call"
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is RESTART or STOP, which the cell obeys in the actor's place."""
+        return self.type in _COMMANDS
 
     @property
     def type(self) -> str:
@@ -258,9 +335,9 @@ class Envelope:
         """Take the next id: what was said under this one was withdrawn."""
         base, mark, count = self.id.rpartition("~")
         self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
-        self._message = None
+        self._message = None if self.said is not None else renamed(self.message, self._id)
 
-    def begin_again(self, cell: Cell, standing: Standing) -> None:
+    def begin_again(self, cell: Holder, standing: Standing) -> None:
         """Be delivered another time: what its handler says is numbered from the beginning."""
         self.cell, self.standing = cell, standing
         self.said_count, self.keys, self.open_effects, self.put_off = 0, (), (), ()
@@ -283,6 +360,15 @@ class Envelope:
             handled.waits += change
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
+
+    def leave(self) -> bool:
+        """Leave its handler to the next system, if that will run it again; say whether it will."""
+        handled: Envelope | None = self
+        while handled is not None:
+            handled.is_left = self.thread_id is not None
+            parent = handled.parent
+            handled = parent if parent is not None and parent.cell is handled.cell else None
+        return self.is_left
 
     def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
         """Hand out what is to be written down with the next row."""
@@ -355,6 +441,14 @@ class Envelope:
             self.waiter.set_exception(error)
 
 
+def renamed(message: Message, id: str) -> Message:
+    """Return a message under another id, which is the invocation too if it is a call."""
+    changes: dict[str, Any] = {"id": id}
+    if isinstance(message.payload, OptionCallPayload):
+        changes["payload"] = message.payload.model_copy(update={"invocation_id": id})
+    return message.model_copy(update=changes)
+
+
 def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
     """Return the type and the data of a message that is told and not asked; None for talk."""
     match message.parts:
@@ -381,3 +475,114 @@ def travelled(message: Message) -> tuple[int, float | None]:
         return hops, None
     left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
     return hops, get_running_loop().time() + left
+
+
+class InFlight:
+    """The messages of threads that this system has in hand: appended, or about to be, and not settled."""
+
+    def __init__(self) -> None:
+        self._envelopes: dict[tuple[str, str], Envelope] = {}
+        """By thread and invocation."""
+
+    def __len__(self) -> int:
+        return len(self._envelopes)
+
+    def get(self, envelope: Envelope) -> Envelope | None:
+        """Return the envelope of the same message that is in hand."""
+        return self._envelopes.get(_place(envelope))
+
+    def has(self, envelope: Envelope) -> bool:
+        """Whether a message is in hand."""
+        return _place(envelope) in self._envelopes
+
+    def take_over(self, envelope: Envelope) -> None:
+        """Have a message in hand."""
+        self._envelopes[_place(envelope)] = envelope
+
+    def drop(self, envelope: Envelope) -> None:
+        """Have a message in hand no more."""
+        self._envelopes.pop(_place(envelope), None)
+
+    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
+        """Leave a message to the thread's next owner; the caller here gets an error."""
+        self.drop(envelope)
+        envelope.fail(error)
+
+
+def _place(envelope: Envelope) -> tuple[str, str]:
+    assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
+    return envelope.thread_id, envelope.invocation_id
+
+
+# ---------------------------------------------------------------- how what is said becomes an envelope
+
+SYSTEM_TYPES: dict[type, str] = {
+    Restart: Restart.message_type,
+    Stop: Stop.message_type,
+    Supervise: Supervise.message_type,
+    ErrorNotification: ErrorNotification.message_type,
+}
+
+
+def outside(to: str, said: Request[Any] | Notice | Message, thread_id: str | None, sender: str, id: str | None) -> Envelope:
+    """Return the envelope of what somebody says who is no actor.
+
+    Raises:
+        ValueError: it is a message of the journal, or of another thread.
+    """
+    if isinstance(said, Message):
+        thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
+        envelope = Envelope(_stamped(said, to, thread_id), sender, to)
+        envelope.correlation_id, envelope.may_be_known = said.correlation_id, True
+    else:
+        if not thread_id and type(said) in SYSTEM_TYPES:
+            thread_id = system_thread(to)
+        envelope = Envelope(said, sender, to, id)
+        if id is not None:
+            envelope.may_be_known = True
+    if thread_id is not None:
+        envelope.thread_id = thread_id
+    return envelope
+
+
+def inside(to: str, said: Request[Any] | Notice | Message, handled: Envelope, address: str, key: str | None) -> Envelope:
+    """Return the envelope of what an actor says in the course of a message.
+
+    Raises:
+        ValueError: the key is none; or it is a message of the journal.
+    """
+    if isinstance(said, Message):
+        thread_id = said.thread_id or handled.thread_id
+        envelope = Envelope(_stamped(said, to, thread_id), address, to)
+        envelope.may_be_known = handled.attempt > 1
+        envelope.follow(handled)
+    else:
+        thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
+        envelope = Envelope(said, address, to)
+        envelope.follow(handled)
+        if thread_id is not None and handled.thread_id is not None:
+            envelope.derive_id(handled, handled.next_key(key))
+    envelope.thread_id = thread_id
+    return envelope
+
+
+def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
+    if is_system and (thread_id is None or thread_id.startswith(f"{SYSTEM}/")):
+        return system_thread(to)
+    return thread_id
+
+
+def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
+    """Return a message as it may come in: addressed, of its thread, and with nothing that only the runtime may say."""
+    if message.lane == "effect":
+        raise ValueError(f"message {message.id!r} is of the journal, which only the runtime writes")
+    if message.thread_id not in (None, thread_id):
+        raise ValueError(f"message {message.id!r} is of thread {message.thread_id!r}, not of {thread_id!r}")
+    changes: dict[str, Any] = {}
+    if message.to != (to,):
+        changes["to"] = (str(to),)
+    if message.thread_id != thread_id:
+        changes["thread_id"] = thread_id
+    if OWN in message.metadata:
+        changes["metadata"] = {name: thaw(value) for name, value in message.metadata.items() if name != OWN}
+    return message.model_copy(update=changes) if changes else message

@@ -1,4 +1,6 @@
-"""Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets.
+"""Rows that go to their thread with the next that are written there, or by themselves within a few milliseconds.
+
+Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets.
 
 A thread that another system has taken over is lost: every write raises `FencedError`, until `take_back` is called for
 somebody who wants the thread here, such as a caller from outside. What was in hand when it was lost must not claim it back
@@ -12,10 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from antiphon.errors import (
@@ -29,42 +29,90 @@ from antiphon.errors import (
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
-from antiphon.runtime._soon import Soon
+from antiphon.runtime._observer import Hooks
+from antiphon.runtime._settings import Budget
 
 if TYPE_CHECKING:
-    from antiphon.ledger import ThreadSummary
-    from antiphon.runtime._hooks import Hooks
+    from antiphon.runtime._observer import Observer
 
-__all__ = ["Admit", "Budget", "Journal"]
+_FLUSH_AFTER = 0.005
+"""Seconds after which rows go by themselves: an agent at work has begun the next thing long before."""
+_FLUSH_AGAIN_AFTER = 1.0
+"""Seconds after which that is tried again, where it could not be done."""
+
+
+class WriteBehind:
+    """The rows that wait, and those that are on their way, by thread."""
+
+    def __init__(self, flush: Callable[[str], None]) -> None:
+        self._flush = flush
+        """Called with a thread whose rows have waited long enough."""
+        self._rows: dict[str, list[Message]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._landings: dict[str, asyncio.Future[bool]] = {}
+
+    @property
+    def threads(self) -> list[str]:
+        """The threads of which anything waits or is on its way."""
+        return [*self._rows, *self._landings]
+
+    def count(self, thread_id: str) -> int:
+        """Return how many rows of a thread wait."""
+        return len(self._rows.get(thread_id, ()))
+
+    def landing(self, thread_id: str) -> asyncio.Future[bool] | None:
+        """Return what says whether all rows of a thread were written that are on their way; None if there are none."""
+        return self._landings.get(thread_id)
+
+    def put(self, thread_id: str, rows: Sequence[Message]) -> None:
+        """Have rows wait, after those that do."""
+        self._rows.setdefault(thread_id, []).extend(rows)
+        if thread_id not in self._timers:
+            self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self._flush, thread_id)
+
+    def try_again(self, thread_id: str) -> None:
+        """Have the rows of a thread go by themselves later, which could not be written now."""
+        if thread_id in self._rows and thread_id not in self._timers:
+            self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AGAIN_AFTER, self._flush, thread_id)
+
+    @contextmanager
+    def taken(self, thread_id: str) -> Generator[list[Message], None, None]:
+        """Take the rows of a thread, to be written in the block; if it raises, those that are left in the list wait again.
+
+        If another owner has the thread now, they are his to find out about. Rows that were on their way before have landed
+        if that is known when the block ends.
+        """
+        if (timer := self._timers.pop(thread_id, None)) is not None:
+            timer.cancel()
+        rows, before = self._rows.pop(thread_id), self.landing(thread_id)
+        landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
+        has_landed = False
+        try:
+            yield rows
+            has_landed = True
+        except FencedError:
+            raise
+        except BaseException:
+            self._put_back(thread_id, rows)
+            raise
+        finally:
+            landing.set_result(has_landed and (before is None or (before.done() and before.result())))
+            if self._landings.get(thread_id) is landing:
+                del self._landings[thread_id]
+
+    def _put_back(self, thread_id: str, rows: list[Message]) -> None:
+        """Have rows wait for whoever writes next; if they were written after all, they will be no news."""
+        if rows:
+            self._rows[thread_id] = [*rows, *self._rows.get(thread_id, ())]
+
 
 Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
 """Given a thread, what an effect passes when it begins: it waits in there, or raises, while nothing may begin."""
 
 _DELAYS = (0.05, 0.2, 0.8)
 """Seconds to wait before an append is tried again that the ledger could not take."""
-_MOST = 100_000
+_MOST_THREADS = 100_000
 """Threads that are owned at once: an owner forgets those that it did not write to while it wrote to so many others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What a thread may use; None is no limit. What would go beyond is refused, what was begun may end."""
-
-    messages: int | None = None
-    tokens: int | None = None
-    """Of model answers, in and out."""
-    cost: Decimal | None = None
-    """In US dollars."""
-
-    def spent_by(self, thread: ThreadSummary) -> str | None:
-        """Return what a thread has used up; None if it has not."""
-        if self.messages is not None and thread.messages >= self.messages:
-            return f"{self.messages} messages"
-        if self.tokens is not None and thread.input_tokens + thread.output_tokens >= self.tokens:
-            return f"{self.tokens} tokens"
-        if self.cost is not None and thread.cost >= self.cost:
-            return f"{self.cost} US dollars"
-        return None
 
 
 class Journal:
@@ -83,7 +131,7 @@ class Journal:
         """What is taken out of messages, by thread that it owns."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
-        self._soon = Soon(self._flush)
+        self._soon = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, FencedError] = {}
         """The threads that another system has taken over, with what was raised when that was found out."""
@@ -123,11 +171,11 @@ class Journal:
         Raises:
             LedgerError: the ledger cannot be used.
         """
-        rules = await self._redaction_of(thread_id)
+        rules = await self.redaction_of(thread_id)
         self._soon.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
-    async def _redaction_of(self, thread_id: str) -> Redaction | None:
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
         """Return the rules of a thread, which are looked up once. The thread is not claimed: nothing is written yet."""
         if thread_id not in self._redactions:
             self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)
@@ -271,7 +319,7 @@ class Journal:
         if self.epoch(thread_id) == epoch:
             self._disown(thread_id)
             self._lost[thread_id] = error
-            if len(self._lost) > _MOST:
+            if len(self._lost) > _MOST_THREADS:
                 del self._lost[next(iter(self._lost))]
 
     async def _claim(self, thread_id: str) -> int:
@@ -284,7 +332,7 @@ class Journal:
 
     def _forget_some(self) -> None:
         """Forget a thread that was not written to for long; if it is again, it is claimed again."""
-        if len(self._epochs) > _MOST:
+        if len(self._epochs) > _MOST_THREADS:
             oldest = next(iter(self._epochs))
             if not self._writing[oldest]:
                 self._disown(oldest)
@@ -316,6 +364,13 @@ class Journal:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
             raise BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)
+
+
+def observe(journal: Journal, observer: Observer | None) -> Hooks | None:
+    """Have an observer told of what is done in the threads of a journal, and return by what; with None, nobody is."""
+    now = asyncio.get_running_loop().time
+    journal.hooks = None if observer is None else Hooks(observer, now, journal.redaction_of)
+    return journal.hooks
 
 
 def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:

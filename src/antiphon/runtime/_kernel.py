@@ -1,135 +1,177 @@
-"""Kernel: everything that the actors of a system share, put together once."""
+"""Kernel: the parts of a system, put together once. Read this file first to see what there is, and who needs whom.
+
+Each part is given the parts that it needs, and those are made before it. Where two need each other, the lower one says in a
+protocol, or with a function that it is given, what it needs of the higher one; only this file knows both.
+
+| part | it |
+|---|---|
+| `lifetime` | has the event loop and the tasks, and knows whether the system ends |
+| `journal` | writes threads, as their owner |
+| `tree` | has the cells; `lifecycle` ends them and begins them anew, `idle_actors` lets go of those that nobody needs |
+| `dispatcher` | carries messages to cells, and outcomes back |
+| `durable`, `redelivery`, `in_flight` | do that for messages of threads, by way of the journal |
+| `escalation`, `links`, `commands` | bring failures to supervisors, and do what they decide |
+| `timers`, `recovery` | ring later, and take up what another process left open |
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from antiphon.errors import AntiphonError
-from antiphon.runtime._bonds import Bonds
-from antiphon.runtime._care import Care
-from antiphon.runtime._commands import Commands
-from antiphon.runtime._dead import DeadLetters
-from antiphon.runtime._deadlines import Deadlines
-from antiphon.runtime._hooks import Hooks
-from antiphon.runtime._journal import Journal
-from antiphon.runtime._logs import LOG, about, trail, words
-from antiphon.runtime._port import port_in_use
-from antiphon.runtime._post import Post
-from antiphon.runtime._recent import Recent
-from antiphon.runtime._recovery import Recovery
-from antiphon.runtime._remote import Remote
-from antiphon.runtime._rest import Rests
-from antiphon.runtime._run import OPEN
-from antiphon.runtime._settings import Settings
+from antiphon.runtime._actor import Actor, Props
+from antiphon.runtime._cell import Cell, CellParts
+from antiphon.runtime._context import ActorSystem, Services
+from antiphon.runtime._dispatch import Dispatcher
+from antiphon.runtime._durable import Durable
+from antiphon.runtime._envelope import Envelope, InFlight
+from antiphon.runtime._escalation import Commands, Escalation, Links
+from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._observer import DeadLetters
+from antiphon.runtime._recovery import Recovery, Timers
+from antiphon.runtime._redelivery import Redelivery
+from antiphon.runtime._results import StoredIds
+from antiphon.runtime._run import Lifetime, Watchdog
+from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._state import States
-from antiphon.runtime._timers import Timers
-from antiphon.runtime._tree import Tree
-from antiphon.runtime._watchdog import Watchdog
+from antiphon.runtime._supervision import Supervisor, SupervisorParts
+from antiphon.runtime._tree import IdleActors, Lifecycle, Tree
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
+    from antiphon.runtime._bus import Remote
     from antiphon.runtime._journal import Admit
     from antiphon.runtime._observer import Observer
-    from antiphon.runtime._system import System
-
-__all__ = ["Kernel"]
 
 
 class Kernel:
     """The parts of a system."""
 
     def __init__(
-        self,
-        system: System,
-        ledger: Ledger,
-        settings: Settings,
-        observer: Observer | None = None,
-        admit: Admit | None = None,
+        self, system: ActorSystem, ledger: Ledger, settings: Settings, observer: Observer | None, admit: Admit | None
     ) -> None:
-        self.system = system
         self.settings = settings
-        self.loop = asyncio.get_running_loop()
-        self.port = port_in_use()
-        self.context = copy_context()
-        """What handlers run in, so that they have the system's port and not their sender's variables."""
-        self.hooks = None if observer is None else Hooks(observer, self.loop.time)
+        self.lifetime = Lifetime()
         self.journal = Journal(ledger, settings.budget, admit)
-        self.journal.hooks = self.hooks
-        self.states = States(self.journal)
-        self.deadlines = Deadlines(self.loop)
+        self.hooks = observe(self.journal, observer)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)
-        self.tree = Tree(self)
-        self.rests = Rests(self, settings.idle_after)
-        self.bonds = Bonds(self)
-        self.care = Care(self)
-        self.commands = Commands(self)
-        self.recent = Recent()
-        self.post = Post(self)
-        self.timers = Timers(self)
-        self.recovery = Recovery(self)
-        self._ends_since: float | None = None
+        self.tree = Tree(self._make_cell)
         self._watchdog: Watchdog | None = None
         self.remote: Remote | None = None
         """The way to other systems, if there are any."""
-        self.tasks: dict[asyncio.Task[None], None] = {}
-        """What runs on behalf of no single message: decisions, commands, heartbeats."""
-        self.failure: AntiphonError | None = None
-        self.owner = asyncio.current_task()
+        self._connect_delivery()
+        self._connect_supervision()
+        self._connect_recovery()
+        self._parts = self._cell_parts(system)
+
+    def _connect_delivery(self) -> None:
+        self.in_flight = InFlight()
+        self.redelivery = Redelivery(self.journal, self.settings, self.in_flight, self.hooks)
+        self.durable = Durable(
+            self.lifetime, self.journal, self.in_flight, self.redelivery, self.dead, obey=self._obey, doubt=self._doubt
+        )
+        self.dispatcher = Dispatcher(
+            self.lifetime,
+            self.settings,
+            self.tree,
+            durable=self.durable,
+            in_flight=self.in_flight,
+            redelivery=self.redelivery,
+            dead=self.dead,
+            journal=self.journal,
+        )
+
+    def _connect_supervision(self) -> None:
+        self.lifecycle = Lifecycle(self.lifetime, self.tree, self.dispatcher, self.hooks)
+        self.idle_actors = IdleActors(self.lifetime, self.tree, self.lifecycle, self.settings.idle_after)
+        self.links = Links()
+        self.escalation = Escalation(self.lifetime, self.tree, self.lifecycle, self.dispatcher, self.links)
+        self.commands = Commands(
+            self.lifetime,
+            self.tree,
+            self.lifecycle,
+            dispatcher=self.dispatcher,
+            escalation=self.escalation,
+            hooks=self.hooks,
+        )
+        self._supervisor_parts = SupervisorParts(
+            self.lifetime, self.tree, self.lifecycle, self.escalation, port_in_use().random
+        )
+
+    def _connect_recovery(self) -> None:
+        self.timers = Timers(
+            self.lifetime,
+            self.journal,
+            self.tree,
+            in_flight=self.in_flight,
+            durable=self.durable,
+            dispatcher=self.dispatcher,
+        )
+        self.recovery = Recovery(
+            self.lifetime,
+            self.journal,
+            self.tree,
+            in_flight=self.in_flight,
+            durable=self.durable,
+            dispatcher=self.dispatcher,
+            timers=self.timers,
+        )
+
+    def _cell_parts(self, system: ActorSystem) -> CellParts:
+        services = Services(
+            system=system,
+            lifetime=self.lifetime,
+            journal=self.journal,
+            states=States(self.journal),
+            stored_ids=StoredIds(),
+            messenger=self.dispatcher,
+            reminders=self.timers,
+            ties=self.links,
+            open_work=self.recovery,
+        )
+        return CellParts(
+            lifetime=self.lifetime,
+            hooks=self.hooks,
+            services=services,
+            outcomes=self.dispatcher,
+            supervising=self.escalation,
+            idling=self.idle_actors,
+            children=self.tree.children,
+            equip=self._equip,
+        )
+
+    # ------------------------------------------------------------ what lower parts need of higher ones
+
+    def _make_cell(self, address: str, props: Props) -> Cell:
+        return Cell(self._parts, address, props)
+
+    def _obey(self, cell: Cell, envelope: Envelope) -> None:
+        self.commands.give(cell, envelope)
+
+    def _doubt(self, thread_id: str) -> None:
+        self.recovery.later(thread_id)
+
+    def _equip(self, actor: Actor) -> None:
+        if isinstance(actor, Supervisor):
+            actor.equip(self._supervisor_parts)
+
+    # ------------------------------------------------------------ beginning and end
 
     def open(self) -> None:
         """Begin to live; and to watch the event loop, unless its time is not the machine's."""
-        OPEN.add(self)
+        self.lifetime.open()
         limit = self.settings.block_limit
-        if limit is not None and not getattr(self.loop, "is_virtual", False):
-            self._watchdog = Watchdog(self, limit)
-
-    def begin_to_end(self) -> None:
-        """Take nothing up any more: the system ends. What is withdrawn in a thread from now on is left to the next one."""
-        if self._ends_since is None:
-            self._ends_since = self.loop.time()
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether the system ends."""
-        return self._ends_since is not None
-
-    def left_of(self, grace: float) -> float:
-        """Return how much of an actor's grace is left: at the end of the system it runs for all at once."""
-        return grace if self._ends_since is None else max(0.0, self._ends_since + grace - self.loop.time())
+        if limit is not None and not getattr(self.lifetime.loop, "is_virtual", False):
+            self._watchdog = Watchdog(self.lifetime.loop, limit, self.escalation.blocked)
 
     def let_be(self) -> None:
         """End what is not of the event loop."""
-        OPEN.discard(self)
+        self.lifetime.forget()
         if self._watchdog is not None:
             self._watchdog.close()
 
     async def close(self) -> None:
         """End what no actor does, even if the actors could not be waited for."""
         self.let_be()
-        self.rests.close()
-        tasks = tuple(self.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.idle_actors.close()
+        await self.lifetime.close()
         await self.journal.close()
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something until it ends, or the system does."""
-        task = self.loop.create_task(work, context=self.context.copy())
-        self.tasks[task] = None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self.tasks[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            LOG.error("the runtime itself has failed: %s\n%s", words(error), trail(error), extra=about(error=error))
-
-    def collapse(self, failure: AntiphonError) -> None:
-        """End the whole system: the first supervisor has given up."""
-        if self.failure is None:
-            self.failure = failure
-            if self.owner is not None:
-                self.owner.cancel()

@@ -1,7 +1,10 @@
 """Recovery: after a crash, read what is open in every thread, deliver it again, and set the timers.
 
-The open calls of a thread are all that is read. Those that were told or asked are delivered again, in the order in
-which they were said; a handler that had been at work finds what it had done in the ledger, and goes on from there.
+The open calls of a thread are all that is read. Those that were told or asked are delivered again, in the order in which they
+were said; a handler that had been at work finds what it had done in the ledger, and goes on from there.
+
+`Timers` survive a crash: an actor is told something later, even if the process that set the timer is gone by then. A timer of
+a thread is a row that stays open until it has rung.
 """
 
 from __future__ import annotations
@@ -10,23 +13,146 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import FencedError, LedgerError, ReplyTimeoutError, UndeliverableError
-from antiphon.messages import Message, OptionCallPayload, thaw
-from antiphon.runtime._again import Standing
+from antiphon.errors import (
+    DeliveryError,
+    FencedError,
+    LedgerError,
+    LedgerUnavailableError,
+    ReplyTimeoutError,
+    UndeliverableError,
+)
+from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.runtime._durable import A_WHILE
-from antiphon.runtime._endings import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._envelope import Envelope, travelled
-from antiphon.runtime._logs import LOG, about, words
-from antiphon.runtime._rows import DELIVER, PARK, TIMER
+from antiphon.runtime._envelope import Envelope, Standing, travelled
+from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
+from antiphon.runtime._rows import DELIVER, PARK, TIMER, begun, child_id, ended, option_of, own_message
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
-    from antiphon.messages import Json
-    from antiphon.runtime._kernel import Kernel
+    from antiphon.protocol import Notice
+    from antiphon.runtime._dispatch import Dispatcher
+    from antiphon.runtime._durable import Durable
+    from antiphon.runtime._envelope import InFlight
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._tree import Tree
 
-__all__ = ["Parked", "Recovered", "Recovery"]
+_LEDGER_PAUSE = 2.0
+"""Seconds to wait for a ledger that cannot be used."""
+
+
+class Timers:
+    """The timers that run. Those of threads are rows that stay open until they have rung."""
+
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        journal: Journal,
+        tree: Tree,
+        *,
+        in_flight: InFlight,
+        durable: Durable,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._lifetime = lifetime
+        self._journal = journal
+        self._tree = tree
+        self._in_flight = in_flight
+        self._durable = durable
+        self._dispatcher = dispatcher
+
+    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None:
+        """Have an actor told something after some seconds.
+
+        Raises:
+            LedgerError: it could not be written down.
+        """
+        if envelope.thread_id is None:
+            self._lifetime.loop.call_later(after, self._tell, address, notice)
+            return
+        row_id = child_id(envelope.invocation_id, envelope.next_key(key))
+        if envelope.attempt > 1 and await self._is_set(row_id, envelope.thread_id):
+            return
+        due = current_port().now() + timedelta(seconds=after)
+        arguments: dict[str, Json] = {
+            "due": due.isoformat(),
+            "to": str(address),
+            "type": notice.message_type,
+            "data": notice.to_data(),
+        }
+        row = begun(TIMER, row_id, thread_id=envelope.thread_id, parent_id=envelope.invocation_id, arguments=arguments)
+        await self._journal.write(envelope.thread_id, [row])
+        self.arm(row)
+
+    async def _is_set(self, row_id: str, thread_id: str) -> bool:
+        rows = await self._journal.ledger.by_invocation(row_id, thread_id=thread_id)
+        return any(row.message.lane == "effect" for row in rows)
+
+    def arm(self, row: Message) -> None:
+        """Let a timer ring when it is due, which may be at once."""
+        due = datetime.fromisoformat(_arguments(row)["due"])
+        left = (due - current_port().now()).total_seconds()
+        self._lifetime.loop.call_later(max(0.0, left), self._ring, row, context=self._lifetime.context.copy())
+
+    def _tell(self, address: str, notice: Notice) -> None:
+        if not self._lifetime.is_closing:
+            self._lifetime.start(self._dispatcher.inform(address, notice, address))
+
+    def _ring(self, row: Message) -> None:
+        if not self._lifetime.is_closing:
+            self._lifetime.start(self._deliver(row))
+
+    async def _deliver(self, row: Message) -> None:
+        """End the timer and say what it was set for, in one append; then deliver that."""
+        arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
+        to = arguments["to"]
+        said = own_message(
+            to,
+            PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
+            id=f"{row_id}!",
+            thread_id=thread_id,
+            to=(to,),
+            lane="control",
+            parent_id=row.parent_id,
+            created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),  # the same, however often it is tried
+        )
+        rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
+        delivery = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
+        envelope = Envelope(said, to, to)
+        envelope.thread_id = thread_id
+        if self._in_flight.has(envelope):
+            return  # it has rung, though nobody knew, and a recovery has delivered it
+        self._in_flight.take_over(envelope)
+        try:
+            await self._write(envelope, [rung, said, delivery])
+        except LedgerUnavailableError as exc:
+            fields = about(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s rings later: %s", to, words(exc), extra=fields)
+            self._lifetime.loop.call_later(_LEDGER_PAUSE, self._ring, row, context=self._lifetime.context.copy())
+        except (LedgerError, DeliveryError) as exc:
+            fields = about(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
+
+    async def _write(self, envelope: Envelope, rows: Sequence[Message]) -> None:
+        try:
+            _, record, _ = await self._journal.write(envelope.thread_id or "", rows)
+            envelope.take(record)
+            await self._durable.hand_over(self._tree.at(envelope.to), envelope)
+        except BaseException as exc:
+            self._in_flight.drop(envelope)
+            envelope.disappoint(exc)
+            raise
+
+
+def _arguments(row: Message) -> dict[str, Any]:
+    assert isinstance(row.payload, OptionCallPayload)  # noqa: S101 (it was made so)
+    arguments: dict[str, Any] = thaw(row.payload.arguments)
+    return arguments
+
 
 _AT_ONCE = 16
 """Threads that are taken up at the same time, so that they share commits."""
@@ -71,9 +197,25 @@ class Parked:
 class Recovery:
     """What takes threads up where another process left them."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self._ledger = kernel.journal.ledger
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        journal: Journal,
+        tree: Tree,
+        *,
+        in_flight: InFlight,
+        durable: Durable,
+        dispatcher: Dispatcher,
+        timers: Timers,
+    ) -> None:
+        self._lifetime = lifetime
+        self._journal = journal
+        self._ledger = journal.ledger
+        self._tree = tree
+        self._in_flight = in_flight
+        self._durable = durable
+        self._dispatcher = dispatcher
+        self._timers = timers
         self._doubts: Counter[str] = Counter()
         """By thread, how often it was not sure what was written to it."""
 
@@ -89,7 +231,7 @@ class Recovery:
         async def take_up_some() -> None:
             nonlocal found
             for thread_id in todo:
-                self._kernel.journal.take_back(thread_id)
+                self._journal.take_back(thread_id)
                 try:
                     taken_up = await self.thread(thread_id)
                 except FencedError as exc:
@@ -112,11 +254,11 @@ class Recovery:
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
-        await self._kernel.journal.own(thread_id)
+        await self._journal.own(thread_id)
         rows = await self._ledger.open_calls(thread_id)
         found = Recovered(threads=1)
         for row in rows:
-            if with_timers or _option(row.message) != TIMER:
+            if with_timers or option_of(row.message) != TIMER:
                 found += await self._take_up(thread_id, row, rows)
         await self._clear_away(thread_id, rows)
         return found
@@ -130,7 +272,7 @@ class Recovery:
         for owner, to in owners.items():
             if owner is not None and owner not in still_open and await self._has_ended(thread_id, owner):
                 ends = await leftovers(self._ledger, rows, owner, thread_id, to)
-                await self._kernel.journal.write(thread_id, ends)
+                await self._journal.write(thread_id, ends)
 
     async def _has_ended(self, thread_id: str, invocation_id: str) -> bool:
         records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
@@ -139,7 +281,7 @@ class Recovery:
     def later(self, thread_id: str) -> None:
         """Take up a thread in a while, when it is not sure what was written to it; until that was possible."""
         if self._doubts[thread_id] == 0:
-            self._kernel.start(self._clear_up(thread_id))
+            self._lifetime.start(self._clear_up(thread_id))
         self._doubts[thread_id] += 1
 
     async def _clear_up(self, thread_id: str) -> None:
@@ -173,7 +315,7 @@ class Recovery:
         found: list[Parked] = []
         for thread_id in await self._open_threads():
             rows = await self._ledger.open_calls(thread_id)
-            found += [_parked(thread_id, row.message) for row in rows if _option(row.message) == PARK]
+            found += [_parked(thread_id, row.message) for row in rows if option_of(row.message) == PARK]
         return tuple(found)
 
     async def _open_threads(self) -> list[str]:
@@ -186,42 +328,41 @@ class Recovery:
             page = await self._ledger.threads(order="created_at", page=page.next)
 
     async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record]) -> Recovered:
-        option = _option(row.message) if row.message.lane == "effect" else None
+        option = option_of(row.message) if row.message.lane == "effect" else None
         said = row
         if option == TIMER:
-            self._kernel.timers.arm(row.message)
+            self._timers.arm(row.message)
             return Recovered(timers=1)
         if option == PARK:
             return Recovered(parked=1)
         if option == DELIVER:
-            said = await self._kernel.journal.before(thread_id, row)
+            said = await self._journal.before(thread_id, row)
         elif option is not None or not said.message.to:
             return Recovered()  # an effect, which its handler sees to; or a call that is for nobody here
         return await self._deliver(recovered_envelope(said, thread_id), rows)
 
     async def _deliver(self, envelope: Envelope, rows: Sequence[Record]) -> Recovered:
         """Deliver a message again, unless somebody has it, or it has ended since the rows were read."""
-        durable = self._kernel.post.durable
         if is_asked_of_itself(envelope.message):
             return Recovered()  # whoever asked does it when it runs again
-        if durable.has(envelope) or Standing.of(rows, envelope.invocation_id).parked is not None:
+        if self._in_flight.has(envelope) or Standing.of(rows, envelope.invocation_id).parked is not None:
             return Recovered()
         try:
-            cell = self._kernel.tree.at(envelope.to)
+            cell = self._tree.at(envelope.to)
         except UndeliverableError:
             return Recovered(homeless=1)
         envelope.cell, envelope.is_unsure = cell, True
-        is_late = envelope.deadline is not None and envelope.deadline <= self._kernel.loop.time()
-        if not is_late and not self._kernel.commands.takes(envelope):
-            is_open = await durable.take_up(cell, envelope, "it was open when the system began")
+        is_late = envelope.deadline is not None and envelope.deadline <= self._lifetime.loop.time()
+        if not is_late and not envelope.is_command:
+            is_open = await self._durable.take_up(cell, envelope, "it was open when the system began")
             if is_open:
-                self._kernel.post.watch(envelope)
-        elif is_open := await durable.is_open(envelope):
+                self._dispatcher.watch(envelope)
+        elif is_open := await self._durable.is_open(envelope):
             if is_late:
                 late = ReplyTimeoutError("its deadline passed while it was open", envelope.to)
-                await self._kernel.post.put_away(envelope, late)
+                await self._dispatcher.put_away(envelope, late)
             else:
-                await durable.hand_over(cell, envelope)
+                await self._durable.hand_over(cell, envelope)
         return Recovered(delivered=int(is_open))
 
 
@@ -232,10 +373,6 @@ def recovered_envelope(record: Record, thread_id: str) -> Envelope:
     envelope.thread_id, envelope.seq, envelope.correlation_id = thread_id, record.seq, message.correlation_id
     envelope.hops, envelope.deadline = travelled(message)
     return envelope
-
-
-def _option(message: Message) -> str | None:
-    return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
 
 
 def _parked(thread_id: str, row: Message) -> Parked:

@@ -1,8 +1,13 @@
-"""From what a handler returns or raises to the result in the ledger, and from there to what whoever asked gets."""
+"""Results: what a handler returns or raises becomes a result in the ledger, and from there the answer that the caller gets.
+
+The second half is the same for messages of the protocol: a core message becomes the envelope that `Actor.receive` is given
+(`to_wire`), and back (`from_wire`); a response becomes a result, and a result a response.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from antiphon.errors import (
     ActorFailedError,
@@ -22,22 +27,37 @@ from antiphon.errors import (
     UnguardedToolError,
     WithdrawnError,
 )
-from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionResultPayload, current_port, thaw
-from antiphon.protocol import ErrorCode, Reply, Request, response_type_of
-from antiphon.runtime._envelope import OWN, Envelope
-from antiphon.runtime._own import error_fields, own_message, own_result
-from antiphon.runtime._rows import DELIVER
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    DataPart,
+    Json,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    PartsPayload,
+    TextPart,
+    current_port,
+    is_name,
+    thaw,
+)
+from antiphon.protocol import (
+    ErrorCode,
+    ErrorResponse,
+    Reply,
+    Request,
+    Response,
+    Retry,
+    find_entry,
+    response_type_of,
+    validate_message,
+)
+from antiphon.protocol import Message as WireMessage
+from antiphon.runtime._envelope import OWN, SYSTEM_TYPES, Envelope, own_thread, told
+from antiphon.runtime._rows import DELIVER, child_id, error_fields, own_message, own_result
 
-__all__ = [
-    "answer_to",
-    "delivery_result",
-    "error_of",
-    "error_result",
-    "message_of",
-    "reply_of",
-    "response_type",
-    "result_of",
-]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 _ERRORS: dict[str, type[DeliveryError]] = {
     cls.code: cls
@@ -69,12 +89,18 @@ def result_of(envelope: Envelope, outcome: Any) -> Message:
     if isinstance(outcome, OptionResultPayload):
         payload = outcome.model_copy(update={"invocation_id": envelope.invocation_id, "option_name": envelope.type})
     else:
-        value: Json = outcome.to_data() if isinstance(outcome, Reply) else outcome
+        value: Json = outcome.to_data() if isinstance(outcome, Reply) else _value(outcome)
         payload = own_result(envelope.invocation_id, envelope.type, value)
     result = _result_message(envelope, payload, envelope.to)
-    if isinstance(outcome, Reply) and outcome.message_type and outcome.message_type != response_type_of(envelope.type):
-        return result.model_copy(update={"metadata": {OWN: {"response_type": outcome.message_type}}})  # that of a RETRY
+    own_type = outcome.message_type if isinstance(outcome, Reply) else outcome.type if isinstance(outcome, Response) else ""
+    if own_type and own_type != response_type_of(envelope.type):  # that of a RETRY, or one that `receive` chose
+        return result.model_copy(update={"metadata": {OWN: {"response_type": own_type}}})
     return result
+
+
+def _value(outcome: Any) -> Json:
+    value: Json = thaw(outcome.data) if isinstance(outcome, Response) else outcome
+    return value
 
 
 def response_type(result: Message) -> str:
@@ -164,3 +190,167 @@ def reply_of(request: Request[ReplyT], outcome: Reply | Message, address: str) -
         return cls.from_data(payload.result if isinstance(payload.result, JsonObject) else JsonObject({}))
     except ValueError as exc:
         raise RefusedError(f"its answer is no {cls.__name__}: {exc}", ErrorCode.VALIDATION_ERROR, address=address) from exc
+
+
+_TALK = "MESSAGE"
+_ANYBODY = "unknown"
+
+
+def to_wire(message: Message) -> WireMessage:
+    """Return a message as the envelope that says the same: a request, a notice, or plain talk."""
+    payload, found = message.payload, told(message)
+    said: tuple[str, str, Any]
+    if isinstance(payload, OptionCallPayload):
+        said = payload.invocation_id, payload.option_name, payload.arguments
+    elif found is not None:
+        said = message.id, *found
+    else:
+        said = message.id, _TALK, {"role": message.role_hint_for_llm or "user", "content": message.text}
+    return WireMessage(
+        id=said[0],
+        type=said[1],
+        data=thaw(said[2]),
+        sender=message.policy,
+        receiver=message.to[0] if message.to else None,
+        correlation_id=message.correlation_id,
+        **({} if message.created_at is None else {"timestamp": message.created_at}),
+    )
+
+
+def from_wire(wire: WireMessage, thread_id: str | None) -> Message:
+    """Return an envelope as a message."""
+    entry = find_entry(wire.type)
+    payload: OptionCallPayload | PartsPayload
+    if wire.type == _TALK and isinstance(content := wire.data.get("content"), str):
+        payload = PartsPayload(parts=(TextPart(text=content),))
+    elif entry is not None and entry.response_type is None:
+        payload = PartsPayload(parts=(DataPart(data={"type": wire.type, "data": wire.data}),))
+    else:
+        payload = OptionCallPayload(invocation_id=wire.id, option_name=wire.type, arguments=wire.data)
+    return Message(
+        id=wire.id,
+        policy=wire.sender or _ANYBODY,
+        payload=payload,
+        thread_id=thread_id,
+        to=(wire.receiver,) if wire.receiver else (),
+        lane="talk" if wire.type == _TALK else "control",
+        correlation_id=wire.correlation_id,
+        created_at=wire.timestamp,
+    )
+
+
+def accepted(response: Response) -> Response:
+    """Return a response that says no error.
+
+    Raises:
+        RefusedError: it says that the message failed.
+    """
+    if isinstance(response, ErrorResponse) or response.type == "ERROR":
+        data = thaw(response.data)
+        reason, code = data.pop("error_message"), data.pop("error_code", None)
+        raise RefusedError(reason, code or "ERROR", details=data or None)
+    return response
+
+
+def response_of(wire: WireMessage, result: OptionResultPayload, type: str, policy: str) -> Response:
+    """Return a result, which is no error, as the response to an envelope."""
+    value: Any = thaw(result.result)
+    data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
+    return wire.reply(type, data, sender=policy)
+
+
+def error_response(wire: WireMessage, error: DeliveryError) -> ErrorResponse:
+    """Return an error as the response to an envelope."""
+    details: Any = error.details if isinstance(error, RefusedError) else None
+    extra = cast("dict[str, Any]", details) if isinstance(details, dict) else {"details": details} if details else {}
+    return wire.reply_error(error.reason, error.code, data=extra)
+
+
+async def response_to(wire: WireMessage, send: Callable[[], Awaitable[Message | None]]) -> Response:
+    """Return the response to a message of the protocol: its result, nothing if none is due, or the error of sending it."""
+    try:
+        validate_message(wire)
+    except ValueError as exc:
+        return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
+    try:
+        result = await send()
+    except ActorFailedError as exc:
+        return wire.reply_error(f"Error processing message: {exc.reason}", exc.code)
+    except DeliveryError as exc:
+        return error_response(wire, exc)
+    if result is None:
+        return wire.reply(data={})
+    assert isinstance(result.payload, OptionResultPayload)  # noqa: S101 (the outcome of a call)
+    return response_of(wire, result.payload, response_type(result), result.policy)
+
+
+# ---------------------------------------------------------------- messages of the protocol that a handler sends
+
+
+class StoredIds:
+    """The ids that messages have in threads, where their senders know them by others; the latest are kept."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """By thread and the id that its sender knows."""
+
+    def note(self, thread_id: str, id: str, stored_id: str) -> None:
+        """Keep the id that a message has in a thread."""
+        self._kept[thread_id, id] = stored_id
+        self._kept.move_to_end((thread_id, id))
+        if len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+
+    def get(self, thread_id: str, id: str) -> str | None:
+        """Return the id that a message has in a thread; None if it is not kept, or has no other."""
+        return self._kept.get((thread_id, id))
+
+
+def named_thread(wire: WireMessage) -> str | None:
+    """Return the thread that the data of a message of the protocol names, if any."""
+    name: Any = wire.data.get("thread_id")
+    return name if is_name(name) else None
+
+
+def sent_inside(wire: WireMessage, handled: Envelope, address: str, ids: StoredIds) -> Envelope:
+    """Return the envelope of a message of the protocol that an actor sends in the course of another.
+
+    It is of the thread that its data names, else of that of the other message. In a thread, an id that was made with the
+    message is another one whenever the handler runs, so it is replaced by one that is the same. An id that the sender chose
+    stays: the same again is the same message.
+    """
+    to = wire.receiver or ""
+    thread_id = named_thread(wire) or own_thread(to, wire.type in SYSTEM_TYPES.values(), handled.thread_id)
+    correlation_id = wire.correlation_id or handled.exchange
+    own_id, is_known = (wire.id, True) if thread_id is None else _stored_id(wire, thread_id, handled, ids)
+    sent = wire.model_copy(update={"id": own_id, "sender": address, "correlation_id": correlation_id})
+    message = from_wire(_with_stored_original(sent, thread_id, ids), thread_id)
+    own = {"parent_id": handled.invocation_id, "metadata": {OWN: {"hops": handled.hops + 1}}}
+    envelope = Envelope(message.model_copy(update=own), address, to)
+    envelope.follow(handled)
+    envelope.correlation_id, envelope.thread_id = correlation_id, thread_id
+    envelope.is_derived, envelope.may_be_known = own_id != wire.id, is_known or handled.attempt > 1
+    return envelope
+
+
+def _stored_id(wire: WireMessage, thread_id: str, handled: Envelope, ids: StoredIds) -> tuple[str, bool]:
+    """Return the id that a message gets in a thread, and whether it may be there already."""
+    key = handled.next_key()  # also for an id that stays: what comes after it has the same number whenever the handler runs
+    if "id" in wire.model_fields_set and wire.id != handled.invocation_id:
+        return wire.id, True
+    known = ids.get(thread_id, wire.id)
+    if known is not None and known.startswith(child_id(handled.invocation_id, "")):
+        return known, True  # the same message twice in one handler
+    stored_id = child_id(handled.invocation_id, key)
+    ids.note(thread_id, wire.id, stored_id)
+    return stored_id, False
+
+
+def _with_stored_original(wire: WireMessage, thread_id: str | None, ids: StoredIds) -> WireMessage:
+    """Return a RETRY that names its original as the thread does; other messages as they are."""
+    original: Any = wire.data.get("original_message_id")
+    if wire.type != Retry.message_type or thread_id is None or not isinstance(original, str):
+        return wire
+    stored_id = ids.get(thread_id, original)
+    return wire if stored_id is None else wire.model_copy(update={"data": {**wire.data, "original_message_id": stored_id}})

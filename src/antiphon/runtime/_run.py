@@ -1,28 +1,102 @@
-"""run: a program with systems in it, as a process that ends in good order when it is told to."""
+"""run: a program with systems in it, as a process that ends in good order when it is told to.
+
+`Lifetime` is what a system shares with this: its event loop, the tasks that run on behalf of no single message, and
+whether the system ends.
+
+`Watchdog` notices from another thread that the event loop is blocked, and by whom. An actor that computes for seconds
+without awaiting stops everybody, heartbeats and deadlines included; only another thread can tell. It says so while it
+happens, with the place in the code; the supervisor of the actor decides what follows.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import signal
-from collections.abc import Coroutine, Generator
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextvars import copy_context
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-if TYPE_CHECKING:
-    from antiphon.runtime._kernel import Kernel
-
-__all__ = ["OPEN", "run"]
+from antiphon.errors import AntiphonError
+from antiphon.runtime._failures import LOG, about, trail, words
 
 ResultT = TypeVar("ResultT")
-
-OPEN: WeakSet[Kernel] = WeakSet()
-"""The systems that live, of all event loops."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _COLLECTED = (50_000, 20, 20)
 """How much is made before the garbage collector looks."""
+
+
+class Lifetime:
+    """How long a system lives: its event loop, its tasks, and its end."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.context = copy_context()
+        """What handlers run in, so that they have the system's port and not their sender's variables."""
+        self.failure: AntiphonError | None = None
+        """Why the whole system has failed."""
+        self._owner = asyncio.current_task()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """What runs on behalf of no single message: decisions, commands, heartbeats."""
+        self._ends_since: float | None = None
+
+    def open(self) -> None:
+        """Begin: from now on, a signal ends it in good order."""
+        OPEN.add(self)
+
+    def begin_to_end(self) -> None:
+        """Take nothing up any more: the system ends. What is withdrawn in a thread from now on is left to the next one."""
+        if self._ends_since is None:
+            self._ends_since = self.loop.time()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the system ends."""
+        return self._ends_since is not None
+
+    def left_of(self, grace: float) -> float:
+        """Return how much of an actor's grace is left: at the end of the system it runs for all at once."""
+        return grace if self._ends_since is None else max(0.0, self._ends_since + grace - self.loop.time())
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something until it ends, or the system does."""
+        task = self.loop.create_task(work, context=self.context.copy())
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            LOG.error("the runtime itself has failed: %s\n%s", words(error), trail(error), extra=about(error=error))
+
+    def collapse(self, failure: AntiphonError) -> None:
+        """End the whole system: the first supervisor has given up."""
+        if self.failure is None:
+            self.failure = failure
+            if self._owner is not None:
+                self._owner.cancel()
+
+    def forget(self) -> None:
+        """End without the event loop, which may be gone: no signal concerns it any more."""
+        OPEN.discard(self)
+
+    async def close(self) -> None:
+        """End the tasks."""
+        self.forget()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+OPEN: WeakSet[Lifetime] = WeakSet()
+"""The systems that live, of all event loops."""
 
 
 def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -68,9 +142,9 @@ async def _until_told(main: Coroutine[Any, Any, ResultT], told: list[int]) -> Re
         told.append(number)
         if len(told) > 1:
             _listen_no_more(loop)
-        for kernel in tuple(OPEN):
-            if kernel.loop is loop:
-                kernel.begin_to_end()
+        for lifetime in tuple(OPEN):
+            if lifetime.loop is loop:
+                lifetime.begin_to_end()
         task.cancel()
 
     with suppress(NotImplementedError):  # of Windows, where nobody sends SIGTERM, and asyncio sees to Ctrl-C
@@ -86,3 +160,48 @@ def _listen_no_more(loop: asyncio.AbstractEventLoop) -> None:
     with suppress(NotImplementedError):
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+class Watchdog:
+    """A thread that expects a sign of life from the event loop, again and again."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: float, blocked: Callable[[str, float, str], None]) -> None:
+        """Begin to watch; `blocked` is called on the event loop with the actor, the seconds, and the place in the code."""
+        self._blocked = blocked
+        self._limit = limit
+        self._loop = loop
+        self._loop_thread = threading.get_ident()
+        self._alive_at = loop.time()
+        self._is_told = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="antiphon-watchdog", daemon=True)
+        self._beat()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+        self._timer.cancel()
+
+    def _beat(self) -> None:
+        self._alive_at = self._loop.time()
+        self._is_told = False
+        self._timer = self._loop.call_later(self._limit / 4, self._beat)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._limit / 4):
+            late = self._loop.time() - self._alive_at
+            if late > self._limit and not self._is_told:
+                self._is_told = True
+                self._tell(late)
+
+    def _tell(self, late: float) -> None:
+        task = asyncio.current_task(self._loop)
+        address = "" if task is None else task.get_name()
+        frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
+        where = "" if frame is None else "".join(traceback.format_stack(frame, 3)).strip()
+        text = "the event loop is blocked for %.1f s by %s:\n%s"
+        LOG.error(text, late, address or "no actor", where, extra=about(address))
+        last = "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+        self._loop.call_soon_threadsafe(self._blocked, address, late, last)

@@ -19,8 +19,6 @@ from antiphon.messages import Json, Message, thaw
 if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
 
-__all__ = ["ActorState", "States"]
-
 StateT = TypeVar("StateT")
 
 

@@ -1,4 +1,7 @@
-"""System: what a user has of the runtime. It is an `async with` block, and at its end no task of it is left."""
+"""System: what a user has of the runtime. It is an `async with` block, and at its end no task of it is left.
+
+`Ref` is an actor as others see it, with the surface of the protocol: `response = await actor.receive(message)`.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,52 @@ from antiphon.messages import Json, Message
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response
 from antiphon.protocol.flows import Flow, Verdict
-from antiphon.runtime._actor import Actor
+from antiphon.runtime._actor import Actor, RestartWhen, props_of
 from antiphon.runtime._address import SYSTEM, Address
-from antiphon.runtime._entry import outside
-from antiphon.runtime._envelope import Envelope
-from antiphon.runtime._flows import FlowReporter
+from antiphon.runtime._bus import Remote
+from antiphon.runtime._context import context_in
+from antiphon.runtime._envelope import Envelope, outside
 from antiphon.runtime._kernel import Kernel
-from antiphon.runtime._lifecycle import stop
-from antiphon.runtime._props import RestartWhen, props_of
+from antiphon.runtime._observer import FlowReporter
 from antiphon.runtime._recovery import Parked, Recovered
-from antiphon.runtime._ref import Ref
-from antiphon.runtime._remote import Remote
-from antiphon.runtime._results import answer_to
+from antiphon.runtime._redelivery import Outcome, settle
+from antiphon.runtime._results import answer_to, error_response, from_wire, named_thread, response_to
 from antiphon.runtime._settings import Settings
-from antiphon.runtime._settlement import Outcome, settle
-from antiphon.runtime._supervision import Supervision
-from antiphon.runtime._supervisor import Supervisor
-from antiphon.runtime._wire import error_response, from_wire
+from antiphon.runtime._supervision import Supervision, Supervisor
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._bus import Bus
-    from antiphon.runtime._dead import DeadLetter
     from antiphon.runtime._journal import Admit
-    from antiphon.runtime._observer import Observer
+    from antiphon.runtime._observer import DeadLetter, Observer
 
-__all__ = ["ROOT", "System"]
+
+class Ref:
+    """An actor, by its address."""
+
+    def __init__(self, system: System, address: str) -> None:
+        self._system = system
+        self.address = address
+
+    async def receive(self, message: WireMessage, *, within: float | None = None) -> Response:
+        """Have the actor handle a message, and return its response; whatever goes wrong is an error response.
+
+        Within a handler of this system, the message follows from the one that is handled there (`Context.send_message`).
+        Otherwise a message whose data names a thread is journaled there, and the same message again gets the same response.
+        """
+        addressed = message.model_copy(update={"receiver": str(self.address)})
+        context = context_in(self._system)
+        if context is not None:
+            return await context.send_message(addressed, within=within)
+        return await response_to(message, partial(self._send, addressed, within))
+
+    async def _send(self, wire: WireMessage, within: float | None) -> Message | None:
+        message = from_wire(wire, named_thread(wire))
+        if message.kind == "option_call":
+            return await self._system.ask(self.address, message, within=within, sender=message.policy)
+        await self._system.tell(self.address, message, within=within, sender=message.policy)
+        return None
+
 
 ROOT = Address(SYSTEM, "root")
 """The first supervisor, which looks after everybody that has no other."""
@@ -84,7 +107,7 @@ class System:
             self._kernel.let_be()
             return
         await self.close()
-        failure = self._kernel.failure
+        failure = self._kernel.lifetime.failure
         if failure is not None:
             task = asyncio.current_task()
             if task is not None and isinstance(error, asyncio.CancelledError):
@@ -101,19 +124,19 @@ class System:
         Raises:
             ValueError: another system has the name, or a kind of actors.
         """
-        remote = Remote(self._kernel, bus, name)
+        remote = Remote(self._kernel.lifetime, self._kernel.dispatcher, bus, name)
         await remote.open(self._kernel.tree.kinds())
-        self._kernel.remote = remote
+        self._kernel.remote = self._kernel.dispatcher.remote = remote
 
     async def close(self) -> None:
         """Stop all actors, those begun last first. What threads have not finished is there for the next `recover`."""
         kernel = self._kernel
-        kernel.begin_to_end()
+        kernel.lifetime.begin_to_end()
         try:
             if kernel.remote is not None:
                 await kernel.remote.close()
-            kernel.deadlines.close()
-            await stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
+            kernel.dispatcher.close()
+            await kernel.lifecycle.stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
         finally:
             await kernel.close()
         if kernel.hooks is not None:
@@ -144,7 +167,7 @@ class System:
         address: str,
         factory: Callable[[], Actor],
         *,
-        supervisor: str = ROOT,
+        supervisor: str | Supervision = ROOT,
         restart: RestartWhen = "permanent",
         grace: float = 5.0,
         concurrency: int | None = None,
@@ -152,12 +175,19 @@ class System:
     ) -> Address:
         """Begin an actor. The factory, usually its class, is called for the first message, and again after each restart.
 
+        A `supervisor` that is a `Supervision` is one for the kind of the actor, at `supervisor/KIND`, begun with its first.
+
         Raises:
-            ValueError: somebody lives there, the supervisor does not exist, or the address is none.
+            ValueError: somebody lives there, the supervisor does not exist or has other rules, or the address is none.
         """
         parsed = Address.parse(address)
         made = props_of(
-            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+            factory,
+            supervisor=self._supervisor_of(parsed.kind, supervisor),
+            restart=restart,
+            grace=grace,
+            concurrency=concurrency,
+            capacity=capacity,
         )
         self._kernel.tree.spawn(parsed, made)
         return parsed
@@ -167,15 +197,24 @@ class System:
         kind: str,
         factory: Callable[[], Actor],
         *,
-        supervisor: str = ROOT,
+        supervisor: str | Supervision = ROOT,
         restart: RestartWhen = "permanent",
         grace: float = 5.0,
         concurrency: int | None = None,
         capacity: int | None = None,
     ) -> None:
-        """Say how the actors of a kind are made: each is begun when the first message for its address comes."""
+        """Say how the actors of a kind are made: each is begun when the first message for its address comes.
+
+        Raises:
+            ValueError: `supervisor` is a `Supervision`, and the supervisor of the kind has other rules.
+        """
         made = props_of(
-            factory, supervisor=supervisor, restart=restart, grace=grace, concurrency=concurrency, capacity=capacity
+            factory,
+            supervisor=self._supervisor_of(kind, supervisor),
+            restart=restart,
+            grace=grace,
+            concurrency=concurrency,
+            capacity=capacity,
         )
         self._kernel.tree.register(kind, made)
 
@@ -186,6 +225,18 @@ class System:
             ValueError: somebody lives there, or its own supervisor does not exist.
         """
         return self.spawn(address, partial(Supervisor, supervision), supervisor=supervisor, concurrency=Supervisor.concurrency)
+
+    def _supervisor_of(self, kind: str, supervisor: str | Supervision) -> str:
+        """Return the address of a supervisor; of one that is given by its rules, after it was begun."""
+        if isinstance(supervisor, str):
+            return supervisor
+        address = Address("supervisor", kind)
+        known = self._kernel.tree.cells.get(address)
+        if known is None or known.state == "stopped":
+            return self.supervise(address, supervisor)
+        if getattr(known.props.factory, "args", ()) != (supervisor,):
+            raise ValueError(f"{address!r} is there with other rules; give {kind!r} the address of a supervisor instead")
+        return address
 
     # ------------------------------------------------------------ saying
 
@@ -231,7 +282,7 @@ class System:
         """
         envelope = outside(to, said, thread_id, sender, id)
         try:
-            return answer_to(said, envelope, await self._kernel.post.ask(envelope, within))
+            return answer_to(said, envelope, await self._kernel.dispatcher.ask(envelope, within))
         except DeliveryError as exc:
             exc.message_id = envelope.id
             raise
@@ -252,7 +303,7 @@ class System:
             DeliveryError: it cannot be delivered.
             LedgerError: it could not be written down.
         """
-        await self._kernel.post.tell(outside(to, said, thread_id, sender, id), within)
+        await self._kernel.dispatcher.tell(outside(to, said, thread_id, sender, id), within)
 
     # ------------------------------------------------------------ watching
 
@@ -296,7 +347,8 @@ class System:
             ValueError: it is not parked.
             LedgerError: it could not be written down.
         """
-        await settle(self._kernel, thread_id, invocation_id, Outcome(result=result, error=error, retry=retry))
+        await settle(self._kernel.journal, thread_id, invocation_id, Outcome(result=result, error=error, retry=retry))
+        await self._kernel.recovery.message(thread_id, invocation_id)
 
     # ------------------------------------------------------------ the protocol's own surface
 
@@ -310,6 +362,8 @@ class System:
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Send a message of the protocol to its receiver, and return the response.
+
+        Within a handler of this system it follows from the message that is handled there (see `Context.send_message`).
 
         Raises:
             ValueError: it has no receiver.

@@ -1,29 +1,53 @@
-"""Tree: which cells there are, who supervises whom, and how an actor is made that a message finds missing."""
+"""Tree: which cells there are, who supervises whom, and how an actor that a message finds missing is made.
+
+`Lifecycle` is how an actor ends and begins anew: halt, restart, stop, rest. Each is safe to do twice, and only one of them is
+done to a cell at a time (`Tree.changing`). To halt is to let what is being handled end within the grace that the actor has,
+and to interrupt it then. What was interrupted is not lost: in a thread it is delivered to the next actor, outside of one it
+is answered with an error.
+
+`IdleActors` lets go of actors that nobody needs; they come back with the next message for them. Only actors of a registered
+kind rest: the tree knows how to make them anew. What such an actor knows that is not in the ledger is gone then, as after a
+restart. One that says it has nothing left to do (`context.rest()`) goes as soon as it is idle; others when they have been
+idle for `Settings.idle_after`, looked after by one timer for all. An idle cell is taken out of the tree in one step of the
+event loop, so a message either finds it there or makes the next one. A sender that has found it and must wait before the
+message is in the mailbox holds it (`Cell.held`), and it stays.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from antiphon.errors import UndeliverableError
+from antiphon.errors import ActorFailedError, ActorStoppedError, UndeliverableError
+from antiphon.runtime._actor import Actor
 from antiphon.runtime._address import SYSTEM, Address
-from antiphon.runtime._cell import Cell
-from antiphon.runtime._props import Props
+from antiphon.runtime._failures import LOG, about, trail, words
 
 if TYPE_CHECKING:
-    from antiphon.runtime._kernel import Kernel
+    from antiphon.runtime._actor import Props
+    from antiphon.runtime._cell import Cell, Outcomes
+    from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._run import Lifetime
 
-__all__ = ["Tree"]
+_AT_ONCE: Final = 1000
+"""How many idle actors are let go of before others have a turn."""
+
+_LEAST: Final = 0.01
+"""Seconds between two looks at idle actors: what cannot go yet is looked at again, and others must have a turn meanwhile."""
+
+_NOTICE: Final = 1.0
+"""Seconds that a handler has at least to notice that it is cancelled."""
 
 
 class Tree:
     """The cells, in the order in which they were begun."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
+    def __init__(self, make: Callable[[str, Props], Cell]) -> None:
+        self._make = make
         self.cells: dict[str, Cell] = {}
         self._kinds: dict[str, Props] = {}
         self._children: dict[str, dict[str, None]] = {}
@@ -40,7 +64,7 @@ class Tree:
             raise ValueError(f"{address!r} is taken; stop whoever lives there first, or choose another key")
         if props.supervisor and props.supervisor not in self.cells:
             raise ValueError(f"{address!r}: there is no supervisor {props.supervisor!r}; spawn that first")
-        cell = self.cells[address] = Cell(self._kernel, address, props)
+        cell = self.cells[address] = self._make(address, props)
         if props.supervisor:
             self._children.setdefault(props.supervisor, {})[address] = None
             self.cells[props.supervisor].begin_early()
@@ -63,7 +87,7 @@ class Tree:
         if props is None:
             raise UndeliverableError("nobody lives there; spawn it, or register its kind", address)
         cell = self.spawn(Address.parse(address), props)
-        self._kernel.rests.idle(cell)  # perhaps no message follows
+        cell.parts.idling.idle(cell)  # perhaps no message follows
         return cell
 
     def has(self, address: str) -> bool:
@@ -117,3 +141,190 @@ class Tree:
     def forget(self, address: str) -> None:
         """Take an actor that has stopped out of the care of its supervisor."""
         self._children.get(self.cells[address].props.supervisor, {}).pop(address, None)
+
+
+class Lifecycle:
+    """How actors end, and begin anew."""
+
+    def __init__(self, lifetime: Lifetime, tree: Tree, outcomes: Outcomes, hooks: Hooks | None) -> None:
+        self._lifetime = lifetime
+        self._tree = tree
+        self._outcomes = outcomes
+        self._hooks = hooks
+
+    async def halt(self, cell: Cell, grace: float) -> list[Envelope]:
+        """Stop handling messages, and return those that were interrupted."""
+        cell.suspend()
+        if not cell.drains:
+            return []
+        drains = dict(cell.drains)
+        _, late = await asyncio.wait(drains, timeout=self._lifetime.left_of(grace))
+        now = dict(cell.drains or drains)  # what a drain handles has changed, perhaps
+        handled = {task: envelope for task in late if (envelope := now.get(task)) is not None and envelope.task is not None}
+        for task, envelope in handled.items():
+            envelope.is_interrupted = True
+            task.cancel()
+        _, stubborn = await asyncio.wait(handled, timeout=max(grace, _NOTICE)) if handled else ((), ())
+        for task in [task for task in handled if task in stubborn]:
+            LOG.error("%s: its handler ignores that it is cancelled", cell.address, extra=about(handled[task]))
+            error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
+            await self._outcomes.put_away(handled[task], error)  # what it may still return is ignored
+            cell.box.done(handled.pop(task))
+        if writing := [task for task in late if not task.done() and task not in stubborn]:
+            await asyncio.wait(writing)  # they have an outcome, and write it down
+        return list(handled.values())
+
+    async def restart(self, cell: Cell, reason: str) -> None:
+        """Drop the actor; the next message is handled by a new one."""
+        async with self._tree.changing(cell.address):
+            cell = self._present(cell)
+            if cell.state != "stopped":
+                await self._restart(cell, reason)
+
+    async def _restart(self, cell: Cell, reason: str) -> None:
+        interrupted = [] if cell.has_failed else await self.halt(cell, cell.props.grace)
+        await self._end(cell, reason)
+        cell.incarnation += 1
+        cell.drains = cell.beginning = None
+        cell.began = self._lifetime.loop.time()
+        for envelope in interrupted:
+            await self._interrupted(cell, envelope, reason)
+        for child in self._tree.children(cell.address):
+            await self.restart(self._tree.at(child), reason)
+        if self._hooks is not None:
+            self._hooks.restarted(cell.address, cell.incarnation)
+        cell.resume()
+
+    async def stop(self, cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
+        """End an actor for good. What waited is answered with an error; at a shutdown, threads keep it for the recovery."""
+        async with self._tree.changing(cell.address):
+            cell = self._present(cell)
+            if cell.state != "stopped":
+                await self._stop(cell, reason, is_shutdown=is_shutdown)
+
+    async def _stop(self, cell: Cell, reason: str, *, is_shutdown: bool) -> None:
+        for child in reversed(self._tree.children(cell.address)):
+            below = self._tree.at(child)
+            if below.is_untouched:
+                below.state = "stopped"
+            else:
+                await self.stop(below, reason, is_shutdown=is_shutdown)
+        interrupted = await self.halt(cell, cell.props.grace)
+        cell.state = "stopped"
+        self._tree.forget(cell.address)
+        await self._end(cell, reason)
+        for envelope in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
+            await self._turn_away(envelope, reason, is_shutdown=is_shutdown)
+
+    async def rest(self, cell: Cell) -> None:
+        """Let go of an idle actor that wants to know of its end; a message that comes meanwhile is for the next one here."""
+        async with self._tree.changing(cell.address):
+            if cell.state == "active" and cell.is_idle:
+                cell.suspend()
+                await self._end(cell, "it rests")
+                self._let_go_or_resume(cell)
+
+    def _let_go_or_resume(self, cell: Cell) -> None:
+        if cell.is_idle:
+            self.let_go(cell)
+        else:
+            cell.incarnation += 1
+            cell.resume()
+
+    def let_go(self, cell: Cell) -> None:
+        """Keep an idle cell no longer: the next message for its address makes a new one."""
+        cell.state, cell.actor = "resting", None
+        self._tree.remove(cell)
+
+    def _present(self, cell: Cell) -> Cell:
+        """Return the cell that is at an address now, where this one rests."""
+        return self._tree.at(cell.address) if cell.state == "resting" else cell
+
+    async def empty(self, cell: Cell, reason: str) -> None:
+        """Answer everything that waits with an error."""
+        for envelope in [] if cell.mailbox is None else cell.mailbox.close():
+            await self._turn_away(envelope, reason, is_shutdown=False)
+
+    async def _end(self, cell: Cell, reason: str) -> None:
+        actor, cell.actor = cell.actor, None
+        if actor is None or cell.has_failed:
+            return
+        try:
+            await actor.stopped(reason)
+        except Exception as exc:  # noqa: BLE001 (an actor that cannot end in good order ends all the same)
+            fields = about(cell.address, error=exc)
+            LOG.error("%s: stopped() raised %s\n%s", cell.address, words(exc), trail(exc), extra=fields)
+
+    async def _interrupted(self, cell: Cell, envelope: Envelope, reason: str) -> None:
+        envelope.is_interrupted = False
+        if envelope.is_settled:
+            pass  # it had come to an end at the same moment
+        elif envelope.thread_id is None:
+            await self._outcomes.put_away(envelope, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address))
+        else:
+            await self._outcomes.redeliver(cell, envelope, f"interrupted by a restart: {reason}")
+        cell.box.done(envelope)
+
+    async def _turn_away(self, envelope: Envelope, reason: str, *, is_shutdown: bool) -> None:
+        error = ActorStoppedError(f"it has stopped: {reason}", envelope.to)
+        if is_shutdown and envelope.thread_id is not None:
+            await self._outcomes.leave(envelope, error)
+        else:
+            await self._outcomes.put_away(envelope, error)
+
+
+class IdleActors:
+    """The idle actors that may rest, the one that has been idle longest first."""
+
+    def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, after: float | None) -> None:
+        self._lifetime = lifetime
+        self._tree = tree
+        self._lifecycle = lifecycle
+        self._after = None if after is None else max(after, _LEAST)
+        self._since: dict[str, float] = {}
+        """By address, since when it is idle."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def idle(self, cell: Cell, *, was_used: bool = True) -> None:
+        """Take note that an actor has nothing to do; `was_used`: it had, and not only a heartbeat."""
+        if cell.wants_rest and self._put_to_rest(cell):
+            return
+        if self._after is not None and (was_used or cell.address not in self._since):
+            self._since.pop(cell.address, None)
+            self._since[cell.address] = self._lifetime.loop.time()
+            self._arm()
+
+    def close(self) -> None:
+        """Let go of nobody any more: the system ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._since.clear()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._after is not None and self._since and not self._lifetime.is_closing:
+            oldest = next(iter(self._since.values()))
+            self._timer = self._lifetime.loop.call_at(oldest + self._after, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now, after = self._lifetime.loop.time(), self._after or 0.0
+        for address in [address for address, _ in zip(self._since, range(_AT_ONCE), strict=False)]:
+            if self._since[address] + after > now:
+                break
+            del self._since[address]
+            cell = self._tree.cells.get(address)
+            if cell is not None and not cell.drains and not self._put_to_rest(cell):
+                self.idle(cell)  # one that is at work comes here by itself when it is idle
+        self._arm()
+
+    def _put_to_rest(self, cell: Cell) -> bool:
+        """Let go of an actor, if nothing keeps it; say whether that is so."""
+        may = cell.props.may_rest and cell.state == "active" and cell.is_idle
+        if not may or self._lifetime.is_closing or self._tree.is_changing(cell.address):
+            return False
+        self._since.pop(cell.address, None)
+        if cell.actor is None or type(cell.actor).stopped is Actor.stopped:
+            self._lifecycle.let_go(cell)
+        else:
+            self._lifetime.start(self._lifecycle.rest(cell))
+        return True

@@ -5,11 +5,12 @@ Each value is JSON text, which every backend can take. Bytes of media are left o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
+from antiphon.ledger import Redaction
 from antiphon.messages import (
     DataPart,
     ForeignPart,
@@ -29,14 +30,15 @@ from antiphon.messages import (
 from antiphon.protocol import Reply
 from antiphon.runtime import AgentOperation, ModelOperation, Operation, ToolOperation
 
-__all__ = ["body_of", "content_of", "json_text", "outcome_text"]
+__all__ = ["body_of", "content_of", "json_text", "outcome_text", "redacted"]
 
 
 def content_of(operation: Operation) -> dict[str, str]:
     """Return what an operation was given and what came of it."""
     match operation:
         case ModelOperation(input=said, output=answered):
-            found = {"gen_ai.input.messages": _messages(said), "gen_ai.output.messages": _messages(answered)}
+            reasons = operation.finish_reasons
+            found = {"gen_ai.input.messages": _messages(said), "gen_ai.output.messages": _answers(answered, reasons)}
             return {name: json_text(value) for name, value in found.items() if value}
         case ToolOperation(arguments=arguments, result=result):
             given = {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": result}
@@ -62,6 +64,16 @@ def json_text(value: Any) -> str:
     return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
+def redacted(text: str, redaction: Redaction | None) -> str:
+    """Return JSON text without what must not be stored; None: everything may be."""
+    if redaction is None:
+        return text
+    try:
+        return redaction.json(text.encode()).decode()
+    except (ValueError, RecursionError):  # no JSON that the core takes, such as one that is nested too deep
+        return redaction.text(text)
+
+
 def _plain(value: Any) -> Any:
     return thaw(value) if isinstance(value, JsonObject | JsonArray) else type(value).__qualname__
 
@@ -78,6 +90,15 @@ def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
             found.append(one)
         turn = message.turn_id
     return found
+
+
+def _answers(messages: Iterable[Message], reasons: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what a model answered as theirs: with why it stopped, which is plain where nobody says so."""
+    return [{**one, "finish_reason": reasons[0] if reasons else _reason(one)} for one in _messages(messages)]
+
+
+def _reason(message: dict[str, Any]) -> str:
+    return "tool_call" if any(part["type"] == "tool_call" for part in message["parts"]) else "stop"
 
 
 def _message(message: Message) -> dict[str, Any]:

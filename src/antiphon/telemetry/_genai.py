@@ -33,7 +33,7 @@ _USAGE = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
     "cache_read_tokens": "gen_ai.usage.cache_read.input_tokens",
-    "cache_write_tokens": "gen_ai.usage.cache_write.input_tokens",
+    "cache_write_tokens": "gen_ai.usage.cache_creation.input_tokens",
     "reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
 }
 
@@ -59,15 +59,8 @@ def attributes_of(operation: Operation) -> Attributes:
     match operation:
         case ModelOperation():
             return _model(operation)
-        case ToolOperation(name=name, type=kind, call_id=call_id):
-            return _known(
-                {
-                    "gen_ai.operation.name": "execute_tool",
-                    "gen_ai.tool.name": name,
-                    "gen_ai.tool.type": kind,
-                    "gen_ai.tool.call.id": call_id,
-                }
-            )
+        case ToolOperation():
+            return _tool(operation)
         case AgentOperation():
             return _agent(operation)
 
@@ -102,6 +95,18 @@ def _model(operation: ModelOperation) -> Attributes:
     )
 
 
+def _tool(operation: ToolOperation) -> Attributes:
+    return _known(
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": operation.name,
+            "gen_ai.tool.type": operation.type,
+            "gen_ai.tool.call.id": operation.call_id,
+            "gen_ai.tool.description": operation.description,
+        }
+    )
+
+
 def _agent(operation: AgentOperation) -> Attributes:
     return _known(
         {
@@ -109,6 +114,7 @@ def _agent(operation: AgentOperation) -> Attributes:
             "gen_ai.provider.name": operation.provider or None,
             "gen_ai.agent.name": operation.name,
             "gen_ai.agent.id": operation.id,
+            "gen_ai.agent.description": operation.description,
             "gen_ai.request.model": operation.model,
             **_used(operation.usage),
         }

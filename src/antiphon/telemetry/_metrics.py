@@ -74,7 +74,8 @@ class Metrics:
             self._handled.record(activity.seconds, {names.KIND: kind, names.MESSAGE_TYPE: type_, **error})
             if activity.waited is not None:
                 self._waited.record(activity.waited, {names.KIND: kind})
-        if activity.operation is not None:
+        is_replay = activity.replayed > 0 and activity.done == 0 and activity.effect is None and activity.delivery is None
+        if activity.operation is not None and not is_replay:  # how long it takes to read a run is nobody's question
             self._operated(activity.operation, activity.seconds, error)
 
     def _operated(self, operation: Operation, seconds: float, error: Attributes) -> None:

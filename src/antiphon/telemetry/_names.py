@@ -7,6 +7,7 @@ __all__ = [
     "ATTEMPT",
     "CODE",
     "CONVERSATION",
+    "DONE",
     "EFFECTS",
     "EFFECT_ARGUMENTS",
     "EFFECT_KEY",
@@ -16,6 +17,7 @@ __all__ = [
     "MESSAGE",
     "MESSAGE_ID",
     "MESSAGE_TYPE",
+    "REPLAYED",
     "RESULT",
     "SENDER",
     "TAG",
@@ -38,6 +40,8 @@ EFFECT_KEY: Final = "antiphon.effect.key"
 EFFECTS: Final = "antiphon.effect.effects"
 EFFECT_ARGUMENTS: Final = "antiphon.effect.arguments"
 EFFECT_RESULT: Final = "antiphon.effect.result"
+DONE: Final = "antiphon.effects.done"
+REPLAYED: Final = "antiphon.effects.replayed"
 CODE: Final = "antiphon.dead_letter.code"
 CONVERSATION: Final = "gen_ai.conversation.id"
 ERROR_TYPE: Final = "error.type"

@@ -14,7 +14,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from antiphon import __version__
 from antiphon.runtime import Activity, Delivery
 from antiphon.telemetry import _names as names
-from antiphon.telemetry._content import body_of, content_of, json_text, outcome_text
+from antiphon.telemetry._content import body_of, content_of, json_text, outcome_text, redacted
 from antiphon.telemetry._genai import Attributes, attributes_of, kind_of_span, name_of
 from antiphon.telemetry._ids import DerivedIds, read_traceparent, span_id, trace_id
 
@@ -95,15 +95,12 @@ class Spans:
         return TraceFlags(TraceFlags.SAMPLED)
 
     def _begin_effect(self, activity: Activity) -> Span:
+        """Begin the span of an effect, or of an operation that effects are part of."""
         effect, operation = activity.effect, activity.operation
-        assert effect is not None  # noqa: S101 (what is no message is an effect)
-        attributes: Attributes = {
-            names.EFFECT_KEY: effect.key,
-            names.EFFECTS: effect.effects,
-            **_thread(activity.thread_id),
-            **_operated(activity),
-        }
-        name = f"effect {effect.key}" if operation is None else name_of(operation)
+        attributes: Attributes = {**_thread(activity.thread_id), **_operated(activity)}
+        if effect is not None:
+            attributes |= {names.EFFECT_KEY: effect.key, names.EFFECTS: effect.effects}
+        name = name_of(operation) if operation is not None else f"effect {effect.key}" if effect is not None else "effect"
         around = trace.get_current_span().get_span_context()
         if activity.thread_id is None or around.trace_id == (of := trace_id(activity.thread_id, "")):
             return self._tracer.start_span(name, kind=kind_of_span(operation), attributes=attributes)
@@ -135,9 +132,9 @@ class Spans:
         if span.is_recording():
             if activity.operation is not None:
                 span.update_name(name_of(activity.operation))
-                span.set_attributes(_operated(activity))
+                span.set_attributes({**_operated(activity), **_counted(activity)})
             if self._record_content:
-                span.set_attributes(_content(activity))
+                span.set_attributes({name: redacted(text, activity.redaction) for name, text in _content(activity).items()})
             if activity.error_type is not None:
                 span.set_attribute(names.ERROR_TYPE, activity.error_type)
                 span.set_status(Status(StatusCode.ERROR))
@@ -156,10 +153,17 @@ def _operated(activity: Activity) -> Attributes:
     return {**attributes_of(activity.operation), **thread}
 
 
+def _counted(activity: Activity) -> Attributes:
+    """Return how much of an agent's run was done, and how much was taken from the ledger."""
+    if activity.effect is not None or activity.delivery is not None:
+        return {}
+    return {names.DONE: activity.done, names.REPLAYED: activity.replayed}
+
+
 def _content(activity: Activity) -> dict[str, str]:
     if activity.operation is not None:
         found = content_of(activity.operation)
-        if found:
+        if found or (activity.effect is None and activity.delivery is None):
             return found
     if activity.effect is not None:
         given, result = names.EFFECT_ARGUMENTS, names.EFFECT_RESULT

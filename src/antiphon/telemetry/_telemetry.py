@@ -9,7 +9,7 @@ from typing import Self
 from opentelemetry import metrics, trace
 from typing_extensions import override
 
-from antiphon.runtime import Activity, DeadLetter, Delivery, Observer, System
+from antiphon.runtime import Activity, DeadLetter, Delivery, Observer, WatchedSystem
 from antiphon.telemetry._ids import write_traceparent
 from antiphon.telemetry._metrics import Metrics
 from antiphon.telemetry._spans import Spans
@@ -30,11 +30,12 @@ class Telemetry(Observer):
         """Make it; without providers it uses those of the process.
 
         What messages, tools and models say is recorded only with `record_content`: it is what people wrote, and a backend
-        for traces is seldom the place for that.
+        for traces is seldom the place for that. It is redacted as the ledger redacts the thread that it is said in.
         """
         self._tracers = tracer_provider or trace.get_tracer_provider()
         self._meters = meter_provider or metrics.get_meter_provider()
-        self._systems: tuple[System, ...] = ()
+        self._systems: tuple[WatchedSystem, ...] = ()
+        self.records_content = record_content
         self._spans = Spans(self._tracers, record_content=record_content)
         self._metrics = Metrics(self._meters, self._waiting)
 
@@ -60,11 +61,11 @@ class Telemetry(Observer):
     # ------------------------------------------------------------ what it is told
 
     @override
-    def opened(self, system: System) -> None:
+    def opened(self, system: WatchedSystem) -> None:
         self._systems += (system,)
 
     @override
-    def closed(self, system: System) -> None:
+    def closed(self, system: WatchedSystem) -> None:
         self._systems = tuple(each for each in self._systems if each is not system)
 
     @override

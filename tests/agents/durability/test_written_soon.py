@@ -49,7 +49,7 @@ def _agent(ledger: Ledger, desk: Desk, tool: Any) -> Agent[None, str]:
 
 def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the tool runs, the answer that called it is there; when the agent has returned, all of it is."""
-    monkeypatch.setattr("antiphon.runtime._soon._DELAY", 60)  # however busy the machine is
+    monkeypatch.setattr("antiphon.runtime._journal._FLUSH_AFTER", 60)  # however busy the machine is
     ledger = Noting()
     open_while: list[list[str]] = []
 

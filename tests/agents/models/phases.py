@@ -8,7 +8,7 @@ PHASES = ("action", "experience", "intention", "observation", "understanding", "
 
 
 class Phase(BaseModel):
-    """The fields of PHASE_PROCESSED and AGENT_INVOKED (CH-070, CH-077), small enough for a small model."""
+    """The fields of PHASE_PROCESSED and AGENT_INVOKED, small enough for a small model."""
 
     response: str = Field(max_length=40)
     confidence: float = Field(ge=0, le=1)

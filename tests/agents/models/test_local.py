@@ -40,7 +40,7 @@ def local() -> Iterator[LocalModel]:
 
 @pytest.mark.slow
 def test_it_calls_a_tool_and_answers_in_the_schema_of_a_phase(local: LocalModel) -> None:
-    """CH-070, CH-077: `response`, `confidence`, `next_phase`, `tool_calls`, by grammar: whatever it thinks.
+    """It fills in `response`, `confidence`, `next_phase`, `tool_calls`, by grammar: whatever it thinks.
 
     In a durable run: the second time, everything is given back, and a model that cannot be asked is not asked.
     """

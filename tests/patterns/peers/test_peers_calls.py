@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelResponse
-from tests.patterns.chains import run
+from tests.patterns.chains import run, said_in
 from tests.patterns.peers.plays import QUICK, Play, asks, briefly, line, says, spec, talk_in
 from typing_extensions import override
 
@@ -241,8 +241,9 @@ def test_what_a_callee_raises_comes_back_as_an_error() -> None:
     run(main())
 
 
-def test_what_is_raised_before_a_model_is_asked_comes_back_as_an_error_too() -> None:
-    """MA-050: bob's model cannot even be made."""
+# Mutant: PeerActor._answer (_actor.py) does not call log_unexpected -> this test is red.
+def test_what_is_raised_before_a_model_is_asked_comes_back_as_an_error_too(caplog: pytest.LogCaptureFixture) -> None:
+    """MA-050, CH-053: bob's model cannot even be made. The log says where that was raised, and for which message."""
 
     async def main() -> None:
         models: dict[str | None, Any] = {"good": Play(ada=line(asks(("bob", "Help"))))}
@@ -252,6 +253,9 @@ def test_what_is_raised_before_a_model_is_asked_comes_back_as_an_error_too() -> 
             _, error = await peers.letters("t")
         assert outcome.response == "error:AGENT_ERROR"
         assert error.content == "KeyError: 'bad'"
+        (asked,) = [row for row in await said_in(peers.ledger, "t") if row.to == ("peer/bob",)]
+        (logged,) = [each.getMessage() for each in caplog.records if each.name == "antiphon.patterns"]
+        assert logged.startswith(f"peer/bob could not process message {asked.id}: KeyError at test_peers_calls.py:")
 
     run(main())
 

@@ -1,12 +1,13 @@
 """What a peer remembers: in order, by id, the last, by role, by words, in windows and in every dialect. MA-060."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from pydantic_ai.messages import ModelResponse
 from tests.patterns.chains import run
 from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, says, spec, talk_in
@@ -14,7 +15,7 @@ from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, says, spe
 from antiphon import check, decode
 from antiphon.dialects.marsys import VALID_ROLES
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message
+from antiphon.messages import Conversation, Message, estimate_tokens
 from antiphon.patterns.peers import Limits, PeerMemory, Peers, star
 
 STAR = star("ada", ["bob", "carl"])
@@ -69,23 +70,53 @@ def test_a_peer_remembers_what_it_was_told_said_did_and_heard_in_order() -> None
     run(main())
 
 
-def test_messages_are_found_by_id_role_and_words_and_the_last_ones() -> None:
-    """MA-060: by id, last n, by role, search."""
+# Mutant: PeerMemory.by_id, last or by_role (_memory.py) returns other messages, or in another order -> this test is red.
+def test_messages_are_found_by_id_by_role_and_as_the_last_ones() -> None:
+    """MA-060: by id, last n, by role: the very messages, in their order."""
 
     async def main() -> None:
-        peers = await searched(MemoryLedger())
+        peers = await searched(MemoryLedger(), "One?", "Two?")
         memory = await peers.agent("ada").memory("t")
+        whole = tuple(memory)
         assert [memory.by_id(each.id) for each in memory] == list(memory)
         assert memory.by_id("nothing") is None
-        assert [each.kind for each in memory.last(2)] == ["option_result", "parts"]
-        assert memory.last(100) == tuple(memory)
-        assert memory.last(0) == ()
-        roles = ("system", "user", "assistant", "tool", "agent_call", "agent_response", "error")
-        assert [len(memory.by_role(role)) for role in roles] == [1, 1, 2, 1, 1, 1, 0]
-        assert {each.id for each in await memory.search("cat")} <= {each.id for each in memory}
-        assert [each.kind for each in await memory.search("bed nothing")] == ["option_result"]
-        assert await memory.search("invoke_agent target") == ()  # the thread has it, the memory has a letter instead
+        assert [memory.last(count) for count in range(len(whole) + 2)] == [(), *(whole[-n:] for n in range(1, len(whole) + 2))]
+        roles = [each.role for each in memory.messages()]
+        assert len(roles) == len(whole)
+        for role in ("system", "user", "assistant", "tool", "agent_call", "agent_response", "error"):
+            expected = [each for each, of in zip(whole, roles, strict=True) if of == role]
+            assert list(memory.by_role(role)) == expected
+        assert [len(memory.by_role(role)) for role in ("user", "tool", "agent_call", "error")] == [2, 2, 2, 0]
+
+    run(main())
+
+
+# Mutant: PeerMemory.search (_memory.py) finds nothing, everything, what is not remembered, or more than `limit`
+# -> this test is red.
+def test_a_memory_is_searched_by_words() -> None:
+    """MA-060: all the words must be there, whoever said them; what others remember, or another thread has, is not found."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+            await peers.run("Where is the cat?", thread_id="other")
+            await peers.run("Where is the cat?", thread_id="t")
+            memory = await peers.memory("ada", "t")
+            bob = await peers.memory("bob", "t")
+
+        async def roles_of(words: str, **more: Any) -> list[str]:
+            found = await memory.search(words, **more)
+            assert all(memory.by_id(each.id) == each for each in found)
+            return sorted(each.role for each in memory.messages() if each.message_id in {one.id for one in found})
+
+        assert await roles_of("cat") == ["agent_call", "agent_response", "assistant", "user"]
+        assert await roles_of("cat Where") == ["user"]
+        assert await roles_of("bed nothing") == ["tool"]
+        assert await roles_of("cat dog") == []
+        assert await roles_of("invoke_agent target") == []  # the thread has it, the memory has a letter instead
         assert len(await memory.search("cat", limit=1)) == 1
+        assert [each.role for each in bob.messages()] == ["system", "user", "assistant"]
+        assert await bob.search("nothing") == ()
 
     run(main())
 
@@ -105,8 +136,15 @@ def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
                     some = list(await PeerMemory.read(ledger, "t", name, before=seq))
                     assert some == whole[: len(some)]
                 assert len(some) == len(whole)
+        memory = await peers.memory("ada", "t")
+        before = (tuple(memory), memory.to_llm_format())
         with pytest.raises(AttributeError):
-            (await peers.memory("ada", "t")).conversation = None  # type: ignore[misc]
+            memory.conversation = Conversation()  # type: ignore[misc]
+        with pytest.raises(ValidationError, match="frozen"):
+            memory.last(1)[0].policy = "somebody else"  # type: ignore[misc]
+        memory.to_llm_format().clear()
+        memory.messages().pop()
+        assert (tuple(memory), memory.to_llm_format()) == before
 
     run(main())
 
@@ -170,22 +208,88 @@ def test_what_is_not_remembered_cannot_be_passed_on() -> None:
 
 
 def test_a_memory_goes_out_in_every_dialect() -> None:
-    """MA-060: to any dialect, valid there; `to_llm_format` has only roles that providers know, and each call its result."""
+    """MA-060: to any dialect, valid there, with what the peer said as the assistant's."""
 
     async def main() -> None:
         peers = await searched(MemoryLedger())
         for name in ("ada", "bob"):
             memory = await peers.memory(name, "t")
+            last = memory.messages()[-1].content
             for dialect in ("openai-chat", "anthropic-messages", "gemini", "openai-responses"):
-                memory.to(dialect)
-                assert [each for each in check(memory.conversation, target=dialect) if each.severity == "error"] == []
-            plain = memory.to_llm_format()
-            assert {each["role"] for each in plain} <= {"system", "user", "assistant", "tool"} < VALID_ROLES
-            called = [call["id"] for each in plain for call in each.get("tool_calls", ())]
-            assert [each["tool_call_id"] for each in plain if each["role"] == "tool"] == called
-        ada = (await peers.memory("ada", "t")).to_llm_format()
-        assert {"role": "assistant", "content": "[Request to bob]: Find the cat"} in ada
-        assert {"role": "user", "content": "[Response from bob]: heard [Request from ada]: Find the cat"} in ada
+                written = memory.to(dialect).value
+                read = decode(written, dialect)
+                assert (read[-1].text, read[-1].role_hint_for_llm) == (last, "assistant"), dialect
+                assert [each for each in check(read, target=dialect) if each.severity == "error"] == []
+
+    run(main())
+
+
+ASKED = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"place":"under the bed"}'}}
+
+
+# Mutant: for_model (_processors.py) gives a letter as its role has it, or _with_results (_memory.py) drops or swaps a result
+# -> this test is red.
+def test_a_memory_is_told_to_a_model_in_roles_that_every_provider_knows() -> None:
+    """MA-060: the whole of it, in order. A model that uses an id again in its next turn gets the result of each turn."""
+
+    async def main() -> None:
+        places = iter(("under the bed", "on the roof"))
+
+        def look(place: str) -> str:
+            """Look somewhere."""
+            return f"nothing {next(places)}"
+
+        ledger = MemoryLedger()
+        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+            for question in ("One?", "Two?"):
+                await peers.run(question, thread_id="t")
+        memory = await peers.memory("ada", "t")
+
+        def turn(question: str, given: str) -> list[dict[str, Any]]:
+            heard = "heard [Request from ada]: Find the cat"
+            return [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": "", "name": "ada", "tool_calls": [ASKED]},
+                {"role": "tool", "content": given, "name": "look", "tool_call_id": "call-1"},
+                {"role": "assistant", "content": "[Request to bob]: Find the cat"},
+                {"role": "user", "content": f"[Response from bob]: {heard}"},
+                {"role": "assistant", "content": f"agent_response:{heard}", "name": "ada"},
+            ]
+
+        system = {"role": "system", "content": "You are ada.\n\nYou can ask other agents with invoke_agent: bob, carl."}
+        expected = [system, *turn("One?", "nothing under the bed"), *turn("Two?", "nothing on the roof")]
+        assert memory.to_llm_format() == expected
+        assert {each["role"] for each in expected} < VALID_ROLES
+
+    run(main())
+
+
+# Mutant: for_model (_processors.py) has the words of others as the assistant's, PeerMemory.to encodes without `as_policy`, or
+# _with_results (_memory.py) yields a result without its call as it is -> this test is red.
+def test_what_another_agent_has_said_and_done_is_not_told_as_the_peers_own() -> None:
+    """MA-060, MA-062: ada passes on a call, its result and her answer. To carl's model they are what somebody else says."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        peers = await searched(ledger)
+        rows = await peers.memory("ada", "t")
+        passed = [rows.by_role("assistant")[0], *rows.by_role("tool"), rows.last(1)[0]]
+        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+            more: Any = {"caller": "ada", "thread_id": "t", "context_message_ids": [each.id for each in passed]}
+            await peers.invoke("carl", "What do you think?", **more)
+            memory = await peers.memory("carl", "t")
+        assert list(memory)[:3] == passed
+        said = "agent_response:heard [Request from ada]: Find the cat"
+        told = memory.to_llm_format()
+        assert told[:3] == [
+            {"role": "user", "content": '[Message from ada]: look({"place":"under the bed"})'},
+            {"role": "user", "content": "[Result of look]: nothing under the bed"},
+            {"role": "user", "content": f"[Message from ada]: {said}"},
+        ]
+        assert [each["role"] for each in told[3:]] == ["system", "user", "assistant"]
+        assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
+        words = [each for each in decode(memory.to("openai-chat").value, "openai-chat") if each.text == said]
+        assert [(each.policy, each.role_hint_for_llm) for each in words] == [("ada", "user")]
 
     run(main())
 
@@ -198,18 +302,28 @@ def remembered() -> PeerMemory:
     return run(main())
 
 
+def _longest_that_fits(memory: PeerMemory, most: int, cost: Callable[[Message], int]) -> list[Message]:
+    """Return what a window must be, found by trying: what the system said, and the longest whole end of the rest."""
+    system, *rest = memory
+    for begin in range(len(rest)):
+        tried = Conversation([system, *rest[begin:]])
+        is_whole = tried.orphans() == tried.open_calls() == ()
+        if is_whole and sum(map(cost, tried)) <= most:
+            return list(tried)
+    return [system]
+
+
+# Mutant: PeerMemory.window (_memory.py) forgets `keep`, or has only what the system said, or Conversation.window cuts a pair
+# -> this test is red.
 @settings(max_examples=30)
-@given(count=st.integers(0, 30), tokens=st.integers(0, 400))
-def test_a_window_cuts_no_pair_and_keeps_what_the_system_said(count: int, tokens: int) -> None:
-    """MA-060: by number, by tokens."""
+@given(count=st.integers(0, 30), tokens=st.integers(0, 800))
+def test_a_window_has_the_longest_end_that_fits_and_cuts_no_pair(count: int, tokens: int) -> None:
+    """MA-060: by number, by tokens; what the system said is always in it, and what is older is left out."""
     memory = remembered()
-    for window in (memory.window(count), memory.window(tokens=tokens)):
-        assert window.orphans() == window.open_calls() == ()
-        system, *rest = window
-        assert (system,) == memory.by_role("system")
-        assert rest == list(memory)[len(memory) - len(rest) :]
-    assert len(memory.window(count)) <= max(count, 1)
-    assert len(memory.window(len(memory))) == len(memory)
+
+    assert list(memory.window(count)) == _longest_that_fits(memory, count, lambda _: 1)
+    assert list(memory.window(tokens=tokens)) == _longest_that_fits(memory, tokens, estimate_tokens)
+    assert list(memory.window(len(memory))) == list(memory)
 
 
 @pytest.mark.parametrize(("remember", "told"), [(0, 0), (1, 1), (5, 2)])

@@ -1,20 +1,14 @@
-"""Between a peer and a model that is asked by hand: what comes in and what goes out, and the document's own block. MA-028."""
+"""Between a peer and a model that is asked by hand: what comes in, what goes out, and errors. MA-028."""
 
 import asyncio
-import re
-import textwrap
-from datetime import datetime
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from tests.patterns.peers.plays import spec
 
-from antiphon.dialects import marsys
 from antiphon.dialects.marsys import Message
 from antiphon.patterns.peers import PeerAgent, Peers
-
-SEEDS = Path(__file__).parents[4] / "shared" / "seeds"
 
 
 @pytest.fixture
@@ -65,31 +59,33 @@ def test_a_message_becomes_what_a_model_takes(agent: PeerAgent, message: Message
     assert agent._output_message_processor()(message) == expected
 
 
-def block_with(words: str) -> str:
-    """Return the block of the document that has some words, or say that it is not here."""
-    if not SEEDS.is_dir():
-        pytest.skip(f"the documents are not at {SEEDS}: the block with {words!r} was not run")
-    (text,) = [path.read_text() for path in SEEDS.glob("001_*")]
-    (block,) = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if words in each]
-    return block
+def test_a_response_of_a_model_is_read_with_the_processor_of_a_real_agent(agent: PeerAgent) -> None:
+    """MA-026, MA-028: as the document writes it."""
+    llm_response = {"role": "assistant", "content": "The bridge is open.", "tool_calls": None}
+
+    message = Message.from_response_dict(llm_response, processor=agent._input_message_processor())
+
+    assert (message.role, message.content, message.name) == ("assistant", "The bridge is open.", "ada")
 
 
-def test_the_block_of_the_document_runs_with_a_real_agent(agent: PeerAgent) -> None:
-    """MA-026, MA-028: as it is written there."""
-    given: dict[str, Any] = {"Message": marsys.Message, "agent": agent}
-    exec(compile(block_with("_input_message_processor"), "the document", "exec"), given)
-    message = given["message"]
-    assert (message.role, message.content, message.name) == ("assistant", "Here's what I found...", "ada")
+def test_an_operation_that_fails_becomes_a_message_in_the_name_of_a_real_agent(agent: PeerAgent) -> None:
+    """MA-045, MA-050: the error pattern of the document: what was raised is returned as a message."""
 
+    async def operation() -> None:
+        raise ConnectionError("the line is dead")
 
-def test_the_error_pattern_of_the_document_runs_with_a_real_agent(agent: PeerAgent) -> None:
-    """MA-045, MA-050: as it is written there, inside of a function, where it can await and return."""
-    body = textwrap.indent(block_with("await some_operation()"), "    ")
+    async def handle() -> Message | None:
+        try:
+            await operation()
+        except Exception as exc:  # noqa: BLE001 (the pattern catches all)
+            return Message(
+                role="error",
+                content=str(exc),
+                name=agent.name,
+                metadata={"error_type": type(exc).__name__, "timestamp": datetime.now(UTC).isoformat()},
+            )
+        return None
 
-    async def some_operation() -> None:
-        raise ConnectionError("no answer")
-
-    given: dict[str, Any] = {"Message": marsys.Message, "agent": agent, "datetime": datetime, "some_operation": some_operation}
-    exec(compile(f"async def handle():\n{body}", "the document", "exec"), given)
-    error = asyncio.run(given["handle"]())
-    assert (error.role, error.content, error.name, error.error_type) == ("error", "no answer", "ada", "ConnectionError")
+    error = asyncio.run(handle())
+    assert error is not None
+    assert (error.role, error.content, error.name, error.error_type) == ("error", "the line is dead", "ada", "ConnectionError")

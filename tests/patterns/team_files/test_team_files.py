@@ -115,6 +115,15 @@ def test_each_pattern_can_be_named(name: str, pattern: type, tmp_path: Path) -> 
     assert type(open_team(path)) is pattern
 
 
+def test_a_file_says_how_a_manager_works(tmp_path: Path) -> None:
+    """AF-056: also whether its syntheses are broadcast."""
+    more = '[[agents]]\nname = "desk"\nrole = "manager"\nmanages = ["bob"]\nplans = "whole"\nis_global = false\n'
+    team = open_team(team_file(tmp_path, f'pattern = "teams"\nmodel = "scripted"\n{AGENTS}{more}'))
+    assert isinstance(team, Team)
+    desk = team.crew.managers["desk"]
+    assert (desk.workers, desk.plans, desk.script, desk.is_global) == (("bob",), "whole", None, False)
+
+
 def test_a_leader_with_options_answers_and_may_call_the_others(tmp_path: Path) -> None:
     script = """
 [[rules]]

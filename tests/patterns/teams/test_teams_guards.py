@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, phase, plan, team_of
 
 from antiphon.agents import Toolkit
 from antiphon.errors import RefusedError
 from antiphon.patterns.teams import TeamLimits
-from antiphon.patterns.teams._guards import Deed, judge
+from antiphon.patterns.teams._guards import Deed, deeds_in, judge
 
 
 def work(part: Any, limits: TeamLimits = TeamLimits()) -> tuple[Any, list[dict[str, Any]], int]:  # noqa: B008 (frozen)
@@ -101,6 +102,18 @@ def test_an_exception_of_a_tool_is_an_error_and_what_it_returns_an_observation()
     assert [each["type"] for each in entries][2:] == ["action", "error", "action", "observation", "final"]
     assert entries[3]["content"]["tool"] == "look"
     assert "it is dark" in entries[3]["content"]["error_message"]
+
+
+def test_what_was_done_is_told_apart_where_a_model_uses_an_id_again() -> None:
+    """Three places with the same result are no loop, whatever the calls are named."""
+    messages: list[ModelMessage] = []
+    for place in ("attic", "cellar", "roof"):
+        messages.append(ModelResponse([ToolCallPart("look", {"place": place}, tool_call_id="call-1")]))
+        messages.append(ModelRequest([ToolReturnPart("look", "nothing", tool_call_id="call-1")]))
+
+    deeds = deeds_in(messages, {"look"})
+
+    assert [each.action for each in deeds] == [f'look {{"place": "{place}"}}' for place in ("attic", "cellar", "roof")]
 
 
 DEEDS = st.lists(st.builds(Deed, st.sampled_from("ab"), st.sampled_from("xyz"), st.booleans()), max_size=12)

@@ -463,7 +463,9 @@ def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it
         return (await desk.assign("ada", "read", route=["bob"])).content
 
     async def one_by_one(query: StructuredMessage, desk: Desk) -> str:
+        before = desk.untrusted
         letter = await desk.assign("ada", "read")
+        assert (before, desk.untrusted) == (None, "what 'read_letter' returned")
         return (await desk.assign("bob", letter.content)).content
 
     async def main() -> None:

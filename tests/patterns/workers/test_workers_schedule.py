@@ -150,6 +150,20 @@ def test_a_worker_does_as_many_tasks_at_once_as_the_team_says() -> None:
         Workers(at_once=0)
 
 
+def test_a_team_says_how_many_tasks_wait_by_worker() -> None:
+    async def main() -> None:
+        bench = Bench()
+        async with Workers(workers=[ADA, BOB], model=bench.model) as team:
+            assert team.waiting == {"ada": 0, "bob": 0}
+            given = [asyncio.create_task(team.send(task(name))) for name in ("a", "b", "c")]
+            await waiting(team, 2)
+            assert team.waiting == {"ada": 2, "bob": 0}
+            bench.go_on.set()
+            await asyncio.gather(*given)
+
+    run(main())
+
+
 def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
     """S15: every tenth task that begins is the one that has waited longest, however many urgent ones come."""
 

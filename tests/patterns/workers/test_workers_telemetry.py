@@ -34,7 +34,9 @@ def _run(**observed: Any) -> list[tuple[str, str, str]]:
 
 
 def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_and_all_is_the_same() -> None:
-    """AT-061: the worker's span is below the controller's; the model's and the tool's are below the worker's."""
+    """AT-061: the worker's span is below the controller's, its agent's below that, and the model's and the tool's below."""
+    # Mutant: give `Asked` no operation (agents/durability/_asked.py) -> this test is red: `effect` instead of `chat`.
+    # Mutant: `Hooks.begin` tells nobody (runtime/_hooks.py) -> this test is red: no spans.
     on = Watch()
 
     rows = _run(observer=on.telemetry)
@@ -43,8 +45,11 @@ def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_a
     controller, worker = spans["controller WORKERS_MESSAGE"], spans["worker WORKERS_TASK"]
     assert worker.parent is not None
     assert worker.parent.span_id == controller.context.span_id
-    below = {span.name for span in on.spans if span.parent is not None and span.parent.span_id == worker.context.span_id}
-    assert {"chat tests", "effect count_words"} <= below, below
+    ada = spans["invoke_agent ada"]
+    assert ada.parent is not None
+    assert ada.parent.span_id == worker.context.span_id
+    below = {span.name for span in on.spans if span.parent is not None and span.parent.span_id == ada.context.span_id}
+    assert below == {"chat tests", "execute_tool count_words"}
     assert worker.context.trace_id == controller.context.trace_id
 
     count = len(on.spans)

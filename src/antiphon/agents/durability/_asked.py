@@ -6,12 +6,12 @@ prompt is what the thread says up to there. What is journaled of the answer is h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic_ai.durable_exec import ModelRequestParams
+from pydantic_ai.durable_exec import ModelRequestId, ModelRequestParams
 from pydantic_ai.messages import ModelMessage
 from typing_extensions import override
 
@@ -19,8 +19,9 @@ from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents._withheld import Withheld, Withholding
 from antiphon.agents.durability._bounded import cut_answer
+from antiphon.agents.durability._operations import is_told, provider_named, provider_of
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
-from antiphon.agents.durability._talk import Answer, Place, Talk, restore, say
+from antiphon.agents.durability._talk import Answer, Place, Talk, restore, say, told
 from antiphon.errors import AppendConflictError, AppendRefusedError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.runtime import Effect, ModelOperation, describe, says_the_same_value
@@ -36,9 +37,7 @@ _UPTO: Final = "upto_seq"
 class Asked(Effect):
     """A request to a model."""
 
-    def __init__(
-        self, run: LedgerRun, params: ModelRequestParams, *, key: str, option: str, model: str, limits: Limits
-    ) -> None:
+    def __init__(self, run: LedgerRun, params: ModelRequestParams, id: ModelRequestId, *, option: str, limits: Limits) -> None:
         self._limits = limits
         self._run_of = run
         self._talk = Talk.of(run)
@@ -53,14 +52,27 @@ class Asked(Effect):
         """What the thread has of the answer, or will have in a moment, where that is not what the model said."""
         settings = plain_settings(params.model_settings)
         arguments: dict[str, Json] = {
-            "model": model,
+            "model": id.model_id or id.model_name,
             "settings": settings,
             "prompt": self._prompt.hash,
             "tools": tools_hash(params.model_request_parameters),
         }
-        self.operation = ModelOperation(model, settings=settings)
         super().__init__(
-            run.journal, run.course, key, arguments, effects="none", park=run.park, option=option, forgiven=run.forgiven
+            run.journal, run.course, "model", arguments, effects="none", park=run.park, option=option, forgiven=run.forgiven
+        )
+
+        if is_told(run, params.run_context):
+            self.operation = self._told(params, id, settings)
+
+    def _told(self, params: ModelRequestParams, id: ModelRequestId, settings: Mapping[str, Json]) -> ModelOperation:
+        """Return what is asked, for whoever watches."""
+        hooks = self.journal.hooks
+        units = self._prompt.units if hooks is not None and hooks.records_content else ()
+        return ModelOperation(
+            id.model_name,
+            provider_of(params.run_context),
+            {**settings, "stream": True} if id.streaming else settings,
+            input=told([self._withheld.clean_unit(unit) for unit in units]),
         )
 
     # ------------------------------------------------------------ there
@@ -120,23 +132,9 @@ class Asked(Effect):
             said["conversation_id"] = conversation
         if not answer.is_whole:
             said["response"] = unit  # the dialect does not give it back as it was: it is kept whole
-        if self.journal.hooks is not None:
-            describe(self._described(unit, say(unit, cost)))
+        if isinstance(self.operation, ModelOperation):
+            describe(_described(self.operation, unit, say(unit, cost)))
         return said
-
-    def _described(self, unit: dict[str, Any], messages: Sequence[Message]) -> ModelOperation:
-        """Return what was asked and answered, for whoever watches."""
-        operation = self.operation
-        assert isinstance(operation, ModelOperation)  # noqa: S101 (it was made so)
-        return replace(
-            operation,
-            provider=unit.get("provider_name") or "",
-            response_model=unit.get("model_name"),
-            response_id=unit.get("provider_response_id"),
-            finish_reasons=[unit["finish_reason"]] if unit.get("finish_reason") else (),
-            usage=messages[0].usage,
-            output=messages,
-        )
 
     @override
     async def end(self, outcome: Message) -> Message:
@@ -196,3 +194,16 @@ def _arguments(intent: Message) -> JsonObject | None:
     payload = intent.payload
     arguments = payload.arguments.get("arguments") if isinstance(payload, OptionCallPayload) else None
     return arguments if isinstance(arguments, JsonObject) else None
+
+
+def _described(operation: ModelOperation, unit: dict[str, Any], messages: Sequence[Message]) -> ModelOperation:
+    """Return what was asked, with what was answered."""
+    return replace(
+        operation,
+        provider=provider_named(unit.get("provider_name") or "") or operation.provider,
+        response_model=unit.get("model_name"),
+        response_id=unit.get("provider_response_id"),
+        finish_reasons=[unit["finish_reason"]] if unit.get("finish_reason") else (),
+        usage=messages[0].usage,
+        output=messages,
+    )

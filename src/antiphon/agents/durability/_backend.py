@@ -51,13 +51,14 @@ from antiphon.agents.durability._bounded import until
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._found import Found
 from antiphon.agents.durability._offered import change_since_offered
+from antiphon.agents.durability._operations import is_told
 from antiphon.agents.durability._prices import price_of
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of, plain_arguments
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
-from antiphon.runtime import Effects, Run, UnknownOutcomeError, cut_result
+from antiphon.runtime import Effects, Run, ToolOperation, UnknownOutcomeError, cut_result
 
 __all__ = ["LedgerBackend", "ToolConfig"]
 
@@ -147,7 +148,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
         await _check_guarded(run, params.run_context, (tool.name for tool in params.model_request_parameters.function_tools))
-        asked = Asked(run, params, key="model", option=name, model=id.model_id or id.model_name, limits=self._backend.limits)
+        asked = Asked(run, params, id, option=name, limits=self._backend.limits)
 
         async def ask(key: str) -> Json:
             with effect_scope(CurrentEffect(key, name, "none")):
@@ -176,14 +177,19 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             parent_id=call_id,
             settle=self._settle,
             limits=self._backend.limits,
+            operation=_operation(params) if is_call and is_told(run, params.ctx) else None,
         )
 
         async def call(key: str) -> Json:
             if (change := await change_since_offered(run, self._operation.operation_id, params)) is not None:
-                return {"returned": {"kind": "tool_failed", "message": change}}
+                returned: Json = {"kind": "tool_failed", "message": change}
+                called.returned(returned)
+                return {"returned": returned}
             with run_scope(run.part(key)), effect_scope(CurrentEffect(key, name, effects)), tool_errors():
                 handled = await _in_time(params, effects, lambda own: self._handled(cast("ParamsT", own)))
-                return {"returned": self._fitting(self._operation.result_codec.dump(handled))}
+                returned = self._fitting(self._operation.result_codec.dump(handled))
+                called.returned(returned)
+                return {"returned": returned}
 
         return self._operation.result_codec.load(_as_result(await with_known_errors(called.perform, call, _as_failed)))
 
@@ -252,12 +258,20 @@ def _effects(
 ) -> Effects:
     if isinstance(config, ToolConfig):
         return config.effects
-    tool: ToolDefinition | None = None
+    return effects_of(_definition(params), params.name, given)
+
+
+def _definition(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolDefinition | None:
     if isinstance(params, DynamicToolsetCallToolParams):
-        tool = params.tool_def
-    elif params.tool is not None:
-        tool = params.tool.tool_def
-    return effects_of(tool, params.name, given)
+        return params.tool_def
+    return None if params.tool is None else params.tool.tool_def
+
+
+def _operation(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolOperation:
+    """Return a call for whoever watches."""
+    tool, arguments = _definition(params), plain_arguments(params.tool_args)
+    description = None if tool is None else tool.description
+    return ToolOperation(params.name, params.ctx.tool_call_id, description=description, arguments=arguments)
 
 
 async def _in_time(

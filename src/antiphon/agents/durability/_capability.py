@@ -22,6 +22,7 @@ from antiphon.agents._withheld import Withheld
 from antiphon.agents.durability._backend import LedgerBackend
 from antiphon.agents.durability._bounded import bounded
 from antiphon.agents.durability._live import live_handler
+from antiphon.agents.durability._operations import told_as_agent
 from antiphon.agents.durability._talk import Place, Talk
 from antiphon.agents.durability._tool import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
@@ -130,7 +131,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         part = run.of_agent(ctx.run_id, self.name)
         try:
             with run.agent_at_work(part):
-                result = await handler()
+                result = await told_as_agent(part, ctx, self.name, handler)
             await _say_rest(part, result)
         finally:
             await Talk.of(part).leave(part)
@@ -139,6 +140,8 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
 class _Began(Effect):
     """A look at the clock when an agent begins: it does nothing, so that it was begun is written with what came of it."""
+
+    is_told = False
 
     def __init__(self, run: LedgerRun) -> None:
         super().__init__(run.journal, run.course, "start", {}, effects="none", park=run.park, forgiven=run.forgiven)

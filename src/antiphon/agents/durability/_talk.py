@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from antiphon.agents._run import LedgerRun
 
-__all__ = ["OWN", "Answer", "Place", "Talk", "as_unit", "guards_of", "restore", "restore_unit", "say"]
+__all__ = ["OWN", "Answer", "Place", "Talk", "as_unit", "guards_of", "restore", "restore_unit", "say", "told"]
 
 OWN = "antiphon"
 _DIALECT = "pydantic-ai"
@@ -263,6 +263,14 @@ def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
     if cost is not None and first.usage is not None:
         first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": cost})})
     return [first, *others]
+
+
+def told(units: Sequence[dict[str, Any]]) -> list[Message]:
+    """Return a prompt as messages that are in no thread."""
+    try:
+        return list(decode(list(units), _DIALECT))
+    except DecodeError:  # something in it is no name: each unit for itself
+        return [message for unit in units for message in _spoken(unit)]
 
 
 def _spoken(unit: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> list[Message]:

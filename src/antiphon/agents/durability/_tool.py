@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
 from typing import Any, Final, TypeAlias, cast, get_args
@@ -20,10 +20,12 @@ from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import Talk
 from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, thaw
-from antiphon.runtime import Effect, Effects, ToolOperation
+from antiphon.runtime import Effect, Effects, ToolOperation, describe
 
 __all__ = ["METADATA_KEY", "Called", "NotDone", "Reconcile", "Unsettled", "effects_of", "plain_arguments"]
 
+_FAILURES: Final = frozenset({"model_retry", "run_cancelled", "tool_failed", "validation_error"})
+"""The kinds of what a call returns that are failures."""
 _any: TypeAdapter[Any] = TypeAdapter(Any)
 
 METADATA_KEY: Final = "antiphon"
@@ -113,6 +115,7 @@ class Called(Effect):
         parent_id: str | None,
         settle: Callable[[Unsettled], Awaitable[Json | NotDone | None]] | None,
         limits: Limits,
+        operation: ToolOperation | None = None,
     ) -> None:
         super().__init__(
             run.journal,
@@ -125,7 +128,7 @@ class Called(Effect):
             parent_id=parent_id,
             forgiven=run.forgiven,
         )
-        self.operation = ToolOperation(tool, parent_id, arguments=dict(arguments))
+        self.operation = operation
         self._run_of = run
         self._talk = Talk.of(run)
         self._tool = tool
@@ -143,6 +146,16 @@ class Called(Effect):
     async def end(self, outcome: Message) -> Message:
         (stored,) = await self.journal.write_soon(self.thread_id, [outcome])
         return stored
+
+    def returned(self, value: Any) -> None:
+        """Say what came of it to whoever watches: also a failure is returned, as the journal has it."""
+        operation = self.operation
+        if isinstance(operation, ToolOperation):
+            kind = value["kind"]
+            if kind in _FAILURES:
+                describe(replace(operation, error_type=kind.upper()))
+            else:
+                describe(replace(operation, result=value.get("result")))
 
     @override
     def is_same(self, intent: Message) -> bool:

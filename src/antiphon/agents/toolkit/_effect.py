@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from pydantic_ai import RunContext
 from typing_extensions import override
 
 from antiphon.agents._budget import Bounds
 from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope
+from antiphon.agents.durability._operations import is_told
 from antiphon.agents.durability._talk import Talk
+from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.messages import Json, Message
-from antiphon.runtime import Effect, Run
+from antiphon.runtime import Effect, Run, ToolOperation, describe
 
 __all__ = ["ToolEffect"]
 
@@ -20,7 +24,14 @@ class ToolEffect(Effect):
     """One call of a tool, in a run."""
 
     def __init__(
-        self, run: LedgerRun, tool: ToolkitTool, arguments: dict[str, Json], *, key: str, parent_id: str | None
+        self,
+        run: LedgerRun,
+        tool: ToolkitTool,
+        arguments: dict[str, Json],
+        *,
+        key: str,
+        parent_id: str | None,
+        ctx: RunContext[Any],
     ) -> None:
         super().__init__(
             run.journal,
@@ -37,6 +48,9 @@ class ToolEffect(Effect):
         self._tool = tool
         self._first = _without_number(self.id)
         self._is_repeated = self.id != self._first
+        if is_told(run, ctx):
+            given = arguments["arguments"]
+            self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=given)
 
     @override
     async def begin(self) -> Message:
@@ -49,7 +63,10 @@ class ToolEffect(Effect):
 
         async def inside(key: str) -> Json:
             with effect_scope(CurrentEffect(key, self._tool.name, self._tool.effects)):
-                return await start(key)
+                returned = await start(key)
+                if isinstance(self.operation, ToolOperation):
+                    describe(replace(self.operation, result=Outcome.from_json(returned).result))
+                return returned
 
         if self._is_repeated and not await self._was_repeated():
             self.id = self._first

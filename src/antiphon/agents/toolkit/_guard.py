@@ -240,7 +240,7 @@ class Guard:
             return cast("Json", Withheld.of(run).clean(outcome.to_json()))
 
         try:
-            effect = ToolEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id)
+            effect = ToolEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
             said = await effect.call(_failing(inside))
         except RefusedError as exc:
             raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None

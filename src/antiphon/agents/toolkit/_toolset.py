@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._withheld import Withheld
+from antiphon.agents.durability._operations import capabilities_of
 from antiphon.agents.toolkit._book import Marks, begin_under
 from antiphon.agents.toolkit._errors import ToolRefusal
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
@@ -165,7 +166,4 @@ def waits_for(*approvals: str) -> ParkedError:
 
 def _can_wait(ctx: RunContext[Any]) -> bool:
     """Whether the run has a capability that waits for people at the end of a step."""
-    found: list[object] = []
-    if ctx.root_capability is not None:
-        ctx.root_capability.apply(found.append)
-    return any(getattr(each, "waits_for_people", False) for each in found)
+    return any(getattr(each, "waits_for_people", False) for each in capabilities_of(ctx))

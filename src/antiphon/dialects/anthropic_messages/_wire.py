@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of
-from antiphon.dialects._units import CHAT_KEYS, as_object, content_parts, is_one_of, sample_units
+from antiphon.dialects._units import CHAT_KEYS, CLAUDE_KEYS, as_object, content_parts, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 from antiphon.messages._names import is_name
@@ -55,8 +55,10 @@ _OWN_BLOCKS = frozenset(
     }
 )
 """Types of blocks by which the format is known."""
-_OTHER_MODEL = re.compile(r"(chat)?gpt-|o\d|gemini-|.+/")
+_OTHER_MODEL = re.compile(r"(chat)?gpt-|o\d|gemini-|(mi|magi|mini|code|dev|pix|vox)stral-|palmyra-|command-|.+/")
 """Names of models that this format is not for; with a slash, those of servers with many."""
+_COUNTED = frozenset({"model", "messages", "thinking", "tool_choice", "tools"})
+"""Keys of a request to count tokens, which has no `max_tokens`."""
 
 
 # ---------------------------------------------------------------- bodies
@@ -163,12 +165,17 @@ def _recognise_request(found: dict[str, Any]) -> str | None:
         return None
     if "system" in found or any(map(_has_blocks, units)) or any("input_schema" in tool for tool in tools):
         return "a request of Anthropic Messages"
-    if "max_tokens" not in found or not CHAT_KEYS.isdisjoint(found):
+    model = found.get("model")
+    is_cohere = isinstance(model, str) and model.startswith("command-")
+    if not CLAUDE_KEYS.isdisjoint(found) and not is_cohere:
+        return "a request with keys of Anthropic Messages"
+    if not CHAT_KEYS.isdisjoint(found) or (isinstance(model, str) and _OTHER_MODEL.match(model)):
         return None
     # Chat Completions has it too, but as a setting that one may leave out, and that is out of use.
-    model = found.get("model")
-    is_other = isinstance(model, str) and _OTHER_MODEL.match(model) is not None
-    return None if is_other else "a request with messages and max_tokens"
+    if "max_tokens" in found:
+        return "a request with messages and max_tokens"
+    is_count = isinstance(model, str) and model.startswith("claude-") and found.keys() <= _COUNTED
+    return "a request to count the tokens of messages" if is_count else None
 
 
 def _is_system(given: Any) -> bool:
@@ -186,6 +193,6 @@ def _are_messages(units: list[dict[str, Any]]) -> bool:
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
-    """Whether content has blocks of this format alone. A thought that is a list of parts is Mistral's."""
+    """Whether content has blocks of this format alone. A thought without a signature is Mistral's or Cohere's."""
     parts = content_parts(unit) or []
-    return any(part["type"] in _OWN_BLOCKS and not isinstance(part.get("thinking"), list) for part in parts)
+    return any(part["type"] in _OWN_BLOCKS and ("thinking" not in part or "signature" in part) for part in parts)

@@ -21,7 +21,9 @@ def recognise(data: Any) -> str | None:
 
 
 def _carries(unit: dict[str, Any]) -> bool:
-    return isinstance(unit.get("data"), dict) or (unit["type"].isupper() and bool(_ENVELOPE & unit.keys()))
+    """Whether it has the types of Choir, which are upper case, or its envelope. Many formats have a type and data."""
+    marks: tuple[bool, ...] = (unit["type"].isupper(), isinstance(unit.get("data"), dict), bool(_ENVELOPE & unit.keys()))
+    return sum(marks) > 1
 
 
 DIALECT = UnitDialect("choir", "Choir requests, responses and errors", read, together, write, recognise)

@@ -13,8 +13,9 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from antiphon.dialects._frozen import thawed
+from antiphon.dialects.marsys._content import text_of
 from antiphon.dialects.marsys._tools import llm_tool_calls, sanitize_tool_name
-from antiphon.dialects.marsys._values import Calls, Object, Text, Time, as_object
+from antiphon.dialects.marsys._values import Calls, Content, Object, Text, Time, as_object
 from antiphon.messages import current_port
 from antiphon.messages._json import JsonError, canonical, parse, write
 
@@ -47,7 +48,8 @@ class Message:
     """
 
     role: Text
-    content: Text
+    content: Content
+    """Text, or a list of parts as OpenAI has them: `{"type": "text", …}`, `{"type": "image_url", …}`; `text` has the words."""
     name: Text | None = None
     """Who, by role: the speaker of an assistant or error message, the tool, the agent that is called or that responds."""
     message_id: Text = Field(default_factory=lambda: current_port().new_id())
@@ -74,8 +76,13 @@ class Message:
 
     def _content(self) -> tuple[Any, ...]:
         """Return what makes two messages equal; in JSON, `1`, `1.0` and `true` differ."""
-        said = (self.role, self.content, self.name, self.message_id, self.tool_call_id, self.timestamp)
-        return (*said, canonical(thawed([self.tool_calls, self.metadata, self.extra])))
+        said = (self.role, self.name, self.message_id, self.tool_call_id, self.timestamp)
+        return (*said, canonical(thawed([self.content, self.tool_calls, self.metadata, self.extra])))
+
+    @property
+    def text(self) -> str:
+        """The words of the content: all of it, or the texts of its parts, a line each."""
+        return text_of(self.content)
 
     # ------------------------------------------------------------ what is in the metadata
 
@@ -132,7 +139,8 @@ class Message:
         a message that only calls tools has `None` as its content instead of `""`.
         """
         only_calls = bool(self.tool_calls) and not self.content
-        form: dict[str, Any] = {"role": self.role, "content": None if null_content and only_calls else self.content}
+        content = None if null_content and only_calls else thawed(self.content)
+        form: dict[str, Any] = {"role": self.role, "content": content}
         if self.name:
             form["name"] = sanitize_tool_name(self.name)
         if self.tool_calls:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon.dialects.marsys._content import with_heading
 from antiphon.dialects.marsys._message import Message
 
 __all__ = ["process_for_llm", "process_llm_response"]
@@ -33,4 +34,4 @@ def process_for_llm(message: Message) -> dict[str, Any]:
             said = f"Error from {message.name or _UNKNOWN}{kind}"
         case _:
             return message.to_llm_dict()
-    return {"role": "user", "content": f"[{said}]: {message.content}"}
+    return {"role": "user", "content": with_heading(f"[{said}]:", message.content)}

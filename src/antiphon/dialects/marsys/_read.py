@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.dialects._units import Unit, as_object
-from antiphon.messages import RUNTIME_POLICY
+from antiphon.dialects.marsys._content import part_of, text_of
+from antiphon.messages import RUNTIME_POLICY, Part, TextPart
 from antiphon.messages._json import JsonError, parse, write
 from antiphon.messages._trusted import text_part
 
@@ -24,9 +25,9 @@ def read(unit: Unit) -> None:
             _answer(unit, invocation, role)
         case "agent_call":
             _agent_call(unit)
-        case "agent_response" if task := _task(unit):
-            _answer(unit, task, role)
-        case "error" if unit.maybe_text("tool_call_id") or _task(unit) in unit.reading.calls:
+        case "agent_response" if call := _call(unit):
+            _answer(unit, call, role)
+        case "error" if unit.maybe_text("tool_call_id") or _call(unit) in unit.reading.calls:
             _failure(unit)
         case "tool" | "agent_response" | "error":
             _told(unit, role)
@@ -37,14 +38,27 @@ def read(unit: Unit) -> None:
 def _talk(unit: Unit, role: str) -> None:
     policy = unit.maybe_text("name") or role
     calls = unit.objects("tool_calls")
-    content = unit.maybe_text("content") or ""
-    if len(calls) + bool(content) > 1:
+    parts = _parts(unit)
+    if len(calls) + bool(parts) > 1:
         unit.turn_id = _fresh_turn(unit)
-    if content or not calls:
-        said = {"kind": "parts", "parts": [text_part(content)] if content else []}
-        unit.say(said, policy=policy, role_hint_for_llm=role)
+    if parts or not calls:
+        unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=role)
     for index, call in enumerate(calls):
         _tool_call(unit, index, call, policy)
+
+
+def _parts(unit: Unit) -> list[Part]:
+    """Return what a content says: its text, or the parts of its list."""
+    if isinstance(unit.value.get("content"), list):
+        return [part_of(item) for item in unit.objects("content")]
+    text = unit.maybe_text("content")
+    return [text_part(text)] if text else []
+
+
+def _words(unit: Unit) -> str:
+    """Return the words of a content that must be there."""
+    is_list = isinstance(unit.value.get("content"), list)
+    return text_of(unit.objects("content")) if is_list else unit.text("content")
 
 
 def _fresh_turn(unit: Unit) -> str:
@@ -91,34 +105,50 @@ def _arguments(unit: Unit, given: Any, path: tuple[str | int, ...]) -> tuple[dic
     return arguments, None if write(arguments) == text else given
 
 
-def _task(unit: Unit) -> str | None:
-    task = unit.object("metadata").get("task_id")
-    return task if isinstance(task, str) and task else None
+def _names(unit: Unit) -> list[str]:
+    """Return what pairs an agent's call with its answer: the interaction, or else the task, which may have several calls."""
+    given = [unit.object("metadata").get(key) for key in ("interaction_id", "task_id")]
+    return [each for each in given if isinstance(each, str) and each]
+
+
+def _call(unit: Unit) -> str | None:
+    """Return the invocation that an agent's answer is of."""
+    calls, names = unit.reading.calls, _names(unit)
+    known = next((calls[name].invocation_id for name in names if name in calls), None)
+    return known or next(iter(names), None)
 
 
 def _agent_call(unit: Unit) -> None:
     caller = unit.object("metadata").get("caller")
     payload: dict[str, Any] = {
         "kind": "option_call",
-        "invocation_id": _task(unit) or unit.own_id("message_id"),
+        "invocation_id": next(iter(_names(unit)), None) or unit.own_id("message_id"),
         "option_name": unit.text("name"),
-        "arguments": {"request": unit.text("content")},
+        "arguments": {"request": _words(unit)},
     }
+    if not all(isinstance(part, TextPart) for part in _parts(unit)):
+        payload["arguments"]["content"] = unit.value["content"]
     policy = caller if isinstance(caller, str) and caller else "unknown"
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"))
     unit.reading.calls[payload["invocation_id"]] = made
+    for name in _names(unit):
+        unit.reading.calls.setdefault(name, made)
 
 
 def _answer(unit: Unit, invocation: str, role: str) -> None:
     name = unit.maybe_text("name") or unit.called(invocation) or "unknown"
-    result = unit.maybe_text("content")
-    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, "result": result}
+    payload: dict[str, Any] = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
+    parts = _parts(unit)
+    if all(isinstance(part, TextPart) for part in parts):
+        payload["result"] = None if unit.value.get("content") is None else _words(unit)
+    else:
+        payload["parts"] = parts
     metadata = _as(role) if role == "agent_response" else {}
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
 
 def _failure(unit: Unit) -> None:
-    invocation = unit.maybe_text("tool_call_id") or str(_task(unit))
+    invocation = unit.maybe_text("tool_call_id") or str(_call(unit))
     context = unit.object("metadata")
     kind, retryable = context.get("error_type"), context.get("retryable")
     payload = {
@@ -127,7 +157,7 @@ def _failure(unit: Unit) -> None:
         "option_name": unit.called(invocation) or unit.text("name", "unknown"),
         "is_error": True,
         "error_type": kind if isinstance(kind, str) and kind else "Error",
-        "error_message": unit.text("content"),
+        "error_message": _words(unit),
         "retryable": retryable if isinstance(retryable, bool) else None,
         "result": context.get("details"),
     }
@@ -136,9 +166,7 @@ def _failure(unit: Unit) -> None:
 
 def _told(unit: Unit, role: str) -> None:
     """Say something that answers no call that could be found."""
-    content = unit.maybe_text("content") or ""
-    parts = [text_part(content)] if content else []
-    unit.say({"kind": "parts", "parts": parts}, policy=unit.maybe_text("name") or role, metadata=_as(role))
+    unit.say({"kind": "parts", "parts": _parts(unit)}, policy=unit.maybe_text("name") or role, metadata=_as(role))
 
 
 def _as(role: str) -> dict[str, dict[str, str]]:

@@ -37,6 +37,9 @@ def _role_errors(message: Message) -> Iterator[str]:
 def _content_errors(message: Message) -> Iterator[str]:
     if not message.content and not message.tool_calls:
         yield "content is empty; only a message with tool_calls may have none"
+    for index, part in enumerate(() if isinstance(message.content, str) else message.content):
+        if not _is_name(part.get("type")):
+            yield f"content[{index}].type must be text that is not empty"
 
 
 def _tool_call_errors(message: Message) -> Iterator[str]:
@@ -69,7 +72,7 @@ def _is_name(value: object) -> bool:
 
 def validate_tool_response(message: Message) -> bool:
     """Whether a message is a tool's, with JSON as its content."""
-    if message.role != "tool":
+    if message.role != "tool" or not isinstance(message.content, str):
         return False
     try:
         json.loads(message.content, parse_constant=_no_constant)

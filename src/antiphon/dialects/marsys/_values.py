@@ -15,7 +15,7 @@ from antiphon.dialects._frozen import frozen
 from antiphon.messages import current_limits
 from antiphon.messages._json import JsonError, copy_checked
 
-__all__ = ["Calls", "Object", "Text", "Time", "as_object", "read_time"]
+__all__ = ["Calls", "Content", "Object", "Text", "Time", "as_object", "read_time"]
 
 # Python cuts a finer fraction without a word.
 _FINER_THAN_MICROSECONDS = re.compile(r"[.,][0-9]{7}")
@@ -77,8 +77,18 @@ def _own_calls(value: Any) -> list[Any]:
     return cast("list[Any]", frozen(owned))
 
 
+def _own_content(value: Any) -> Any:
+    owned = _own(value)
+    if type(owned) is str:
+        return owned
+    if type(owned) is not list or not all(type(part) is dict for part in cast("list[Any]", owned)):
+        raise PydanticCustomError("content", "Content is text, or a list of parts (dicts) as OpenAI has them", {})
+    return frozen(owned)
+
+
 Text: TypeAlias = Annotated[str, AfterValidator(_own_text)]
 Time: TypeAlias = Annotated[datetime, PlainValidator(read_time)]
 # Typed as what they can be made from; what is read is a dict and a list that cannot be changed.
+Content: TypeAlias = Annotated[str | Sequence[Mapping[str, Any]], PlainValidator(_own_content)]
 Object: TypeAlias = Annotated[Mapping[str, Any], PlainValidator(_own_object)]
 Calls: TypeAlias = Annotated[Sequence[Mapping[str, Any]], PlainValidator(_own_calls)]

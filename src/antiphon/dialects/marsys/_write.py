@@ -16,8 +16,10 @@ from antiphon.dialects._content import (
     said_as_text,
     time_text,
 )
+from antiphon.dialects._meaning import continued, facets_of_parts, joined
 from antiphon.dialects._units import Writing, notes_of
-from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload
+from antiphon.dialects.marsys._content import item_of, part_of
+from antiphon.messages import RUNTIME_POLICY, DataPart, Message, OptionCallPayload, OptionResultPayload, Part, TextPart
 
 __all__ = ["together", "write"]
 
@@ -35,7 +37,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
         and first.policy == message.policy
         and message.payload.kind == "option_call"
         and first.payload.kind != "option_result"
-        and (first.payload.kind != "parts" or has_words(first))
+        and (first.payload.kind != "parts" or has_words(first) or _needs_list(first.parts))
         and not _asks_agent(first)
         and not _asks_agent(message)
     )
@@ -75,13 +77,41 @@ def _talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     first = group[0]
     calls = [_tool_call(message.payload) for message in group if message.payload.kind == "option_call"]
     role = "assistant" if calls else _role_of(first) or _talking_role(first, writing.as_policy)
-    content = said_as_text(first, writing, "MARSYS") if first.payload.kind == "parts" else ""
+    content: Any = ""
+    if first.payload.kind == "parts":
+        is_list = _needs_list(first.parts)
+        content = _list(first, first.parts, writing) if is_list else said_as_text(first, writing, "MARSYS")
     unit: dict[str, Any] = {"role": role, "content": content}
     if first.policy != role:
         unit["name"] = first.policy
     if calls:
         unit["tool_calls"] = calls
     return unit
+
+
+def _needs_list(parts: Sequence[Part]) -> bool:
+    """Whether parts say more than a text can, and something of that in a list."""
+    return any(not isinstance(part, TextPart | DataPart) and item_of(part) is not None for part in parts)
+
+
+def _list(message: Message, parts: Sequence[Part], writing: Writing) -> list[dict[str, Any]]:
+    """Return parts as a list, and report what is not the same when it is read again."""
+    items: list[dict[str, Any]] = []
+    goes_on = continued(message)
+    for part in parts:
+        item = item_of(part)
+        if id(part) in goes_on and items and item is not None and items[-1]["type"] == "text":
+            items[-1]["text"] += item["text"]
+        elif item is not None:
+            items.append(item)
+    if writing.counts:
+        texts = joined([(part, part.text) for part in parts if isinstance(part, TextPart)], goes_on)
+        said = facets_of_parts(tuple(parts)) | ({"text": texts} if texts else {})
+        again = facets_of_parts(tuple(part_of(item) for item in items))
+        for what in said.keys() | again.keys():
+            if said.get(what) != again.get(what):
+                writing.lose(message, what, "a list in MARSYS says texts, images, sounds and files")
+    return items
 
 
 def _talking_role(message: Message, as_policy: str | None) -> str:
@@ -104,7 +134,8 @@ def _agent_call(message: Message, call: OptionCallPayload) -> dict[str, Any]:
 
 
 def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
-    content = result_text(message, outcome, writing, "MARSYS")
+    shows = outcome.result is None and _needs_list(outcome.parts)
+    content: Any = _list(message, outcome.parts, writing) if shows else result_text(message, outcome, writing, "MARSYS")
     call = writing.call_of(message)
     unit: dict[str, Any] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
     if _role_of(message) == "agent_response" or (call is not None and _asks_agent(call)):

@@ -11,7 +11,7 @@ from antiphon.dialects._units import Unit, as_object, kind_of
 from antiphon.dialects.openai_chat._wire import NAME, ROLES
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 
-__all__ = ["AUDIO", "FILE", "REASONING", "read"]
+__all__ = ["AUDIO", "FILE", "REASONING", "read", "read_medium"]
 
 FILE, AUDIO = "openai-file", "openai-audio"
 """Whose ids the ids of files and spoken answers are."""
@@ -127,11 +127,17 @@ def _text(found: dict[str, Any], key: str) -> str | None:
 
 def _part(unit: Unit, index: int, part: dict[str, Any]) -> Part:
     kind = part.get("type")
-    inner = as_object(part.get(kind)) or {} if isinstance(kind, str) else {}
     if kind in ("text", "refusal"):
         if not isinstance(part.get(kind), str):
             unit.fail(f"expected text, found {kind_of(part.get(kind))}", "content", index, str(kind))
         return TextPart(text=part[str(kind)], metadata={NAME: {"refusal": "part"}} if kind == "refusal" else {})
+    return read_medium(part)
+
+
+def read_medium(part: dict[str, Any]) -> MediaPart | ForeignPart:
+    """Return a part that is no text: a medium, or what the core has no word for."""
+    kind = part.get("type")
+    inner = as_object(part.get(kind)) or {} if isinstance(kind, str) else {}
     make = _MEDIA.get(str(kind))
     return (make and make(inner)) or ForeignPart(dialect=NAME, value=part)
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._said import count_of, unix_time
-from antiphon.dialects._units import CHAT_KEYS, as_object, content_parts, is_one_of, sample_units
+from antiphon.dialects._units import CHAT_KEYS, CLAUDE_KEYS, as_object, content_parts, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
@@ -17,6 +17,8 @@ ROLES = frozenset({"developer", "system", "user", "assistant", "tool", "function
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "image", "document", "input_text", "input_image", "output_text"})
 _OTHERS = frozenset({"message_id", "metadata", "timestamp", "type", "kind", "parts"})
 """Keys that messages of other formats have."""
+_OLLAMA_KEYS = frozenset({"keep_alive", "options"})
+"""Keys of a request of Ollama's own, whose answers have another form."""
 
 
 def open_body(value: Any) -> Body:
@@ -133,6 +135,8 @@ def _recognise_request(found: dict[str, Any]) -> str | None:
     if not units or "system" in found or any(not is_one_of(unit.get("role"), ROLES) or _has_blocks(unit) for unit in units):
         return None
     has_own = not CHAT_KEYS.isdisjoint(found) or any("function" in (as_object(tool) or {}) for tool in _listed(found, "tools"))
+    if not CLAUDE_KEYS.isdisjoint(found) or not _OLLAMA_KEYS.isdisjoint(found):
+        return None
     if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in _listed(found, "tools")):
         return None
     # Anthropic Messages needs `max_tokens`; here it is a setting that one may leave out.

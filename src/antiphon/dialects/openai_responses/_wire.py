@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
@@ -59,8 +60,10 @@ _ITEMS = frozenset(
     }
 )
 """The types by which a list of items is known; there are more."""
-_EMBEDDING = frozenset({"dimensions", "encoding_format", "input_type"})
-"""Keys of a request of embeddings."""
+_OTHER_KEYS = frozenset({"dimensions", "encoding_format", "input_type", "voice", "generation_config"})
+"""Keys of other requests with `model` and `input`: embeddings, speech, Gemini's interactions."""
+_OTHER_MODEL = re.compile(r"embed|moderation|-tts")
+"""Names of models that take an `input` and no conversation."""
 _PARTS = ("input_text", "input_image", "input_file", "output_text")
 
 
@@ -195,8 +198,8 @@ def recognise(data: Any) -> str | None:
     if found.get("object") == "response" and isinstance(found.get("output"), list):
         return "a response with output items"
     given = found.get("input")
-    if not _EMBEDDING.isdisjoint(found) or "embed" in str(found.get("model")):
-        return None  # a request of embeddings, which has `model` and `input` too
+    if not _OTHER_KEYS.isdisjoint(found) or _OTHER_MODEL.search(str(found.get("model"))):
+        return None
     if isinstance(given, str):
         return "a request with a text as input" if "model" in found or "instructions" in found else None
     if isinstance(given, list) and sample_units(cast("list[Any]", given)) and ("model" in found or _recognise_items(given)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from antiphon.errors import DeliveryError
 from antiphon.patterns.cast._rest import RESTS, left_open
 from antiphon.runtime import Context
 
-__all__ = ["UNHURRIED", "Handling", "handling", "known_by"]
+__all__ = ["UNHURRIED", "Handling", "handling", "known_by", "log_unexpected"]
+
+_LOG: Final = logging.getLogger("antiphon.patterns")
 
 UNHURRIED: Final = 10 * 365 * 86400.0
 """Seconds that actors of a thread wait for each other: a person may have to be asked. Models have a time of their own."""
@@ -22,6 +26,23 @@ UNHURRIED: Final = 10 * 365 * 86400.0
 def known_by(name: str, *said: str) -> str:
     """Return the id of a request, which is the same for the same words: so in one thread it is made once."""
     return f"{name}-{sha256(repr(said).encode(errors='backslashreplace')).hexdigest()[:24]}"
+
+
+def log_unexpected(error: Exception, context: Context) -> None:
+    """Log an exception that becomes an error answer: the answer does not say where in the code it was raised.
+
+    The record names the message. It has no word of the error's text, which may quote what was said.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "an unknown place"
+    fields = {
+        "antiphon.actor.address": context.address,
+        "antiphon.message.id": context.message.id,
+        "antiphon.thread.id": context.thread_id,
+        "error.type": type(error).__qualname__,
+    }
+    said = (context.address, context.message.id, type(error).__qualname__, where)
+    _LOG.error("%s could not process message %s: %s at %s", *said, extra=fields)
 
 
 @dataclass(slots=True)
@@ -65,5 +86,5 @@ async def _is_own(context: Context, pattern: str) -> bool:
     """Whether a message begins something of a pattern: nobody asks in the course of something else."""
     if context.message.parent_id is not None:
         return False
-    summary = await context.kernel.journal.ledger.thread(context.thread_id or "")
+    summary = await context.ledger.thread(context.thread_id or "")
     return summary is None or summary.pattern in (None, pattern)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from typing import Final
 
 from antiphon.errors import ParkedError, UnguardedToolError
 from antiphon.runtime import Context
@@ -32,5 +32,5 @@ async def left_open(context: Context) -> AsyncGenerator[None]:
         yield
     except RESTS as exc:
         if not context.is_answered:
-            context.kernel.post.durable.let_go(cast("Any", context.course), exc)
+            context.leave_open(exc)
         raise

@@ -19,7 +19,7 @@ from antiphon.agents.toolkit._origin import Reading, current_reading, reading_sc
 from antiphon.agents.toolkit._tool import own_settings
 from antiphon.errors import DeliveryError, LedgerError, RefusedError
 from antiphon.messages import Conversation, Message
-from antiphon.patterns.cast import Answer, Cast, handling, left_open
+from antiphon.patterns.cast import Answer, Cast, handling, left_open, log_unexpected
 from antiphon.patterns.peers._calls import Calls, Turn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
 from antiphon.patterns.peers._prompts import prompt_of
@@ -53,7 +53,7 @@ class PeerActor(Actor):
     async def invoke(self, request: InvokePeer, context: Context) -> PeerAnswered:
         """Have the agent answer."""
         began = asyncio.get_running_loop().time()
-        turn = self._turn(context, request.depth)
+        turn = self._turn(context, request.depth, request.task_id)
         async with handling(context, PATTERN):
             prompt = await prompt_of(request, context, peer_at(context.message.policy))
             with _at_work(turn) as reading:
@@ -65,19 +65,20 @@ class PeerActor(Actor):
     @handles
     async def delegate(self, request: DelegateToPeer, context: Context) -> PeerHeard:
         """Ask another peer, as if the agent had decided so."""
-        turn = self._turn(context, 0)
-        wanted = Wanted(request.target, request.request, tuple(request.context_message_ids))
+        turn = self._turn(context, 0, request.task_id)
+        passed = tuple(request.context_message_ids)
+        wanted = Wanted(request.target, request.request, passed, message_id=request.message_id)
         async with left_open(context), ledger_run(context) as run:
             return PeerHeard(message_id=(await self._calls.invoke(turn, run, wanted)).id)
 
-    def _turn(self, context: Context, depth: int) -> Turn:
+    def _turn(self, context: Context, depth: int, task_id: str | None) -> Turn:
         name = peer_at(context.address) or ""
         if name not in self._registry:
             reason = f"there is no agent {name!r}; there are {', '.join(self._registry.names) or 'none'}"
             raise RefusedError(reason, PEER_NOT_FOUND)
         if context.thread_id is None:
             raise RefusedError("a peer works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
-        return Turn(context, name, depth, self._calls)
+        return Turn(context, name, depth, self._calls, task_id)
 
     async def _answer(self, turn: Turn, prompt: str | Sequence[UserContent]) -> str:
         """Return what the agent says. What it raises is an answer too: whoever asked is told."""
@@ -88,6 +89,7 @@ class PeerActor(Actor):
         except (DeliveryError, LedgerError):
             raise
         except Exception as exc:
+            log_unexpected(exc, context)
             reason = f"{type(exc).__qualname__}: {exc}"
             raise RefusedError(reason, ErrorCode.AGENT_ERROR, details={"agent_id": turn.name}) from exc
         return answer.output

@@ -34,9 +34,14 @@ class PeerAgent:
         return await self._peers.memory(self.name, thread_id)
 
     async def invoke_agent(
-        self, target: str, request: str, *, thread_id: str | None = None, context_message_ids: Sequence[str] = ()
+        self,
+        target: str | marsys.Message,
+        request: str | None = None,
+        *,
+        thread_id: str | None = None,
+        context_message_ids: Sequence[str] = (),
     ) -> marsys.Message:
-        """Ask another peer, and return its answer, or an error: see `Peers.invoke`."""
+        """Ask another peer, by its name or with an `agent_call`, and return its answer, or an error: see `Peers.invoke`."""
         passed, peers = context_message_ids, self._peers
         return await peers.invoke(target, request, caller=self.name, thread_id=thread_id, context_message_ids=passed)
 

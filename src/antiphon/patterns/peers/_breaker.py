@@ -68,13 +68,13 @@ class Breaker:
             reason = f"{name!r} has failed {self._limits.failures} times in a row and is left alone; try later"
             return Refusal(CIRCUIT_OPEN, reason, retryable=True)
         if state == "half-open":
-            (await self._standing(name)).tried_by = exchange.task_id
+            (await self._standing(name)).tried_by = exchange.id
         return None
 
     def leave(self, exchange: Exchange) -> None:
         """Be done with a call, however it has ended; if it was a try, another may be made."""
         standing = self._standings.get(exchange.callee)
-        if standing is not None and standing.tried_by == exchange.task_id:
+        if standing is not None and standing.tried_by == exchange.id:
             standing.tried_by = None
 
     async def note(self, exchange: Exchange, *, failed: bool) -> None:
@@ -91,7 +91,7 @@ class Breaker:
         row = Message(
             policy=address_of(exchange.caller),
             payload=PartsPayload(parts=(DataPart(data=told),)),
-            id=f"{exchange.task_id}:outcome",
+            id=f"{exchange.id}:outcome",
             to=(address,),
             lane="control",
         )

@@ -52,6 +52,8 @@ class Turn:
     name: str
     depth: int
     calls: Calls
+    task_id: str | None = None
+    """The task that its caller says it is part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Wanted:
     context_message_ids: tuple[str, ...] = ()
     untrusted: str | None = None
     """Where the words come from, if the peer has read what strangers wrote."""
+    message_id: str | None = None
+    """The id of the `agent_call` that this is, if a program has written one."""
 
 
 class Calls:
@@ -122,12 +126,13 @@ class Calls:
     # ------------------------------------------------------------ 3. and 4.
 
     async def _ask(self, turn: Turn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
-        more: dict[str, Any] = {"context_message_ids": wanted.context_message_ids, "untrusted": wanted.untrusted}
+        passed, task = wanted.context_message_ids, exchange.given_task
+        more: dict[str, Any] = {"context_message_ids": passed, "untrusted": wanted.untrusted, "task_id": task}
         given = {name: value for name, value in more.items() if value}
         request = InvokePeer(request=wanted.request, depth=exchange.depth, **given)
         within, to = self._limits.within, address_of(wanted.target)
         try:
-            answered = await turn.context.ask(to, request, within=within, key=exchange.task_id)
+            answered = await turn.context.ask(to, request, within=within, key=exchange.id)
         except _NOT_ENDED:
             raise
         except DeliveryError as exc:
@@ -143,11 +148,13 @@ class Calls:
 def _exchange(turn: Turn, run: LedgerRun, wanted: Wanted) -> Exchange:
     place = f"{run.thread_id}\n{run.course.invocation_id}"
     return Exchange(
-        task_id=f"task-{sha256(place.encode()).hexdigest()[:16]}",
+        id=f"task-{sha256(place.encode()).hexdigest()[:16]}",
         root=turn.context.message.correlation_id or turn.context.message.id,
         caller=turn.name,
         callee=wanted.target,
         request=wanted.request,
         depth=turn.depth + 1,
         untrusted=wanted.untrusted,
+        given_task=turn.task_id,
+        message_id=wanted.message_id,
     )

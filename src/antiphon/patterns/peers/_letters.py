@@ -14,10 +14,11 @@ from antiphon.dialects import decode, encode, marsys
 from antiphon.ledger import Record
 from antiphon.messages import Conversation, JsonObject, Message, thaw
 
-__all__ = ["Exchange", "Letter", "Refusal", "dated", "letter_of", "marsys_form"]
+__all__ = ["Exchange", "Letter", "Refusal", "as_known", "dated", "letter_of", "marsys_form"]
 
 _OWN: Final = "peers"
 _DIALECT: Final = "marsys"
+_MESSAGE_ID: Final = "message_id"
 
 
 class Refusal(NamedTuple):
@@ -41,8 +42,8 @@ class Letter(NamedTuple):
 class Exchange:
     """One peer that asks another."""
 
-    task_id: str
-    """What pairs the call with what answers it."""
+    id: str
+    """What pairs the call with what answers it: no other exchange has it."""
     root: str
     """The task that it is part of: what the user asked."""
     caller: str
@@ -50,10 +51,20 @@ class Exchange:
     request: str
     depth: int
     untrusted: str | None = None
+    given_task: str | None = None
+    """The task that the caller says it is part of; several exchanges may have the same."""
+    message_id: str | None = None
+    """The id that the call has for the caller, if that wrote it as a message."""
+
+    @property
+    def task_id(self) -> str:
+        """The task that the letters name."""
+        return self.given_task or self.id
 
     def call(self) -> Message:
         """Return that it asks."""
-        return self._message(self._call, untrusted=self.untrusted)
+        known = {} if self.message_id is None else {_MESSAGE_ID: self.message_id}
+        return self._message(self._call, untrusted=self.untrusted, **known)
 
     def response(self, content: str, completion_time: float, untrusted: str | None) -> Message:
         """Return what is answered."""
@@ -79,12 +90,13 @@ class Exchange:
         return {"role": "error", "content": refusal.reason, "name": self.caller, "metadata": metadata}
 
     def _about(self, **more: Any) -> dict[str, Any]:
-        return {"caller": self.caller, "callee": self.callee, "task_id": self.task_id, **more}
+        told = {} if self.given_task is None else {"interaction_id": self.id}
+        return {"caller": self.caller, "callee": self.callee, "task_id": self.task_id, **told, **more}
 
-    def _message(self, *units: dict[str, Any], untrusted: str | None = None) -> Message:
+    def _message(self, *units: dict[str, Any], untrusted: str | None = None, **more: str) -> Message:
         """Return the last of the units, read after those before it, as a message of the task."""
         message = decode(list(units), _DIALECT)[-1]
-        own: dict[str, Any] = {"task_id": self.task_id, "caller": self.caller, "callee": self.callee}
+        own: dict[str, Any] = {"task_id": self.task_id, "caller": self.caller, "callee": self.callee, **more}
         if untrusted is not None:
             own["untrusted"] = untrusted
         metadata = {name: thaw(value) for name, value in message.metadata.items()}
@@ -104,9 +116,16 @@ def letter_of(message: Message) -> Letter | None:
             return None  # of a history from elsewhere
 
 
+def as_known(message: Message) -> Message:
+    """Return a message under the id that peers know it by: that of the `agent_call` which a program has written."""
+    own = message.metadata.get(_OWN)
+    given = own.get(_MESSAGE_ID) if isinstance(own, JsonObject) and message.lane == "talk" else None
+    return message.model_copy(update={"id": given}) if isinstance(given, str) else message
+
+
 def dated(record: Record) -> Message:
-    """Return a message of a thread with a time: a letter has none of its own, it was written when it was recorded."""
-    message = record.message
+    """Return a message of a thread with a time, as peers know it: a letter was written when it was recorded."""
+    message = as_known(record.message)
     return message if message.created_at is not None else message.model_copy(update={"created_at": record.recorded_at})
 
 

@@ -21,7 +21,7 @@ from antiphon.messages import (
     OptionCallPayload,
     OptionResultPayload,
 )
-from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
+from antiphon.patterns.peers._letters import as_known, dated, letter_of, marsys_form
 from antiphon.patterns.peers._processors import for_model
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
 from antiphon.patterns.peers._spec import INVOKE_AGENT
@@ -76,7 +76,7 @@ class PeerMemory:
         """
         rows = (await self._ledger.head(self.thread_id)).seq
         hits = await self._ledger.search(text, thread_id=self.thread_id, limit=max(1, rows))
-        found = (self.by_id(hit.record.message.id) for hit in hits)
+        found = (self.by_id(as_known(hit.record.message).id) for hit in hits)
         return tuple(message for message in found if message is not None)[:limit]
 
     def window(self, count: int | None = None, *, tokens: int | None = None) -> Conversation:
@@ -110,15 +110,33 @@ class PeerMemory:
 
 def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield messages, each result behind the turn that called: what the peer asked another in that turn stands after it."""
-    results = {message["tool_call_id"]: message for message in messages if "tool_call_id" in message}
-    for message in messages:
-        if message.get("tool_call_id") in results:
-            yield results.pop(message["tool_call_id"])  # of no turn that is remembered
-        elif "tool_call_id" not in message:
-            yield message
-        for call in message.get("tool_calls", ()):
-            if call["id"] in results:
-                yield results.pop(call["id"])
+    results = _results_of_turns(messages)
+    moved = {place for places in results.values() for place in places}
+    for place, message in enumerate(messages):
+        if place in moved:
+            continue
+        if "tool_call_id" in message:  # a provider refuses a result whose call it is not told
+            yield {"role": "user", "content": f"[Result of {message.get('name')}]: {message['content']}"}
+            continue
+        yield message
+        yield from (messages[each] for each in results.get(place, ()))
+
+
+def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
+    """Return, by the place of a turn that calls tools, the places of the results, in the order of the calls.
+
+    A model may use an id again in a later turn: a result belongs to the latest turn before it that has no result of this id.
+    """
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    found: dict[int, dict[int, int]] = {}
+    for place, message in enumerate(messages):
+        for number, call in enumerate(message.get("tool_calls", ())):
+            waiting.setdefault(call["id"], []).append((place, -number))
+        if called := waiting.get(message.get("tool_call_id", "")):
+            turn, number = max(called)
+            called.remove((turn, number))
+            found.setdefault(turn, {})[-number] = place
+    return {turn: [places[number] for number in sorted(places)] for turn, places in found.items()}
 
 
 class _Remembering:

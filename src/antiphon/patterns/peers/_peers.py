@@ -17,9 +17,10 @@ from antiphon.patterns.peers._actor import PeerActor, invoke_agent
 from antiphon.patterns.peers._agent import PeerAgent
 from antiphon.patterns.peers._breaker import BreakerState
 from antiphon.patterns.peers._calls import Calls
+from antiphon.patterns.peers._delegation import delegation
 from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory
-from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, address_of
+from antiphon.patterns.peers._protocol import KIND, InvokePeer, address_of
 from antiphon.patterns.peers._registry import PeerRegistry
 from antiphon.patterns.peers._spec import EVERYBODY, INVOKE_AGENT, Limits, PeerSpec
 from antiphon.patterns.peers._topologies import Topology
@@ -135,29 +136,29 @@ class Peers(Pattern):
 
     async def invoke(
         self,
-        target: str,
-        request: str,
+        target: str | marsys.Message,
+        request: str | None = None,
         *,
-        caller: str,
+        caller: str | None = None,
         thread_id: str | None = None,
         context_message_ids: Sequence[str] = (),
     ) -> marsys.Message:
         """Have one peer ask another, as its agent would; return the `agent_response`, or the `error`.
 
-        `context_message_ids` are messages of the caller's memory that are passed on. The same again in the same thread gives
-        back what is there.
+        Give the target, the request and the caller; or an `agent_call`, which says all three. Its id and its task stay the
+        same in the thread, and what answers it has the task too. `context_message_ids` are messages of the caller's memory
+        that are passed on. The same again in the same thread gives back what is there.
 
         Raises:
             CastError: there is no such caller.
+            ValueError: who is asked what by whom is not said, or the message is no `agent_call`.
             ParkedError: a person must settle or approve something; then do it again.
             DeliveryError, LedgerError: the caller itself cannot be reached, or what it does cannot be written down.
         """
+        caller, said, known = delegation(target, request, caller, tuple(context_message_ids))
         name = self.registry.get(caller).name
         thread_id = thread_id or current_port().new_id()
-        passed: dict[str, Any] = {"context_message_ids": tuple(context_message_ids)} if context_message_ids else {}
-        said = DelegateToPeer(target=target, request=request, **passed)
-        own_id = known_by("delegate", thread_id, caller, target, request, *context_message_ids)
-        heard = await self._ask(name, said, thread_id, own_id)
+        heard = await self._ask(name, said, thread_id, known_by("delegate", thread_id, *known))
         letters = {each.message_id: each for each in await self.letters(thread_id)}
         return letters[heard.message_id]
 

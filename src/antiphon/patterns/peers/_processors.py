@@ -7,6 +7,7 @@ from typing import Any
 
 from antiphon.dialects import marsys
 from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name
+from antiphon.dialects.marsys._content import text_of
 
 __all__ = ["for_model", "from_model"]
 
@@ -21,10 +22,23 @@ def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
-    """Return a message as a model takes it that speaks for the peer: what it asked others is its own, the rest a user's."""
+    """Return a message as a model takes it that speaks for the peer: what it asked others is its own, the rest a user's.
+
+    So what another agent has said, and passed on, is a user's too: else the model takes it for its own words.
+    """
     if message.role == "agent_call" and message.caller == name:
         return {"role": "assistant", "content": f"[Request to {message.name}]: {message.content}"}
+    if message.role == "assistant" and message.name not in (None, name):
+        return {"role": "user", "content": f"[Message from {message.name}]: {_words(message)}"}
     return process_for_llm(message)
+
+
+def _words(message: marsys.Message) -> str:
+    """Return what an agent has said, with the tools that it called: their results are not told with it."""
+    called = [
+        f"{call['function']['name']}({call['function']['arguments']})" for call in message.to_llm_dict().get("tool_calls", ())
+    ]
+    return " ".join(each for each in (text_of(message.content), *called) if each)
 
 
 def _plain(call: Any) -> Any:

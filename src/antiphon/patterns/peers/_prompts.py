@@ -12,7 +12,7 @@ from antiphon.agents.toolkit import quoted
 from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
-from antiphon.patterns.peers._letters import letter_of
+from antiphon.patterns.peers._letters import as_known, letter_of
 from antiphon.patterns.peers._protocol import InvokePeer
 from antiphon.runtime import Context
 
@@ -42,10 +42,11 @@ async def _passed(ids: Sequence[str], context: Context) -> list[Message]:
     """Return the messages that are passed on; they stand in the thread before the request."""
     if not ids:
         return []
-    ledger, thread_id = context.kernel.journal.ledger, context.thread_id or ""
+    ledger, thread_id = context.ledger, context.thread_id or ""
     rows: dict[str, Message] = {}
     async for record in ledger.read(thread_id):
-        rows.setdefault(record.message.id, record.message)
+        message = as_known(record.message)
+        rows.setdefault(message.id, message)
     return [rows[each] for each in ids if each in rows]
 
 

@@ -42,6 +42,8 @@ class InvokePeer(Request[PeerAnswered], frozen=True, type="INVOKE_PEER", family=
     """Messages of the thread that are passed on, by id."""
     untrusted: str | None = None
     """Where the words come from, if whoever asks has read what strangers wrote."""
+    task_id: str | None = None
+    """The task that the caller says it is part of; whom this peer asks is told the same."""
 
 
 class PeerHeard(Reply, frozen=True, type="PEER_HEARD"):
@@ -56,6 +58,10 @@ class DelegateToPeer(Request[PeerHeard], frozen=True, type="DELEGATE_TO_PEER", f
     target: str
     request: str
     context_message_ids: tuple[str, ...] = ()
+    task_id: str | None = None
+    """The task that the caller says it is part of."""
+    message_id: str | None = None
+    """The id of the `agent_call` that this is, if the caller has written one."""
 
 
 def address_of(name: str) -> str:

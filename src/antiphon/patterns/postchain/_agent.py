@@ -44,7 +44,7 @@ from antiphon.runtime import Actor, Context, handles
 __all__ = ["AgentManagerActor"]
 
 _SAID, _SHOWN = 0.5, 0.8
-"""How sure an answer is that only a model stands behind; that a tool does, too."""
+"""How sure an answer is that only a model stands behind; that the result of a tool does, too."""
 _CALLS = 100
 """How many calls of tools are passed on; all of them are in the ledger."""
 
@@ -189,18 +189,7 @@ def _prompt(input: str, about: AgentContext | None) -> str:
 
 def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> AgentResult:
     messages = run.new_messages()
-    parts = [part for message in messages if isinstance(message, ModelResponse) for part in message.parts]
-    given = _given(messages)
-    calls = tuple(
-        ToolCall(
-            id=part.tool_call_id,
-            name=part.tool_name,
-            arguments=cut_values(part.args_as_dict()),
-            **given.get(part.tool_call_id, {}),
-        )
-        for part in parts
-        if isinstance(part, ToolCallPart)
-    )[:_CALLS]
+    calls = _calls(messages)
     used = run.usage
     extra: dict[str, Any] = {
         "model": next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
@@ -211,13 +200,26 @@ def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) 
     }
     if untrusted is not None:
         extra["untrusted"] = untrusted
-    return AgentResult(response=cut(run.output), confidence=_SHOWN if calls else _SAID, tool_calls=calls, **extra)
+    is_shown = any("result" in call for call in calls)
+    called = tuple(ToolCall(**call) for call in calls[:_CALLS])
+    return AgentResult(response=cut(run.output), confidence=_SHOWN if is_shown else _SAID, tool_calls=called, **extra)
 
 
-def _given(messages: list[ModelMessage]) -> dict[str, dict[str, Any]]:
-    """Return what tools gave, by their calls; what was refused or has failed gave nothing."""
-    parts = [part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)]
-    return {part.tool_call_id: {"result": brief(part.content)} for part in parts if part.outcome == "success"}
+def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
+    """Return the calls of tools in order, each with what it gave; one that was refused or has failed gave nothing.
+
+    A model may use an id again in a later answer: a result belongs to the latest call of its id.
+    """
+    calls: list[dict[str, Any]] = []
+    waiting: dict[str, dict[str, Any]] = {}
+    for part in (part for message in messages for part in message.parts):
+        if isinstance(part, ToolCallPart):
+            arguments = cut_values(part.args_as_dict())
+            waiting[part.tool_call_id] = {"id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}
+            calls.append(waiting[part.tool_call_id])
+        elif isinstance(part, ToolReturnPart) and part.outcome == "success" and part.tool_call_id in waiting:
+            waiting[part.tool_call_id]["result"] = brief(part.content)
+    return calls
 
 
 def _since(began: float) -> float:

@@ -13,8 +13,7 @@ from antiphon.patterns.postchain._edge import thread_address
 from antiphon.patterns.postchain._life import is_known
 from antiphon.protocol import ErrorCode, Message, Notice, Response, response_type_of
 from antiphon.runtime import Actor, Context, System, handles
-from antiphon.runtime._results import error_of
-from antiphon.runtime._wire import error_response, from_wire
+from antiphon.runtime._results import error_of, error_response, from_wire
 
 if TYPE_CHECKING:
     from antiphon.patterns.postchain._workshop import Workshop
@@ -40,7 +39,7 @@ class DoorActor(Actor):
 
     @handles
     async def take_up(self, notice: TakeUp, context: Context) -> None:
-        await context.kernel.recovery.message(notice.thread_id, notice.invocation_id)
+        await context.recover_message(notice.thread_id, notice.invocation_id)
 
 
 async def listen(system: System, workshop: Workshop, horizon: str) -> None:

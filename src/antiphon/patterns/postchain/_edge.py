@@ -24,8 +24,7 @@ from antiphon.patterns.postchain._life import is_known
 from antiphon.patterns.postchain._supervisor import SUPERVISOR
 from antiphon.protocol import PHASES, ErrorCode, Message, Response, deserialize_message, validate_message
 from antiphon.runtime import System
-from antiphon.runtime._results import response_type
-from antiphon.runtime._wire import error_response, from_wire
+from antiphon.runtime._results import error_response, from_wire, response_type
 
 __all__ = ["Edge", "thread_address", "thread_of_message"]
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from antiphon.errors import AntiphonError, DeliveryError, RefusedError
 from antiphon.messages import thaw
-from antiphon.patterns.cast import RESTS, UNHURRIED, left_open
+from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._config import agent_of
 from antiphon.patterns.postchain._given import items_given
 from antiphon.patterns.postchain._operations import Add, ContextOperation, operations_to
@@ -102,6 +102,7 @@ class PhaseActor(Actor):
         except AntiphonError:
             raise
         except Exception as exc:
+            log_unexpected(exc, context)
             reason, details = "Failed to process phase", f"{type(exc).__qualname__}: {exc}"
             raise _failed(request, reason, details) from exc
         taken = round(asyncio.get_running_loop().time() - began, 6)

@@ -147,7 +147,7 @@ class ThreadActor(Actor):
         self._is_told.set()
         self._workshop.gates.open(thread_id)
         if self._idle.is_set():  # another process had it, and is gone
-            await context.kernel.recovery.thread(thread_id)
+            await context.recover_thread(thread_id)
         return None
 
     @handles
@@ -166,7 +166,7 @@ class ThreadActor(Actor):
         gates.end(thread_id)
         self._terminated.set()
         if was_waiting or self._idle.is_set():  # another process had it, and is gone: what it left open is ended
-            await context.kernel.recovery.thread(thread_id)
+            await context.recover_thread(thread_id)
         await self._idle.wait()
         gates.forget(thread_id)
         context.rest()
@@ -243,7 +243,7 @@ class ThreadActor(Actor):
         except WithdrawnError:
             return  # the thread is terminated
         except DeliveryError as exc:
-            if context.kernel.is_closing:
+            if context.is_closing:
                 raise  # it does not fail: the next process goes on with it
             await self._tell(context, life, self._failed(life, exc, thread_id))
         else:
@@ -294,7 +294,7 @@ class ThreadActor(Actor):
 
     async def _tell(self, context: Context, life: ThreadLife, result: ThreadResult) -> None:
         """Tell the creator and subscribers what came of it; from here on the thread is over. A paused one does not end."""
-        creator = life.creator if context.kernel.tree.has(life.creator) else CLIENT
+        creator = life.creator if context.knows(life.creator) else CLIENT
         try:
             async with self._workshop.gates.passing(result.thread_id):
                 context.mark(status=result.status, pattern=PATTERN)
@@ -340,7 +340,7 @@ class ThreadActor(Actor):
     async def _now(self, context: Context) -> ThreadLife:
         """Return where the thread is, whatever was said since the message came that is handled."""
         head = await self._workshop.ledger.head(_thread(context))
-        return await context.kernel.states.get(head.thread_id, head.seq, LIFE)
+        return await context.state_at(head.thread_id, head.seq, LIFE)
 
     async def _is_run(self, context: Context) -> bool:
         """Whether somebody runs the thread, or nobody need; not counting whom this message itself has told to."""

@@ -79,7 +79,13 @@ def _peers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Set
 
 def _teams(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
     managers = [
-        ManagerSpec(**_plain(agent), workers=agent.manages, plans=agent.plans, script=agent.script or None)
+        ManagerSpec(
+            **_plain(agent),
+            workers=agent.manages,
+            plans=agent.plans,
+            script=agent.script or None,
+            is_global=agent.is_global,
+        )
         for agent in team.those("manager")
     ]
     (orchestrator,) = _specs([team.leader])

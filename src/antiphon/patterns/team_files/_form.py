@@ -42,6 +42,8 @@ class TeamAgent(AgentSpec):
     """How a manager breaks a phase down; see `ManagerSpec`."""
     script: tuple[ScriptStep, ...] = ()
     """The script of a manager that no model shall write one for."""
+    is_global: bool = True
+    """Whether a manager's syntheses are broadcast; see `ManagerSpec`."""
     peers: tuple[str, ...] | None = None
     """Whom a peer may call; None: everybody."""
 

@@ -76,14 +76,18 @@ def _in_vain(deeds: Sequence[Deed]) -> int:
 
 
 def deeds_in(messages: Sequence[ModelMessage], tools: set[str]) -> list[Deed]:
-    """Return what was done with tools in the course of a run, in the order of the results."""
-    parts = [part for message in messages for part in message.parts]
-    calls = {part.tool_call_id: part for part in parts if isinstance(part, ToolCallPart) and part.tool_name in tools}
-    return [
-        Deed(_action(calls[part.tool_call_id]), _text(part.content), part.outcome != "success")
-        for part in parts
-        if isinstance(part, ToolReturnPart) and part.tool_call_id in calls
-    ]
+    """Return what was done with tools in the course of a run, in the order of the results.
+
+    A model may use an id again in a later answer: a result belongs to the latest call of its id.
+    """
+    calls: dict[str, ToolCallPart] = {}
+    deeds: list[Deed] = []
+    for part in (part for message in messages for part in message.parts):
+        if isinstance(part, ToolCallPart) and part.tool_name in tools:
+            calls[part.tool_call_id] = part
+        elif isinstance(part, ToolReturnPart) and part.tool_call_id in calls:
+            deeds.append(Deed(_action(calls[part.tool_call_id]), _text(part.content), part.outcome != "success"))
+    return deeds
 
 
 def _uses(message: ModelMessage, tools: set[str]) -> bool:

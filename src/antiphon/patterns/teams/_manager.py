@@ -179,9 +179,10 @@ class _Phase:
         return await self._crew.answer(self._spec.name, prompt, str) or joined
 
     async def _synthesise(self, status: Status, summary: str, code: str | None) -> PhaseDone:
-        await self._voice.say(
-            "synthesis", "synthesis", content=summary, from_manager=self._spec.name, phase_id=self._request.phase_id
-        )
+        said: dict[str, Any] = {"from_manager": self._spec.name, "phase_id": self._request.phase_id}
+        if not self._spec.is_global:
+            said["is_global"] = False
+        await self._voice.say("synthesis", "synthesis", content=summary, **said)
         return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.reading.untrusted)
 
 

@@ -34,6 +34,8 @@ class _PhaseEnd:
     summary: str
     code: str | None = None
     """The code of the error; None for a phase that is completed."""
+    is_global: bool = True
+    """Whether the next phase is told."""
 
     @property
     def line(self) -> str:
@@ -131,7 +133,7 @@ class _Turn:
     async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
         """Have a phase led by its manager, or done by its worker; somebody says its synthesis in any case."""
         goals, turn, read = phase.goals or text, self._voice.turn, self._voice.reading.untrusted
-        previous = None if before is None else before.line
+        previous = before.line if before is not None and before.is_global else None
         given, key = (self._crew, self._context, self._voice, phase.worker), f"phase-{number}"
         if self._crew.role_of(phase.worker) == "manager":
             lead = LeadPhase(
@@ -145,7 +147,7 @@ class _Turn:
             )
             led = await delegate(*given, lead, task=goals, key=key, among=self._crew.assignees)
             if led.reply is not None:  # the manager has said its synthesis
-                return _PhaseEnd(phase, led.end.summary, led.end.code)
+                return _PhaseEnd(phase, led.end.summary, led.end.code, self._crew.managers[phase.worker].is_global)
             end = led.end
         else:
             do = DoTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn)

@@ -23,6 +23,10 @@ class ManagerSpec(AgentSpec):
     """
     script: tuple[ScriptStep, ...] | None = None
     """The script of every phase of its own, where no model shall write one."""
+    is_global: bool = True
+    """Whether its syntheses are broadcast: seen by every agent, and told to the next phase. If not, only the orchestrator
+    gets them.
+    """
 
 
 class TeamLimits(BaseModel):

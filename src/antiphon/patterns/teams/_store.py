@@ -82,9 +82,9 @@ class TeamStore:
         return await self.get_conversation_messages(location, limit)
 
     async def manager_view(self, location: str, phase_id: int) -> list[Entry]:
-        """Return what the manager of a phase builds on: the synthesis of the phase before, in the latest turn."""
+        """Return what the manager of a phase builds on: the broadcast synthesis of the phase before, in the latest turn."""
         found = [each for each in _of_latest_turn(await self.get_messages(location)) if each["type"] == SYNTHESIS]
-        return [each for each in found if each.get("phase_id") == phase_id - 1]
+        return [each for each in found if each.get("phase_id") == phase_id - 1 and each.get("is_global")]
 
     async def worker_view(self, location: str, agent_key: str) -> list[Entry]:
         """Return what a worker has before it: its latest task, and everything of its own since."""

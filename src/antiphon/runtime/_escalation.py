@@ -1,0 +1,243 @@
+"""Escalation: how a failure gets to a supervisor and a decision back, and what happens when nobody decides.
+
+- `Escalation` reports failures, and does what no supervisor decides: an actor wants to end, or fails with another.
+- `Links` knows who is told when an actor ends, and who fails with it.
+- `Commands` does RESTART and STOP, which every actor obeys however busy it is: the cell does them, not the actor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from antiphon.errors import ActorFailedError, DeliveryError, EscalatedError, LedgerError, RefusedError
+from antiphon.messages import current_port
+from antiphon.protocol import ErrorCode, ErrorNotification, Notice, Restart, RestartComplete, Stop, StopComplete
+from antiphon.runtime._address import system_thread
+from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._failures import BLOCKED, LOG, Failure, about, words
+from antiphon.runtime._results import reply_of
+
+if TYPE_CHECKING:
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._dispatch import Dispatcher
+    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._tree import Lifecycle, Tree
+
+
+class Down(Notice, frozen=True, type="DOWN", family="system"):
+    """An actor that one monitors has ended; its supervisor may have begun it anew."""
+
+    actor_id: str
+    reason: Literal["failed", "stopped"]
+    error_message: str | None = None
+
+
+class Links:
+    """Monitors and links. A monitor goes one way and tells; a link goes both ways, and a failure goes over it."""
+
+    def __init__(self) -> None:
+        self._monitors: dict[str, dict[str, None]] = {}
+        self._links: dict[str, dict[str, None]] = {}
+
+    def monitor(self, watcher: str, watched: str) -> None:
+        """Tell the one when the other ends."""
+        self._monitors.setdefault(watched, {})[watcher] = None
+
+    def unmonitor(self, watcher: str, watched: str) -> None:
+        """Tell it no more."""
+        self._monitors.get(watched, {}).pop(watcher, None)
+
+    def link(self, one: str, other: str) -> None:
+        """Let each fail when the other does."""
+        self._links.setdefault(one, {})[other] = None
+        self._links.setdefault(other, {})[one] = None
+
+    def watchers(self, address: str) -> tuple[str, ...]:
+        """Return who is to be told that an actor ended; it is told once."""
+        return tuple(self._monitors.pop(address, ()))
+
+    def linked(self, address: str) -> tuple[str, ...]:
+        """Return who is linked to an actor that ended, and is no more."""
+        others = tuple(self._links.pop(address, ()))
+        for other in others:
+            self._links.get(other, {}).pop(address, None)
+        return others
+
+
+_NOBODY = "%s: nobody decides what becomes of it: %s"
+
+_LONGEST_DECISION = 24 * 3600.0
+"""How long a decision may take, waiting before a restart included."""
+
+
+class Escalation:
+    """What brings failures to supervisors."""
+
+    def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, dispatcher: Dispatcher, links: Links) -> None:
+        self._lifetime = lifetime
+        self._tree = tree
+        self._lifecycle = lifecycle
+        self._dispatcher = dispatcher
+        self._links = links
+
+    def report(self, cell: Cell, failure: Failure) -> None:
+        """Tell everybody concerned that an actor has failed. Its cell is suspended until its supervisor has decided."""
+        fields = about(cell.address, error=failure.error_type)
+        message = "no message"
+        if failure.message_id is not None:
+            message, fields["antiphon.message.id"] = f"message {failure.message_id}", failure.message_id
+        LOG.error("%s failed on %s: %s at %s", cell.address, message, failure.error_type, failure.where, extra=fields)
+        self.down(cell.address, failure)
+        self._lifetime.start(self._see_to(cell, failure))
+
+    async def _see_to(self, cell: Cell, failure: Failure) -> None:
+        supervisor = cell.props.supervisor
+        if not supervisor:
+            self._lifetime.collapse(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
+            return
+        notification = ErrorNotification(
+            actor_id=cell.address,
+            error_message=f"{failure.error_type}: {failure.error_message}",
+            error_code=ActorFailedError.code,
+            details={"where": failure.where, "incarnation": failure.incarnation},
+            **({} if failure.message_id is None else {"failed_message_id": failure.message_id}),
+        )
+        try:
+            await self.notify(supervisor, notification, cell.address)
+        except DeliveryError as exc:
+            LOG.error(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
+            await self._lifecycle.stop(cell, f"nobody decides what becomes of it: {exc.reason}")
+
+    async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
+        """Ask a supervisor for its decision, in the system thread of the actor that has failed.
+
+        Raises:
+            DeliveryError: there is none.
+        """
+        thread_id: str | None = system_thread(notification.actor_id)
+        for thread in (thread_id, None):
+            envelope = Envelope(notification, sender, supervisor)
+            envelope.thread_id = thread
+            try:
+                reply_of(notification, await self._dispatcher.ask(envelope, _LONGEST_DECISION), supervisor)
+                return
+            except LedgerError as exc:
+                LOG.error("%s: its failure cannot be journaled: %s", sender, words(exc), extra=about(sender, error=exc))
+
+    def blocked(self, address: str, seconds: float, where: str) -> None:
+        """Tell the supervisor of an actor that it has blocked the event loop. What it was doing is not done again."""
+        cell = self._tree.cells.get(address)
+        if cell is None or not cell.props.supervisor or self._lifetime.is_closing:
+            return
+        notification = ErrorNotification(
+            actor_id=address,
+            error_message=f"it blocks the event loop for more than {seconds:.1f} s",
+            error_code=BLOCKED,
+            details={"where": where, "incarnation": cell.incarnation},
+        )
+        self._lifetime.start(self._ask_about(cell, notification))
+
+    async def _ask_about(self, cell: Cell, notification: ErrorNotification) -> None:
+        try:
+            await self.notify(cell.props.supervisor, notification, cell.address)
+        except DeliveryError as exc:
+            LOG.warning(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
+
+    async def leave(self, cell: Cell, reason: str) -> None:
+        """End an actor that wants to, or begin it anew if it must always be there."""
+        if cell.props.restart == "permanent":
+            await self._lifecycle.restart(cell, reason)
+        else:
+            await self._lifecycle.stop(cell, reason)
+        self.down(cell.address, None)
+
+    def down(self, address: str, failure: Failure | None) -> None:
+        """Tell those who wanted to know that an actor ended; if it failed, have those fail that are linked to it."""
+        text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
+        notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
+        for watcher in self._links.watchers(address):
+            self._lifetime.start(self._dispatcher.inform(watcher, notice, address))
+        for other in self._links.linked(address):
+            if failure is not None:
+                self._lifetime.start(self.break_down(other, f"it is linked to {address}, which failed: {text}"))
+
+    async def break_down(self, address: str, reason: str) -> None:
+        """Have an actor fail for a reason outside of it."""
+        cell = self._tree.cells.get(address)
+        if cell is None or cell.state != "active":
+            return
+        cell.state, cell.has_failed = "suspended", True
+        for envelope in await self._lifecycle.halt(cell, 0.0):
+            envelope.is_interrupted = False
+            error = ActorFailedError(reason, address)
+            await self._dispatcher.failed(cell, envelope, reason, error)
+            cell.box.done(envelope)
+        self.report(cell, Failure(address, cell.incarnation, "Linked", reason, ""))
+
+
+_COMMANDS: dict[str, type[Restart] | type[Stop]] = {Restart.message_type: Restart, Stop.message_type: Stop}
+
+
+class Commands:
+    """What is done to cells, one thing at a time for each."""
+
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        tree: Tree,
+        lifecycle: Lifecycle,
+        *,
+        dispatcher: Dispatcher,
+        escalation: Escalation,
+        hooks: Hooks | None,
+    ) -> None:
+        self._lifetime = lifetime
+        self._tree = tree
+        self._lifecycle = lifecycle
+        self._dispatcher = dispatcher
+        self._escalation = escalation
+        self._hooks = hooks
+
+    def give(self, cell: Cell, envelope: Envelope) -> None:
+        """Have a command done, and answered."""
+        self._lifetime.start(self._obey(cell, envelope))
+
+    async def _obey(self, cell: Cell, envelope: Envelope) -> None:
+        try:
+            hooks, doing = self._hooks, self._do(cell, envelope)
+            outcome = await (doing if hooks is None else hooks.run(cell, envelope, doing))
+            await self._dispatcher.answer(envelope, outcome)
+        except DeliveryError as exc:
+            await self._dispatcher.put_away(envelope, exc)
+        except LedgerError as exc:
+            self._dispatcher.let_go(envelope, exc)
+
+    async def _do(self, cell: Cell, envelope: Envelope) -> RestartComplete | StopComplete:
+        request = _command_in(envelope)
+        target = self._target(cell, request)
+        if isinstance(request, Restart):
+            await self._lifecycle.restart(target, request.reason)
+            return RestartComplete(actor_id=target.address, restarted_at=current_port().now())
+        await self._lifecycle.stop(target, request.reason)
+        self._escalation.down(target.address, None)
+        return StopComplete(actor_id=target.address, stopped_at=current_port().now())
+
+    def _target(self, cell: Cell, request: Restart | Stop) -> Cell:
+        """Return whom a command is about: the receiver, or an actor that the receiver supervises."""
+        address = request.actor_id or cell.address
+        if address == cell.address:
+            return cell
+        if address not in self._tree.children(cell.address):
+            reason = f"it neither is {address!r} nor supervises it"
+            raise RefusedError(reason, ErrorCode.VALIDATION_ERROR, address=cell.address)
+        return self._tree.at(address)
+
+
+def _command_in(envelope: Envelope) -> Restart | Stop:
+    if isinstance(envelope.said, Restart | Stop):
+        return envelope.said
+    try:
+        return _COMMANDS[envelope.type].from_data(envelope.data)
+    except ValueError as exc:
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=envelope.to) from exc

@@ -1,0 +1,62 @@
+"""Build the wheel and the sdist, and prove that each installs and works. Publishing stays by hand.
+
+Run it as `make release`. It changes nothing but `dist/`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+USE = """
+import antiphon
+from antiphon import check, decode
+
+assert not check(decode([{"role": "user", "content": "Hi"}], "openai-chat"))
+print(antiphon.__version__)
+"""
+
+
+def run(*command: str | Path) -> str:
+    """Run a command, and stop with its output if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603 (our own commands)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout.strip()
+
+
+def try_out(archive: Path, folder: Path) -> str:
+    """Install one archive into a new environment, use it there, and return the version that it says it has."""
+    uv = os.environ.get("UV", str(ROOT / ".uv" / "bin" / "uv"))
+    python = folder / "bin" / "python"
+    run(uv, "venv", "--quiet", "--python", sys.executable, folder)
+    run(uv, "pip", "install", "--quiet", "--python", python, f"antiphon[cli,sqlite] @ {archive.as_uri()}")
+    run(folder / "bin" / "antiphon", "--help")
+    return run(python, "-I", "-c", USE)
+
+
+def main() -> None:
+    """Build, check and install both archives."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(sys.executable, "-m", "hatchling", "build", "-d", DIST)
+    archives = sorted(DIST.iterdir())
+    with tempfile.TemporaryDirectory() as folder:
+        for archive in archives:
+            version = try_out(archive, Path(folder) / archive.suffix[1:])
+            if f"-{version}" not in archive.name:
+                sys.exit(f"{archive.name} says that it is version {version}")
+            print(f"{archive.relative_to(ROOT)}: installs and works")
+    fragments = [path for path in (ROOT / "changelog.d").glob("*.md") if not path.name.startswith("_")]
+    if fragments:
+        print(f"changelog.d has {len(fragments)} fragments: `.venv/bin/towncrier build` puts them into CHANGELOG.md first")
+    print("To publish: .uv/bin/uv publish dist/*")
+
+
+if __name__ == "__main__":
+    main()
