@@ -25,6 +25,7 @@ from antiphon.runtime._observer import (
     tag,
 )
 from antiphon.runtime._recovery import Parked, Recovered
+from antiphon.runtime._results import error_of, error_response, from_wire, response_type
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -43,6 +44,7 @@ from antiphon.runtime._settings import Budget, RuntimePort, Settings
 from antiphon.runtime._state import ActorState
 from antiphon.runtime._supervision import Backoff, Decision, Supervision, Supervisor, concerned, decide
 from antiphon.runtime._system import ROOT, Ref, System
+from antiphon.runtime._topics import Subscription, Topic, subscribe, type_of
 
 __all__ = [
     "AGAIN",
@@ -83,11 +85,13 @@ __all__ = [
     "RuntimePort",
     "Settings",
     "Standing",
+    "Subscription",
     "Supervision",
     "Supervisor",
     "System",
     "Take",
     "ToolOperation",
+    "Topic",
     "UnknownOutcomeError",
     "WatchedSystem",
     "again_id",
@@ -97,14 +101,20 @@ __all__ = [
     "decide",
     "describe",
     "ended",
+    "error_of",
+    "error_response",
+    "from_wire",
     "handles",
     "is_too_large",
     "observe",
     "park_id",
+    "response_type",
     "run",
     "says_the_same_value",
+    "subscribe",
     "system_thread",
     "tag",
     "text_of",
+    "type_of",
     "unused",
 ]

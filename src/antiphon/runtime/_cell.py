@@ -266,6 +266,8 @@ class CellParts:
     """What the cells of a system share."""
 
     lifetime: Lifetime
+    loop: asyncio.AbstractEventLoop
+    """That of the lifetime, which every message needs."""
     hooks: Hooks | None
     services: Services
     outcomes: Outcomes
@@ -317,7 +319,7 @@ class Cell:
         """Whether the actor has nothing left to do, and need not be kept once it is idle."""
         self.incarnation = 1
         """Which actor this is, counted from 1."""
-        self.began = parts.lifetime.loop.time()
+        self.began = parts.loop.time()
         self.usual = 0.0
         """Seconds that it has taken to handle a message of late."""
         self.measured = self.began
@@ -408,8 +410,9 @@ class Cell:
             drains = self.drains = {}
         if len(drains) < self.props.concurrency and self.state == "active":
             # Made directly: a task factory that starts tasks at once would run the handler inside its sender.
-            context = self.parts.lifetime.context.copy()
-            task = asyncio.Task(self._drain(drains), loop=self.parts.lifetime.loop, name=self.address, context=context)
+            parts = self.parts
+            context = parts.lifetime.context.copy()
+            task = asyncio.Task(self._drain(drains), loop=parts.loop, name=self.address, context=context)
             drains[task] = None
 
     def suspend(self) -> None:
@@ -431,7 +434,7 @@ class Cell:
         """Stop handling a message that nobody wants any more."""
         if envelope.task is not None:
             # Not at once: the handler itself may be the one that asks for it.
-            self.parts.lifetime.loop.call_soon(_cancel, envelope)
+            self.parts.loop.call_soon(_cancel, envelope)
 
     # ------------------------------------------------------------ handling
 
@@ -460,7 +463,7 @@ class Cell:
             self.parts.idling.idle(self, was_used=was_used)
 
     async def _handle(self, envelope: Envelope, task: asyncio.Task[None]) -> None:
-        began = self.parts.lifetime.loop.time()
+        began = self.parts.loop.time()
         if envelope.withdrawn is not None or self._is_too_late(envelope, began):
             await self.parts.outcomes.put_away(envelope, envelope.withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
@@ -487,7 +490,7 @@ class Cell:
                 task.uncancel()
 
     def _measure(self, began: float) -> None:
-        self.measured = self.parts.lifetime.loop.time()
+        self.measured = self.parts.loop.time()
         self.usual += (self.measured - began - self.usual) / 4
 
     def _is_too_late(self, envelope: Envelope, now: float) -> bool:

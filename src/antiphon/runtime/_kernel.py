@@ -130,6 +130,7 @@ class Kernel:
         )
         return CellParts(
             lifetime=self.lifetime,
+            loop=self.lifetime.loop,
             hooks=self.hooks,
             services=services,
             outcomes=self.dispatcher,

@@ -20,7 +20,7 @@ from antiphon.messages import Message
 from antiphon.patterns.cast import Patience
 from antiphon.patterns.peers import PeerSpec
 
-__all__ = ["QUICK", "Play", "asks", "calls", "line", "says", "spec", "summary", "talk_in"]
+__all__ = ["QUICK", "Hearing", "Play", "asks", "calls", "line", "says", "spec", "summary", "talk_in"]
 
 QUICK = Patience(backoff=0, attempts=1)
 Part = Callable[[str, Sequence[Any]], ModelResponse]
@@ -102,6 +102,34 @@ def _text(part: UserPromptPart) -> str:
 
 def spec(name: str, *allowed: str, **more: Any) -> PeerSpec:
     return PeerSpec(name=name, instructions=f"You are {name}.", allowed_peers=allowed, **more)
+
+
+def heard(messages: list[ModelMessage]) -> list[str]:
+    """Return what a model was told, part by part, in a few words."""
+    return [f"{part.part_kind} {_words(part)}" for message in messages for part in message.parts]
+
+
+def _words(part: Any) -> str:
+    match part:
+        case UserPromptPart():
+            return _text(part)
+        case ToolCallPart():
+            return f"{part.tool_name}({part.args})"
+        case _:
+            return str(part.content)
+
+
+class Hearing(Play):
+    """The same, which also notes what each was told, request by request."""
+
+    def __init__(self, **parts: Part) -> None:
+        self.heard: dict[str, list[list[str]]] = {}
+        super().__init__(**parts)
+
+    async def _play(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        response = await super()._play(messages, info)
+        self.heard.setdefault(self.asked[-1], []).append(heard(messages))
+        return response
 
 
 async def talk_in(ledger: Ledger, thread_id: str, lane: str = "talk") -> list[Message]:

@@ -46,6 +46,23 @@ def test_what_cannot_be_understood_of_a_call_is_left_as_it_is(agent: PeerAgent) 
             Message("agent_call", "Find X", name="bob", metadata={"caller": "ada"}),
             {"role": "assistant", "content": "[Request to bob]: Find X"},
         ),
+        (
+            Message("agent_call", [{"type": "text", "text": "X?"}], name="bob", metadata={"caller": "ada"}),
+            {"role": "assistant", "content": [{"type": "text", "text": "[Request to bob]:"}, {"type": "text", "text": "X?"}]},
+        ),
+        (
+            Message(
+                "assistant", [{"type": "text", "text": "X"}], name="bob", tool_calls=[{"id": "c", "function": {"name": "f"}}]
+            ),
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "[Message from bob]:"},
+                    {"type": "text", "text": "X"},
+                    {"type": "text", "text": "f({})"},
+                ],
+            },
+        ),
         (Message("agent_response", "X", name="bob"), {"role": "user", "content": "[Response from bob]: X"}),
         (
             Message("error", "late", name="ada", metadata={"error_type": "TIMEOUT"}),

@@ -188,20 +188,21 @@ def _talkative(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse |
 
 
 def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """AT-053, BP7: no byte of the store, no log line, no span, nothing that listeners are given.
+    """AT-053, BP7: no byte of the store, no log line, no span with content, nothing that listeners are given.
 
     Secrets are in metadata, in words, in task data, in arguments, in what a tool returns and in what it raises.
     """
     # Mutant: `_mind.shown` returns the arguments as they are -> red.
     # Mutant: `_vault.Vault.take_out` returns the message as it is -> red.
     # Mutant: `ledger/_rules.py`: the usual shapes do not know `token` -> red.
+    # Mutant: `telemetry/_content.py`: `redacted` returns the text as it is -> red.
     caplog.set_level(logging.DEBUG)
     exporter, provider, seen, heard = InMemorySpanExporter(), TracerProvider(), list[str](), list[str]()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
-    async def main() -> list[StructuredMessage]:
+    async def main() -> str:
         async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-            given: Any = {"toolkit": _shop(seen), "observer": Telemetry(provider)}
+            given: Any = {"toolkit": _shop(seen), "observer": Telemetry(provider, record_content=True)}
             async with Workers(ledger, _policy, [ADA, BOB], model=saying(_talkative), **given) as workers:
                 workers.hear(lambda thread, message: heard.append(message.to_json()))
                 words = "Log me in, password=canary-word-3"
@@ -211,7 +212,8 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
                 direct = StructuredMessage.create_query("Log in.", "user", "ada", task_id="t2")
                 direct.add_tool_call("log_in", {"name": "b", "pin": "canary-pin-1"}, "own")
                 answer = await workers.send(direct)
-                return [*await workers.messages("t"), *await workers.messages("t2"), answer]
+                said = [*await workers.messages("t"), *await workers.messages("t2"), answer]
+                return " ".join(message.to_json() for message in said)
 
     said = run(main())
 
@@ -219,12 +221,9 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
     spans = " ".join(span.to_json() for span in exporter.get_finished_spans())
     assert sorted(seen) == ["canary-key-2"] * 2 + ["canary-pin-1"] * 3
     assert "Log me in" in stored
-    kinds = [StructuredMessage.from_json(each).message_type for each in heard]
-    assert (
-        len([kind for kind in kinds if kind not in TOOLS])
-        == len([each for each in said if each.message_type not in TOOLS]) - 1
-    )
-    assert {*kinds} >= TOOLS
+    assert "own" in said
+    assert len(heard) > 5
+    assert {StructuredMessage.from_json(each).message_type for each in heard} >= TOOLS
     assert "log_in" in spans
-    ways = {"store": stored, "log": caplog.text, "spans": spans, "heard": " ".join(heard), "said": repr(said)}
+    ways = {"store": stored, "log": caplog.text, "spans": spans, "heard": " ".join(heard), "said": said}
     assert {(way, secret) for way, text in ways.items() for secret in SECRETS if secret in text} == set()

@@ -14,14 +14,16 @@ from typing import Any
 from pydantic_ai import RunContext
 from pydantic_ai.messages import UserContent
 
-from antiphon.agents import current_run, ledger_run
+from antiphon.agents import LedgerRun, current_run, ledger_run
 from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope, untrusted_in
 from antiphon.agents.toolkit._tool import own_settings
 from antiphon.errors import DeliveryError, LedgerError, RefusedError
-from antiphon.messages import Conversation, Message
+from antiphon.messages import Conversation, Json, Message
 from antiphon.patterns.cast import Answer, Cast, handling, left_open, log_unexpected
+from antiphon.patterns.peers._additions import memory_address
 from antiphon.patterns.peers._calls import Calls, Turn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
+from antiphon.patterns.peers._memory import PeerMemory
 from antiphon.patterns.peers._prompts import prompt_of
 from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, peer_at
 from antiphon.patterns.peers._recollection import recollect
@@ -54,10 +56,11 @@ class PeerActor(Actor):
         """Have the agent answer."""
         began = asyncio.get_running_loop().time()
         turn = self._turn(context, request.depth, request.task_id)
-        async with handling(context, PATTERN):
+        async with handling(context, PATTERN) as here:
             prompt = await prompt_of(request, context, peer_at(context.message.policy))
+            shared = await self._shared(turn.name, here.run)
             with _at_work(turn) as reading:
-                content = await self._answer(turn, prompt)
+                content = await self._answer(turn, prompt, shared)
         took = round(asyncio.get_running_loop().time() - began, 6)
         untrusted = {"untrusted": reading.untrusted} if reading.untrusted else {}
         return PeerAnswered(content=content, completion_time=took, **untrusted)
@@ -80,10 +83,27 @@ class PeerActor(Actor):
             raise RefusedError("a peer works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
         return Turn(context, name, depth, self._calls, task_id)
 
-    async def _answer(self, turn: Turn, prompt: str | Sequence[UserContent]) -> str:
+    async def _shared(self, name: str, run: LedgerRun) -> list[PeerMemory]:
+        """Return what the peer shares with others, as it was when the peer was first asked this.
+
+        Others may add to it at any time. Where each memory ends is written down first, so that a process which goes on
+        after a crash tells the model the same.
+        """
+        ledger, names = self._cast.ledger, self._registry.get(name).shares
+        if not names:
+            return []
+
+        async def ends(_: str) -> Json:
+            return {each: (await ledger.head(memory_address(each))).seq for each in names}
+
+        found = await run.effect("read_memory", {"names": list(names)}, ends, effects="none")
+        return [await PeerMemory.read_shared(ledger, each, before=seq + 1) for each, seq in found.items()]
+
+    async def _answer(self, turn: Turn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
         """Return what the agent says. What it raises is an answer too: whoever asked is told."""
-        context, cast, most = turn.context, self._cast, self._limits.remember
-        before = await recollect(cast.ledger, context.thread_id or "", turn.name, until=context.message.id, most=most)
+        context, cast = turn.context, self._cast
+        more: dict[str, Any] = {"until": context.message.id, "limits": self._limits, "shared": shared}
+        before = await recollect(cast.ledger, context.thread_id or "", turn.name, **more)
         try:
             answer: Answer[str] = await cast.ask(turn.name, prompt, history=before)
         except (DeliveryError, LedgerError):

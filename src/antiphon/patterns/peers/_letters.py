@@ -7,14 +7,24 @@ who wrote to whom, so that nobody has to read the form to know.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from antiphon.dialects import decode, encode, marsys
 from antiphon.ledger import Record
-from antiphon.messages import Conversation, JsonObject, Message, thaw
+from antiphon.messages import (
+    Conversation,
+    Json,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    TextPart,
+    thaw,
+)
 
-__all__ = ["Exchange", "Letter", "Refusal", "as_known", "dated", "letter_of", "marsys_form"]
+__all__ = ["Exchange", "Letter", "Refusal", "as_known", "dated", "letter_of", "marsys_form", "role_of", "words_of"]
 
 _OWN: Final = "peers"
 _DIALECT: Final = "marsys"
@@ -121,6 +131,39 @@ def as_known(message: Message) -> Message:
     own = message.metadata.get(_OWN)
     given = own.get(_MESSAGE_ID) if isinstance(own, JsonObject) and message.lane == "talk" else None
     return message.model_copy(update={"id": given}) if isinstance(given, str) else message
+
+
+def role_of(message: Message) -> str:
+    """Return the role that MARSYS has for a message."""
+    notes = message.metadata.get(_DIALECT)
+    if isinstance(notes, JsonObject) and isinstance(role := notes.get("role"), str):
+        return role
+    match message.kind:
+        case "option_call":
+            return "assistant"
+        case "option_result":
+            return "tool"
+        case _:
+            return message.role_hint_for_llm or "user"
+
+
+def words_of(message: Message) -> str:
+    """Return what a message says as text: words, a call or a result."""
+    match message.payload:
+        case OptionResultPayload(is_error=True, error_message=why):
+            return f"error: {why}"
+        case OptionResultPayload(result=None, parts=parts) if parts:
+            return "\n".join(part.text for part in parts if isinstance(part, TextPart))
+        case OptionResultPayload(result=result):
+            return _as_text(thaw(result))
+        case OptionCallPayload(option_name=option, arguments=arguments):
+            return f"{option}({_as_text(thaw(arguments))})"
+        case _:
+            return "".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+def _as_text(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def dated(record: Record) -> Message:

@@ -1,32 +1,46 @@
 """PeerMemory: what a peer remembers of a thread, as a view over the ledger: nothing is stored twice, nothing can be changed.
 
 In it, in the order in which it came to the peer: what it was told and asked, what it said, the tools that it called and what
-they gave; whom it asked and what came back, as letters (in the place of the tool call by which it did that); and the messages
-that others passed to it, which are the very ones, under their ids. A longer thread only adds to the end.
+they gave; whom it asked and what came back, as letters (in the place of the tool call by which it did that); the messages
+that others passed to it, which are the very ones, under their ids; and what a program has added. A longer thread only adds to
+the end. A memory that several peers share is the same, of a thread in which nothing is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count, takewhile
+from typing import Any, NamedTuple
 
+from antiphon.agents.toolkit._origin import current_reading
 from antiphon.dialects import Encoded, encode, marsys
+from antiphon.dialects.marsys._content import with_heading
 from antiphon.ledger import Ledger, Record
+from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     Conversation,
     JsonArray,
-    JsonObject,
     Message,
     OptionCallPayload,
     OptionResultPayload,
 )
-from antiphon.patterns.peers._letters import as_known, dated, letter_of, marsys_form
+from antiphon.patterns.peers._additions import (
+    Addition,
+    addition_in,
+    memory_address,
+    post_additions,
+    read_units,
+    stored_units,
+    units_of,
+)
+from antiphon.patterns.peers._letters import as_known, dated, letter_of, marsys_form, role_of
 from antiphon.patterns.peers._processors import for_model
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
+from antiphon.patterns.peers._retelling import Retold
 from antiphon.patterns.peers._spec import INVOKE_AGENT
 
-__all__ = ["PeerMemory", "run_of", "speaker_of"]
+__all__ = ["Added", "PeerMemory", "Remembering", "run_of", "speaker_of"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,8 @@ class PeerMemory:
     name: str
     thread_id: str
     conversation: Conversation
-    _ledger: Ledger
+    _ledger: Ledger = field(repr=False)
+    _found: Remembering = field(repr=False)
 
     @classmethod
     async def read(cls, ledger: Ledger, thread_id: str, name: str, *, before: int | None = None) -> PeerMemory:
@@ -45,8 +60,60 @@ class PeerMemory:
         Raises:
             LedgerError: it cannot be read.
         """
-        found = await _Remembering(name).all(ledger.read(thread_id, before=before))
-        return cls(name, thread_id, Conversation(found), ledger)
+        return await cls._read(ledger, thread_id, Remembering(name, address_of(name)), before)
+
+    @classmethod
+    async def read_shared(cls, ledger: Ledger, name: str, *, before: int | None = None) -> PeerMemory:
+        """Read a memory that peers share by its name, in whatever threads they work.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        address = memory_address(name)
+        return await cls._read(ledger, address, Remembering(name, address), before)
+
+    @classmethod
+    async def _read(cls, ledger: Ledger, thread_id: str, found: Remembering, before: int | None) -> PeerMemory:
+        async for record in ledger.read(thread_id, found.seq, before):
+            found.take(record)
+        return cls(found.name, thread_id, Conversation(found.messages), ledger, found)
+
+    @property
+    def added(self) -> Sequence[Added]:
+        """What programs have added to it, in order."""
+        return tuple(self._found.added)
+
+    # ------------------------------------------------------------ adding
+
+    async def append(self, *messages: marsys.Message | Message, untrusted: str | None = None) -> PeerMemory:
+        """Add messages for good, and return the memory with them; those that it has already are not added again.
+
+        The peer's model is told them, from the next request on. `untrusted` says where they come from if strangers wrote
+        some of it; inside of a tool that is known already.
+
+        Raises:
+            ValueError: a message has the id of another that the memory has, or is too large.
+            DecodeError: what is given is no message of MARSYS.
+            LedgerError: they cannot be written.
+        """
+        new: dict[str, marsys.Message] = {}
+        for unit in await stored_units(self._ledger, self.thread_id, units_of(messages)):
+            form = marsys.Message.from_dict(unit)
+            known = self._known(form.message_id) or new.setdefault(form.message_id, form)
+            if known != form:
+                raise ValueError(f"there is another message {form.message_id!r} in the memory; messages do not change")
+        units = units_of(new.values())
+        read_units(units, self._found.calls)  # what cannot be read is not written
+        reading = current_reading()
+        source = untrusted or (reading.untrusted if reading is not None else None)
+        await post_additions(self._ledger, self.thread_id, self._found.address, units, source)
+        return await self._read(self._ledger, self.thread_id, self._found.copy(), None)
+
+    def _known(self, message_id: str) -> marsys.Message | None:
+        """Return the message of an id as MARSYS has it: with its calls, which have ids of their own here."""
+        ids = chain((message_id,), (f"{message_id}#{number}" for number in count(2)))
+        said = takewhile(lambda message: message is not None, map(self.by_id, ids))
+        return next(iter(marsys_form(Conversation(message for message in said if message is not None))), None)
 
     # ------------------------------------------------------------ looking
 
@@ -66,7 +133,7 @@ class PeerMemory:
 
     def by_role(self, role: str) -> tuple[Message, ...]:
         """Return the messages of a role of MARSYS."""
-        return tuple(message for message in self.conversation if _role(message) == role)
+        return tuple(message for message in self.conversation if role_of(message) == role)
 
     async def search(self, text: str, *, limit: int = 20) -> tuple[Message, ...]:
         """Find messages that have all the words, the best first, as `Ledger.search` does.
@@ -76,8 +143,14 @@ class PeerMemory:
         """
         rows = (await self._ledger.head(self.thread_id)).seq
         hits = await self._ledger.search(text, thread_id=self.thread_id, limit=max(1, rows))
-        found = (self.by_id(as_known(hit.record.message).id) for hit in hits)
-        return tuple(message for message in found if message is not None)[:limit]
+        found: dict[str, Message] = {}
+        for hit in hits:
+            row = as_known(hit.record.message)
+            added = self._found.rows.get(row.id)
+            for each in (row.id,) if added is None else await _searched(added, text):
+                if (message := self.by_id(each)) is not None:
+                    found.setdefault(each, message)
+        return tuple(found.values())[:limit]
 
     def window(self, count: int | None = None, *, tokens: int | None = None) -> Conversation:
         """Return the latest messages that fit, by number or by an estimate of tokens, and what the system said.
@@ -87,7 +160,7 @@ class PeerMemory:
         Raises:
             ValueError: not exactly one limit is given.
         """
-        return self.conversation.window(count, tokens=tokens, keep=lambda message: _role(message) == "system")
+        return self.conversation.window(count, tokens=tokens, keep=lambda message: role_of(message) == "system")
 
     # ------------------------------------------------------------ giving
 
@@ -97,7 +170,8 @@ class PeerMemory:
         Raises:
             DialectError: there is no such dialect, or something cannot be said.
         """
-        return encode(self.conversation, dialect, as_policy=self.name, **options)
+        own = (_as_own(message, self.name) for message in self.conversation)
+        return encode(Conversation(own), dialect, as_policy=self.name, **options)
 
     def messages(self) -> list[marsys.Message]:
         """Return it as MARSYS has it."""
@@ -108,6 +182,13 @@ class PeerMemory:
         return list(_with_results([for_model(self.name, message) for message in self.messages()]))
 
 
+async def _searched(messages: Sequence[Message], text: str) -> list[str]:
+    """Return which messages have all the words, by id: a row that adds some is found as a whole."""
+    some = MemoryLedger()
+    await some.append("added", [message.model_copy(update={"thread_id": None}) for message in messages], allow_foreign=True)
+    return [hit.record.message.id for hit in await some.search(text, limit=len(messages))]
+
+
 def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield messages, each result behind the turn that called: what the peer asked another in that turn stands after it."""
     results = _results_of_turns(messages)
@@ -116,7 +197,7 @@ def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if place in moved:
             continue
         if "tool_call_id" in message:  # a provider refuses a result whose call it is not told
-            yield {"role": "user", "content": f"[Result of {message.get('name')}]: {message['content']}"}
+            yield {"role": "user", "content": with_heading(f"[Result of {message.get('name')}]:", message["content"])}
             continue
         yield message
         yield from (messages[each] for each in results.get(place, ()))
@@ -139,36 +220,81 @@ def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
     return {turn: [places[number] for number in sorted(places)] for turn, places in found.items()}
 
 
-class _Remembering:
-    """Goes through a thread, and picks what came to one peer."""
+class Added(NamedTuple):
+    """Messages that one row has added to a memory."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._address = address_of(name)
+    seq: int
+    messages: tuple[Message, ...]
+    untrusted: str | None
+
+
+class Remembering:
+    """Goes through a thread, and picks what came to one memory."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self.address = address
+        self.added: list[Added] = []
+        self.rows: dict[str, tuple[Message, ...]] = {}
+        """By row, what it has added."""
+        self.calls: dict[str, Message] = {}
+        """By invocation, the calls that are remembered."""
         self._seen: dict[str, Message] = {}
         """What may be passed to it: everything that was said before."""
         self._found: dict[str, Message] = {}
         self._instructed: Message | None = None
+        self._retold = Retold()
+        self.seq = 0
+        """How far the thread was read."""
 
-    async def all(self, records: AsyncIterable[Record]) -> list[Message]:
-        async for record in records:
-            self._take(dated(record))
+    def copy(self) -> Remembering:
+        """Return the same, to go on from here."""
+        other = Remembering(self.name, self.address)
+        other.seq, other._instructed, other._retold = self.seq, self._instructed, self._retold.copy()
+        other.added, other.rows, other.calls = [*self.added], {**self.rows}, {**self.calls}
+        other._seen, other._found = {**self._seen}, {**self._found}
+        return other
+
+    @property
+    def messages(self) -> list[Message]:
+        """What is remembered so far."""
         return list(self._found.values())
 
-    def _take(self, message: Message) -> None:
+    def take(self, record: Record) -> None:
+        """Take the next row of the thread into account."""
+        message, self.seq = dated(record), record.seq
         if message.lane == "talk":
             self._seen[message.id] = message
-            if self._is_own(message) and not self._is_known(message):
-                self._found[message.id] = message
-        elif message.lane == "control" and self._address in message.to:
+            is_told_again = self._retold.has(record)
+            if self._is_own(message) and not is_told_again and not self._is_known(message):
+                self._find(message)
+        elif (addition := addition_in(record)) is not None:
+            self._add(record, addition)
+        elif message.lane == "control" and self.address in message.to:
             for each in _passed(message):
                 if (passed := self._seen.get(each)) is not None:
-                    self._found.setdefault(each, passed)
+                    self._find(passed)
+
+    def _add(self, record: Record, addition: Addition) -> None:
+        messages = tuple(read_units(addition.units, self.calls))
+        for message in messages:
+            self._seen.setdefault(message.id, message)
+        if self.address not in record.message.to:
+            return  # another's, who may pass it on
+        self.rows[record.message.id] = messages
+        self.added.append(Added(record.seq, messages, addition.untrusted))
+        for message in messages:
+            self._find(message)
+
+    def _find(self, message: Message) -> None:
+        self._found.setdefault(message.id, message)
+        if isinstance(message.payload, OptionCallPayload):
+            self.calls[message.payload.invocation_id] = message
 
     def _is_own(self, message: Message) -> bool:
         if (letter := letter_of(message)) is not None:
-            return letter.caller == self._name
-        return speaker_of(message) == self._name and _option(message) != INVOKE_AGENT
+            return letter.caller == self.name
+        return speaker_of(message) == self.name and _option(message) != INVOKE_AGENT
 
     def _is_known(self, message: Message) -> bool:
         """Whether these are the instructions that the peer has: where others speak in between, they are said again."""
@@ -203,14 +329,7 @@ def _option(message: Message) -> str | None:
     return payload.option_name if isinstance(payload, OptionCallPayload | OptionResultPayload) else None
 
 
-def _role(message: Message) -> str:
-    notes = message.metadata.get("marsys")
-    if isinstance(notes, JsonObject) and isinstance(role := notes.get("role"), str):
-        return role
-    match message.kind:
-        case "option_call":
-            return "assistant"
-        case "option_result":
-            return "tool"
-        case _:
-            return message.role_hint_for_llm or "user"
+def _as_own(message: Message, name: str) -> Message:
+    """Return words that an assistant without a name has said as the peer's: they were put in its memory as such."""
+    is_unnamed = message.policy == message.role_hint_for_llm == "assistant"
+    return message.model_copy(update={"policy": name}) if is_unnamed else message

@@ -177,6 +177,14 @@ class Peers(Pattern):
         """
         return await PeerMemory.read(self.ledger, thread_id, self.registry.get(name).name)
 
+    async def shared(self, name: str) -> PeerMemory:
+        """Return a memory that peers have in common in whatever threads they work (`PeerSpec.shares`), as of now.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        return await PeerMemory.read_shared(self.ledger, name)
+
     async def letters(self, thread_id: str) -> list[marsys.Message]:
         """Return what peers have written to each other in a thread: calls, responses and errors.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.dialects import marsys
 from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name
-from antiphon.dialects.marsys._content import text_of
+from antiphon.dialects.marsys._content import with_heading
 
 __all__ = ["for_model", "from_model"]
 
@@ -27,18 +27,19 @@ def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
     So what another agent has said, and passed on, is a user's too: else the model takes it for its own words.
     """
     if message.role == "agent_call" and message.caller == name:
-        return {"role": "assistant", "content": f"[Request to {message.name}]: {message.content}"}
+        return {"role": "assistant", "content": with_heading(f"[Request to {message.name}]:", message.content)}
     if message.role == "assistant" and message.name not in (None, name):
-        return {"role": "user", "content": f"[Message from {message.name}]: {_words(message)}"}
+        return {"role": "user", "content": with_heading(f"[Message from {message.name}]:", _said(message))}
     return process_for_llm(message)
 
 
-def _words(message: marsys.Message) -> str:
+def _said(message: marsys.Message) -> str | list[Any]:
     """Return what an agent has said, with the tools that it called: their results are not told with it."""
-    called = [
-        f"{call['function']['name']}({call['function']['arguments']})" for call in message.to_llm_dict().get("tool_calls", ())
-    ]
-    return " ".join(each for each in (text_of(message.content), *called) if each)
+    calls = message.to_llm_dict().get("tool_calls", ())
+    called = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
+    if isinstance(message.content, str):
+        return " ".join(each for each in (message.content, *called) if each)
+    return [*message.content, *({"type": "text", "text": each} for each in called)]
 
 
 def _plain(call: Any) -> Any:

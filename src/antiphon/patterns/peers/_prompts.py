@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,8 +10,9 @@ from pydantic_ai.messages import UserContent
 from antiphon.agents.toolkit import quoted
 from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm
-from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
-from antiphon.patterns.peers._letters import as_known, letter_of
+from antiphon.messages import Message, thaw
+from antiphon.patterns.peers._additions import addition_in, read_units
+from antiphon.patterns.peers._letters import as_known, letter_of, words_of
 from antiphon.patterns.peers._protocol import InvokePeer
 from antiphon.runtime import Context
 
@@ -25,7 +25,7 @@ async def prompt_of(request: InvokePeer, context: Context, caller: str | None) -
     passed = await _passed(request.context_message_ids, context)
     if not passed and request.untrusted is None:
         return asked
-    told: list[UserContent] = [_shown(message) for message in passed]
+    told: list[UserContent] = [_shown(message, source) for message, source in passed]
     told.append(asked if request.untrusted is None else quoted(asked, request.untrusted))
     return told
 
@@ -38,38 +38,24 @@ def _asked(request: str, caller: str | None) -> str:
     return str(process_for_llm(form)["content"])
 
 
-async def _passed(ids: Sequence[str], context: Context) -> list[Message]:
-    """Return the messages that are passed on; they stand in the thread before the request."""
+async def _passed(ids: Sequence[str], context: Context) -> list[tuple[Message, str | None]]:
+    """Return the messages that are passed on, each with who wrote it if strangers did; they stand before the request."""
     if not ids:
         return []
     ledger, thread_id = context.ledger, context.thread_id or ""
-    rows: dict[str, Message] = {}
+    rows: dict[str, tuple[Message, str | None]] = {}
     async for record in ledger.read(thread_id):
         message = as_known(record.message)
-        rows.setdefault(message.id, message)
+        rows.setdefault(message.id, (message, _untrusted(message)))
+        if (addition := addition_in(record)) is not None:
+            for each in read_units(addition.units, {}):
+                rows.setdefault(each.id, (each, addition.untrusted))
     return [rows[each] for each in ids if each in rows]
 
 
-def _shown(message: Message) -> UserContent:
-    text = f"[Message {message.id} from {message.policy}]: {_text(message)}"
-    source = _untrusted(message)
+def _shown(message: Message, source: str | None) -> UserContent:
+    text = f"[Message {message.id} from {message.policy}]: {words_of(message)}"
     return text if source is None else quoted(text, source)
-
-
-def _text(message: Message) -> str:
-    match message.payload:
-        case OptionResultPayload(is_error=True, error_message=why):
-            return f"error: {why}"
-        case OptionResultPayload(result=result):
-            return _words(thaw(result))
-        case OptionCallPayload(option_name=option, arguments=arguments):
-            return f"{option}({_words(thaw(arguments))})"
-        case _:
-            return "".join(part.text for part in message.parts if isinstance(part, TextPart))
-
-
-def _words(value: Json) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _untrusted(message: Message) -> str | None:

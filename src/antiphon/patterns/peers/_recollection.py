@@ -1,47 +1,98 @@
-"""Recollection: the earlier exchanges of a peer in a thread, as its model is told them again.
+"""Recollection: the earlier exchanges of a peer in a thread, and what was added to its memory, as its model is told it.
 
-They are given as the very messages that the thread has, so that they are not said in it a second time. Only exchanges count
-that were finished when the peer was asked: what goes on beside it has calls that nobody has answered.
+Exchanges are given as the very messages that the thread has, so that they are not said in it a second time. Only those count
+that were finished when the peer was asked: what goes on beside it has calls that nobody has answered. What a program has added
+stands where it was added, unless an exchange that is told has it already; what peers share stands before everything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart
 
 from antiphon.dialects import encode
 from antiphon.ledger import Ledger
-from antiphon.messages import Conversation, JsonObject, Message
-from antiphon.patterns.peers._memory import run_of, speaker_of
+from antiphon.messages import Conversation, Message
+from antiphon.patterns.peers._additions import addition_in
+from antiphon.patterns.peers._letters import role_of
+from antiphon.patterns.peers._memory import Added, PeerMemory, Remembering, run_of, speaker_of
+from antiphon.patterns.peers._protocol import address_of
+from antiphon.patterns.peers._retelling import begins_unit, retell, retold_in
+from antiphon.patterns.peers._spec import Limits
 
 __all__ = ["recollect"]
 
 
-async def recollect(ledger: Ledger, thread_id: str, name: str, *, until: str, most: int) -> list[ModelMessage]:
-    """Return the latest exchanges that a peer had finished before the message `until` came to it, at most so many.
+async def recollect(
+    ledger: Ledger, thread_id: str, name: str, *, until: str, limits: Limits, shared: Sequence[PeerMemory] = ()
+) -> list[ModelMessage]:
+    """Return what a peer is told before the message `until`: what it shares, its latest exchanges, and what was added.
 
     Raises:
         LedgerError: the thread cannot be read.
     """
-    if most == 0:
-        return []
-    runs: dict[str, list[list[Message]]] = {}
+    runs: dict[str, _Exchange] = {}
+    remembering = Remembering(name, address_of(name))
     async for record in ledger.read(thread_id):
         if record.message.id == until:
             break
+        if addition_in(record) is not None:
+            remembering.take(record)
         if record.message.lane == "talk" and speaker_of(record.message) == name:
-            _add(runs.setdefault(run_of(record.message), []), record.message)
-    finished = [messages for units in runs.values() if _is_finished(messages := _restored(units, thread_id))]
-    return [message for messages in finished[-most:] for message in messages]
+            runs.setdefault(run_of(record.message), _Exchange(record.seq)).add(record.message)
+    told = [(each.seq, messages) for each in runs.values() if _is_finished(messages := each.restored(thread_id))]
+    kept = told[-limits.remember :] if limits.remember else []
+    places = {seq for seq, _ in kept}
+    known = {told_id for each in runs.values() if each.seq in places for told_id in each.retold()}
+    own = frozenset({name, "assistant"})
+    before = [each for memory in shared for each in _retold(memory.added, known, limits, name, frozenset({name}))]
+    placed = [*kept, *_retold(remembering.added, known, limits, name, own)]
+    return [message for _, messages in (*before, *sorted(placed, key=_place)) for message in messages]
 
 
-def _add(units: list[list[Message]], row: Message) -> None:
-    """Add a row to the unit that it belongs to: the first row of each is marked."""
-    own = row.metadata.get("antiphon")
-    if not units or (isinstance(own, JsonObject) and "unit" in own):
-        units.append([])
-    units[-1].append(row)
+def _place(told: tuple[int, list[ModelMessage]]) -> int:
+    return told[0]
+
+
+class _Exchange:
+    """What was said in one run of a peer, from a place in the thread on."""
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self._units: list[list[Message]] = []
+
+    def add(self, row: Message) -> None:
+        """Add a row to the unit that it belongs to: the first row of each is marked."""
+        if not self._units or begins_unit(row):
+            self._units.append([])
+        self._units[-1].append(row)
+
+    def retold(self) -> set[str]:
+        """Return the messages that are told in it and were added to a memory."""
+        return {told_id for unit in self._units for row in unit for told_id in retold_in(row)}
+
+    def restored(self, thread_id: str) -> list[ModelMessage]:
+        """Return it as the model has heard and said it; empty if some of it cannot be told again."""
+        return _restored(self._units, thread_id)
+
+
+def _retold(
+    added: Iterable[Added], known: set[str], limits: Limits, name: str, own: frozenset[str]
+) -> list[tuple[int, list[ModelMessage]]]:
+    """Return the latest that was added and is not known, by the place where it was; a call stands with its result."""
+    places = {message.id: each for each in reversed(tuple(added)) for message in each.messages}
+    everything = Conversation({message.id: message for each in added for message in each.messages}.values())
+    whole = everything.window(limits.told, keep=lambda message: role_of(message) == "system" and limits.told > 0)
+    left_out = known | {message.id for message in (*whole.open_calls(), *whole.orphans())}
+    results = dict(whole.pairs())
+    groups: dict[int, list[Message]] = {}
+    for number, message in enumerate(whole):
+        if message.id not in left_out:
+            groups.setdefault(places[whole[results.get(number, number)].id].seq, []).append(message)
+    sources = {known_id: each.untrusted for known_id, each in places.items() if each.untrusted is not None}
+    return [(seq, retell(messages, name, own, sources)) for seq, messages in groups.items()]
 
 
 def _restored(units: list[list[Message]], thread_id: str) -> list[ModelMessage]:

@@ -22,6 +22,8 @@ class PeerSpec(AgentSpec):
 
     allowed_peers: AllowedPeers = ()
     """Whom it may ask, by name; `*` is everybody but itself."""
+    shares: tuple[str, ...] = ()
+    """The memories that it has in common with others, by name; see `Peers.shared`."""
 
 
 class Limits(BaseModel):
@@ -35,6 +37,8 @@ class Limits(BaseModel):
     """How often peers may ask each other, all branches together."""
     remember: int = Field(default=5, ge=0)
     """How many of its earlier exchanges in a thread a peer is told when it is asked again."""
+    told: int = Field(default=50, ge=0)
+    """How many messages that were added to its memory, and to each that it shares, a peer is told when it is asked."""
     within: float = Field(default=3600.0, gt=0)
     """Seconds that a peer may take to answer another, people whom it waits for included."""
     failures: int = Field(default=5, ge=1)

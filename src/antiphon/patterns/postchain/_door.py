@@ -12,8 +12,7 @@ from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain._edge import thread_address
 from antiphon.patterns.postchain._life import is_known
 from antiphon.protocol import ErrorCode, Message, Notice, Response, response_type_of
-from antiphon.runtime import Actor, Context, System, handles
-from antiphon.runtime._results import error_of, error_response, from_wire
+from antiphon.runtime import Actor, Context, System, error_of, error_response, from_wire, handles
 
 if TYPE_CHECKING:
     from antiphon.patterns.postchain._workshop import Workshop

@@ -23,8 +23,7 @@ from antiphon.patterns.postchain._config import agent_of, config_thread
 from antiphon.patterns.postchain._life import is_known
 from antiphon.patterns.postchain._supervisor import SUPERVISOR
 from antiphon.protocol import PHASES, ErrorCode, Message, Response, deserialize_message, validate_message
-from antiphon.runtime import System
-from antiphon.runtime._results import error_response, from_wire, response_type
+from antiphon.runtime import System, error_response, from_wire, response_type
 
 __all__ = ["Edge", "thread_address", "thread_of_message"]
 

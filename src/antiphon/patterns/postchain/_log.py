@@ -11,7 +11,7 @@ from typing import Final
 
 from antiphon.ledger import Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload
-from antiphon.runtime._results import response_type
+from antiphon.runtime import response_type
 
 __all__ = ["log_flow"]
 
