@@ -1,11 +1,21 @@
-"""Tools of others: toolsets of Pydantic AI, and servers that speak the Model Context Protocol.
+"""Tools of others: toolsets of Pydantic AI and MCP servers, and the warnings about them.
 
-Their tools are listed anew for each step, because they may change. In a run the list is written down: a program that runs
-again is offered what was offered then, whatever there is now, until it comes to what is new. A tool is started only if it is
-still what was offered. What they say about themselves (that they only read, that they may be repeated) is not believed:
-whoever registers them says so.
+Tools are listed again for each step, because a server may change them. In a run the list is recorded: a program that runs
+again is offered the recorded tools until it comes to a new step. A tool is started only if it is still what was offered. What
+a server says about its tools (read-only, idempotent) is not trusted: the caller of `add_mcp` or `add_toolset` says so.
 
-Nor can one of them do harm to the others: a server that does not start, does not answer or offers nonsense is left out.
+A server cannot harm the others. One that does not start, does not answer or offers nonsense is left out with a warning: a row
+`TOOL_WARNING` of the thread, once for each part of a run, and a line of the log. For a server that was registered with
+`required=True` a warning is a `ToolServerError`.
+
+| code | what is left out |
+|---|---|
+| `SERVER_FAILED` | the server: it does not start, cannot be reached, disconnects, or fails to list its tools |
+| `SERVER_TIMEOUT` | the server: it takes too long to start, or to list its tools |
+| `NAME_TAKEN` | the tool: another tool has its name; give the server a prefix |
+| `NAME_INVALID` | the tool: its name could be mistaken for another |
+| `SCHEMA_INVALID` | the tool: its arguments are not a JSON schema that can be used |
+| `TOO_MUCH` | the tools beyond the size limit of a row |
 """
 
 from __future__ import annotations
@@ -15,7 +25,7 @@ import logging
 from base64 import b32encode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
@@ -29,27 +39,85 @@ from pydantic_ai.usage import RunUsage
 
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._found import Found
-from antiphon.agents.toolkit._errors import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
-from antiphon.agents.toolkit._functions import check_by
 from antiphon.agents.toolkit._names import is_tool_name
+from antiphon.agents.toolkit._outcome import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
 from antiphon.agents.toolkit._schema import Schema, canonical
-from antiphon.agents.toolkit._slots import Slots
-from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, own_settings
-from antiphon.agents.toolkit._warnings import (
-    NAME_INVALID,
-    SCHEMA_INVALID,
-    SERVER_FAILED,
-    SERVER_TIMEOUT,
-    TOO_MUCH,
-    ToolWarning,
-    raise_if_required,
-)
-from antiphon.errors import HistoryMismatchError
-from antiphon.messages import Json, current_limits
+from antiphon.agents.toolkit._tool import Slots, ToolkitTool, ToolSettings, check_by, own_settings
+from antiphon.errors import HistoryMismatchError, ToolServerError
+from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages._cut import cut_text
 from antiphon.runtime import is_too_large, text_of
 
-__all__ = ["ForeignTools", "bare_context", "mcp_toolset", "server_name"]
+# ---------------------------------------------------------------- warnings
+
+SERVER_FAILED: Final = "SERVER_FAILED"
+SERVER_TIMEOUT: Final = "SERVER_TIMEOUT"
+NAME_TAKEN: Final = "NAME_TAKEN"
+NAME_INVALID: Final = "NAME_INVALID"
+SCHEMA_INVALID: Final = "SCHEMA_INVALID"
+TOO_MUCH: Final = "TOO_MUCH"
+
+_TYPE: Final = "TOOL_WARNING"
+_LOG: Final = logging.getLogger("antiphon.agents.toolkit")
+
+
+@dataclass(frozen=True)
+class ToolWarning:
+    """What is wrong with a server, or with one of its tools."""
+
+    server: str
+    code: str
+    reason: str
+    tool: str | None = None
+    """The tool that is left out; None: all of the server."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def sentence(self) -> str:
+        """What is told to people."""
+        what = "its tools are left out" if self.tool is None else f"its tool {self.tool!r} is left out"
+        return f"tool server {self.server!r}: {self.reason}; {what} ({self.code})"
+
+
+class _Written:
+    """What the parts of a run have written down."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[str, str]] = set()
+
+
+def raise_if_required(warnings: list[ToolWarning]) -> None:
+    """Raise what is wrong with a server that is required.
+
+    Raises:
+        ToolServerError: something is.
+    """
+    for each in warnings:
+        about = "" if each.tool is None else f"tool {each.tool!r}: "
+        todo = "mend it, or register it without required=True"
+        raise ToolServerError(f"{about}{each.reason} ({each.code}); {todo}", each.server)
+
+
+async def warn(warnings: list[ToolWarning], run: LedgerRun | None) -> None:
+    """Write warnings down, each once in a part of a run."""
+    for each in warnings:
+        if run is None:
+            _LOG.warning("%s", each.sentence)
+            continue
+        name = f"warning:{sha256(canonical(each.to_json()).encode()).hexdigest()[:24]}"
+        own = run.course.invocation_id, name
+        written = run.opened.share(_Written).keys
+        if own not in written:
+            written.add(own)
+            _LOG.warning("%s", each.sentence, extra={"antiphon.thread.id": run.thread_id})
+            part = DataPart(data={"type": _TYPE, **each.to_json()})
+            await run.note(Message(policy=RUNTIME_POLICY, payload=PartsPayload(parts=(part,))), key=name)
+
+
+# ---------------------------------------------------------------- toolsets and servers
 
 _LISTED: Final = "LIST_TOOLS"
 """What the journal calls it that somebody was asked for their tools."""
@@ -65,7 +133,6 @@ _MOST_WARNINGS: Final = 20
 """Warnings about one list: a server may offer any number of bad tools."""
 _PAUSE: Final = 30.0
 """Seconds for which a server that has failed is left alone."""
-_LOG: Final = logging.getLogger("antiphon.agents.toolkit")
 
 
 @dataclass(frozen=True)

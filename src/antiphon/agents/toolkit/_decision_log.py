@@ -1,7 +1,7 @@
-"""The book: what was decided about calls, written down in their threads, and found there again.
+"""The decision log: rows of a thread that say what was decided about tool calls, and what agents have read.
 
-A decision is a row before anything follows from it. A program that runs again gets the decision that is there, for the
-tool may have been started on its strength; whether it still holds is asked once more when a tool is really started.
+A decision is written before anything follows from it. A program that runs again gets the recorded decision, because the tool
+may have been started on its strength. The guard checks permission and approval once more when it really starts a tool.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from antiphon.agents._guards import Cover
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import guards_of
-from antiphon.agents.toolkit._call import Call
-from antiphon.agents.toolkit._permissions import Grant, Permissions
-from antiphon.agents.toolkit._rules import Decision, Verdict
+from antiphon.agents.toolkit._decision import Call, Decision, Grant, Permissions, Verdict
 from antiphon.agents.toolkit._schema import canonical
 from antiphon.agents.toolkit.taint import Taint
 from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
-
-__all__ = ["Book", "Marks", "Uses", "begin_under"]
 
 _DECIDED: Final = "TOOL_PERMISSION"
 _PERMITTED: Final = "TOOL_PERMISSIONS"

@@ -1,22 +1,55 @@
-"""Permissions: who may call which tool, with what, how often and until when, as data; and the decision as arithmetic.
+"""The decision on a tool call: permissions, approval rules and `judge`, which applies them.
 
-Whatever nobody has granted is denied. A grant names an agent and a tool (`*`: all of them), and may say more: a JSON schema
-that the arguments must meet, a number of calls in a thread, a time when it ends. What was revoked stays so until it is granted
-again, also for an agent that was granted everything.
+A call that nobody has granted is denied. A grant names an agent and a tool (`*`: all of them). It may also have a JSON schema
+that the arguments must meet, a number of calls in a thread, and an expiry time. A revocation holds until the next grant, even
+for an agent that was granted everything.
+
+`judge` is a pure function: it reads no clock and no ledger. The same call under the same circumstances always gets the same
+decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from base64 import b32encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias
 
-from antiphon.agents.toolkit._call import Call
+from antiphon.agents._guards import TAINTED
 from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
-from antiphon.agents.toolkit._schema import Schema
+from antiphon.agents.toolkit._schema import Schema, canonical
 
-__all__ = ["Grant", "Permissions", "Permit", "Revocation"]
+# ---------------------------------------------------------------- the call
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a tool by an agent."""
+
+    agent: str
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    thread_id: str | None = None
+    invocation_id: str = ""
+    recorded: str | None = None
+    """The digest that the thread has of it, where not all of the arguments are there any more."""
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the exact call: another argument, agent, thread or invocation gives another one.
+
+        In base 32, because in hexadecimal one in some hundred looks like the number of a card, and would be redacted.
+        """
+        if self.recorded is not None:
+            return self.recorded
+        said = [self.agent, self.tool, dict(self.arguments), self.thread_id, self.invocation_id]
+        return b32encode(sha256(canonical(said).encode()).digest()).decode().rstrip("=").lower()
+
+
+# ---------------------------------------------------------------- permissions
 
 
 @dataclass(frozen=True)
@@ -157,3 +190,77 @@ class Permissions:
                     grants.clear()
                     was_revoked = True
         return grants, was_revoked
+
+
+# ---------------------------------------------------------------- rules, and the decision
+
+Verdict: TypeAlias = Literal["allow", "ask", "deny"]
+
+
+@dataclass(frozen=True)
+class ApprovalRule:
+    """Calls that a person must approve: of a tool, by an agent, with such arguments.
+
+    Raises:
+        ValueError: a name is none.
+    """
+
+    tool: str = ANY
+    agent: str = ANY
+    where: Schema | None = None
+    """Which arguments; None: any."""
+
+    def __post_init__(self) -> None:
+        check_agent(self.agent, or_any=True)
+        check_tool(self.tool, or_any=True)
+
+    def covers(self, agent: str, tool: str) -> bool:
+        """Whether it is about this agent and this tool, with some arguments."""
+        return self.agent in (agent, ANY) and self.tool in (tool, ANY)
+
+    def matches(self, call: Call) -> bool:
+        """Whether it is about a call."""
+        if not self.covers(call.agent, call.tool):
+            return False
+        return self.where is None or self.where.accepts(call.arguments)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a call: it is allowed, a person is asked, or it is denied."""
+
+    verdict: Verdict
+    reason: str
+    grant: Grant | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        said: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
+        return said if self.grant is None else {**said, "grant": self.grant.to_json()}
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What counts besides the call and the permissions."""
+
+    now: datetime
+    used: Mapping[Grant, int]
+    """How many calls of the thread each grant has permitted."""
+    approval: bool = False
+    """Whether the tool always needs a person's word."""
+    tainted: str | None = None
+    """What untrusted content the turn has read, where the tool does not allow that; None: nothing."""
+
+
+def judge(permissions: Permissions, rules: Iterable[ApprovalRule], call: Call, circumstances: Circumstances) -> Decision:
+    """Decide on a call."""
+    permit = permissions.decide(call, circumstances.used, circumstances.now)
+    if not permit.allowed:
+        return Decision("deny", permit.reason)
+    if circumstances.approval:
+        return Decision("ask", f"{call.tool!r} needs an approval, whatever it is called with", permit.grant)
+    if any(rule.matches(call) for rule in rules):
+        return Decision("ask", f"a rule asks for an approval of such calls of {call.tool!r}", permit.grant)
+    if circumstances.tainted is not None:
+        return Decision("ask", f"{TAINTED}: {circumstances.tainted}", permit.grant)
+    return Decision("allow", permit.reason, permit.grant)
