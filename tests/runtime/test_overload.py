@@ -118,9 +118,7 @@ def test_overload_in_real_time_takes_no_more_memory_the_longer_it_lasts(thread_i
     assert outcomes.total() == sum(sent)
     assert outcomes["answered"] < sum(sent) / 2, outcomes
     own = [text for text in handled if not text.startswith("alone")]
-    assert (
-        len(own) == len(set(own)) >= outcomes["answered"] > 10 * count("overload")
-    )  # it goes on at its own speed
+    assert len(own) == len(set(own)) >= outcomes["answered"] > 10 * count("overload")  # it goes on at its own speed
     half = len(most) // 2
     assert max(most[half:]) < 1.5 * max(most[:half])  # what waits at once does not grow
 

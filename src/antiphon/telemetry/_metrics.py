@@ -10,8 +10,8 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 from antiphon import __version__
 from antiphon.messages import Usage
 from antiphon.runtime import Activity, AgentOperation, DeadLetter, ModelOperation, Operation, ToolOperation
-from antiphon.telemetry import _names as names
-from antiphon.telemetry._genai import Attributes, shared_by_metrics
+from antiphon.telemetry import _conventions as names
+from antiphon.telemetry._conventions import Attributes, shared_by_metrics
 
 if TYPE_CHECKING:
     from collections import Counter
