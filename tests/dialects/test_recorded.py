@@ -356,8 +356,13 @@ LOST: dict[str, tuple[str, Any, str, str]] = {
         CHAT,
         "reasoning",
     ),
-    "the name of a file": (CHAT, {"messages": [{"role": "user", "content": [PDF]}]}, GEMINI, "hint"),
-    "the name of a file, in Pydantic AI": (CHAT, {"messages": [{"role": "user", "content": [PDF]}]}, "pydantic-ai", "hint"),
+    "the name of a file": (CHAT, {"messages": [{"role": "user", "content": [PDF]}]}, GEMINI, "filename"),
+    "the name of a file, in Pydantic AI": (
+        CHAT,
+        {"messages": [{"role": "user", "content": [PDF]}]},
+        "pydantic-ai",
+        "filename",
+    ),
     "details of reasoning": (
         CHAT,
         answered({"role": "assistant", "content": "Mild.", "reasoning_details": [{"type": "reasoning.text", "text": "Hm."}]}),

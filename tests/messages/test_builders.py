@@ -91,7 +91,7 @@ def test_every_kind_of_part_can_be_added() -> None:
     """OP-030, OP-031, OP-032, OP-035: all in one parts message, in order."""
     builder = MessageBuilder.next_step(None)
     builder.add_text("a").add_image("b", "data:,b").add_audio("c", "data:,c").add_video("d", "data:,d")
-    builder.add_document(None, "data:,e", mime="application/pdf", id="doc").add_data({"f": [1]})
+    builder.add_document(None, "data:,e", mime="application/pdf", id="doc", file_name="e.pdf").add_data({"f": [1]})
     message = builder.to_message()
 
     assert message.kind == "parts"
@@ -106,6 +106,7 @@ def test_every_kind_of_part_can_be_added() -> None:
     document = message.parts[4]
     assert isinstance(document, MediaPart)
     assert (document.mime, document.id, document.prompt_hint) == ("application/pdf", "doc", None)
+    assert document.file_name == "e.pdf"
 
 
 def test_media_ids_come_from_the_content() -> None:

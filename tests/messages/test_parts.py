@@ -110,6 +110,16 @@ def test_media_may_be_labelled_named_and_typed() -> None:
     part = MediaPart(modality="document", url="https://example.com/x", mime="not/really", prompt_hint="the dress", id="m-1")
 
     assert (part.mime, part.prompt_hint, part.id) == ("not/really", "the dress", "m-1")
+    assert part.file_name is None
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [({"name": "a.pdf"}, "a.pdf"), ({"name": ""}, None), ({"name": 1}, None), ({}, None)]
+)
+def test_the_name_of_a_file_is_metadata_and_no_hint(file: dict[str, Any], name: str | None) -> None:
+    part = MediaPart(modality="document", url="data:,x", metadata={"file": file})
+
+    assert (part.file_name, part.prompt_hint) == (name, None)
 
 
 def test_what_providers_need_on_top() -> None:

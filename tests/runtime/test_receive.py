@@ -4,6 +4,7 @@ CH-046 to CH-055, CH-114, CH-116, CH-119, CH-120, CH-128.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,8 +13,9 @@ from tests.runtime.actors import rows, virtually
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message as CoreMessage
-from antiphon.protocol import ErrorResponse, Message, Response
+from antiphon.protocol import ErrorResponse, Message, ProcessPhase, Response
 from antiphon.runtime import Activity, Actor, Context, Observer, Supervision, System, system_thread
+from antiphon.testing import Faults, World, simulate
 
 Send = Callable[["Phase", Message], Awaitable[Response]]
 
@@ -486,3 +488,49 @@ def test_one_step_supervises_a_kind() -> None:
             assert (alive.data["status"], started.data["status"]) == ("alive", "supervised")
 
     virtually(main())
+
+
+# ---------------------------------------------------------------- with every fault
+
+
+class SimulatedManager(Actor):
+    """Asks a model; refuses what is not a RETRY."""
+
+    async def receive(self, message: Message) -> Response:
+        if getattr(self.context.message.payload, "option_name", "") != "RETRY":
+            return message.reply_error("API rate limit exceeded", "AGENT_ERROR")
+
+        async def model(key: str) -> str:
+            return str(message.data["input"]).upper()
+
+        response = await self.context.effect("model", {}, model, effects="idempotent")
+        return message.reply(data={"result": {"response": response}, "processing_time": 0})
+
+
+def _host(system: System) -> None:
+    system.register("phase", Phase)
+    system.register("manager", SimulatedManager, supervisor=Supervision(intensity=1000))
+
+
+async def _drive(world: World) -> None:
+    async def thread(name: str) -> None:
+        request = ProcessPhase(thread_id=name, phase_type="action", input=name)
+        processed = await world.ask("phase", request, thread_id=name)
+        assert processed.output.response == name.upper()
+
+    await asyncio.gather(*map(thread, ("t1", "t2")))
+
+
+@pytest.mark.parametrize("send", [_by_context, _by_reference])
+def test_hops_by_send_message_survive_every_fault(send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """G9, G13, G16: crashes, lost and doubled messages; each hop is in its thread once, however often its handler ran."""
+    monkeypatch.setattr(Phase, "send", send)
+    landed: Counter[str] = Counter()
+    for seed in range(15):
+        simulated = simulate(seed, host=_host, drive=_drive, faults=Faults(crashes=1 + seed % 4))
+        landed += simulated.landed
+        for name in ("t1", "t2"):
+            said = Counter(virtually(rows(simulated.ledger, name)))
+            hops = [said[kind] for kind in ("PROCESS_PHASE", "PROCESS_WITH_AGENT", "ERROR_NOTIFICATION", "RETRY", "RESTART")]
+            assert hops == [1, 1, 1, 1, 1], (seed, name, said)
+    assert min(landed[fault] for fault in ("crash", "loss", "duplication")) > 0  # R0: the faults were there

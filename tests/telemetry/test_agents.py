@@ -1,7 +1,8 @@
 """AT-061: agents, models and tools in real durable runs, traced as the GenAI conventions of OpenTelemetry say."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -15,10 +16,13 @@ from tests.agents.durability.agents import Desk, call, script
 from tests.telemetry.watch import Watch, tree
 
 from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents.durability._operations import provider_of
 from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import ParkedError
 from antiphon.ledger import Redaction
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.runtime import ModelOperation
+from antiphon.telemetry._genai import attributes_of
 
 TOKEN = "correct-horse-battery-staple"
 Turns = tuple[Any, ...]
@@ -280,3 +284,49 @@ def test_without_an_observer_a_run_is_the_same_and_nothing_is_traced(toolkit: bo
     asyncio.run(unwatched())
     assert asyncio.run(rows(on)) == asyncio.run(rows(off))
     assert off.watch.spans == ()
+
+
+def test_agents_in_parallel_and_streams_have_their_own_below_them() -> None:
+    """AT-061: what runs at the same time is told apart; a streamed answer is one request."""
+    office = Office(LOOK, ("It rains.",), toolkit=True)
+
+    async def main() -> None:
+        async with ledger_run("t", ledger=office.ledger, observer=office.watch.telemetry):
+            agent = office.agent()
+            await asyncio.gather(agent.run("one"), agent.run("two"))
+            async with agent.run_stream("three") as result:
+                assert (await result.get_output()).strip() == "It rains."
+
+    asyncio.run(main())
+    below = {"chat gpt-4o-mini": {}, "execute_tool weather": {}, "chat gpt-4o-mini 3": {}}
+    assert list(tree(office.watch.spans).values()) == [below, below, below]
+    streamed = [span for span in office.watch.spans if of(span).get("gen_ai.request.stream")]
+    assert [span.name for span in streamed] == ["chat gpt-4o-mini", "chat gpt-4o-mini"]
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("https://api.openai.com/v1/", {"server.address": "api.openai.com", "server.port": 443}),
+        ("http://key:secret@127.0.0.1:8080/v1?key=secret", {"server.address": "127.0.0.1", "server.port": 8080}),
+        ("https://[broken", {}),
+        ("https://host:many/", {}),
+        (None, {}),
+    ],
+)
+def test_of_a_service_only_host_and_port_are_told(url: str | None, server: dict[str, Any]) -> None:
+    """S7: a URL may have a key in it."""
+    found = attributes_of(ModelOperation("m", url=url))
+
+    assert {name: value for name, value in found.items() if name.startswith("server")} == server
+
+
+@pytest.mark.parametrize(
+    ("system", "provider"),
+    [("google-cloud", "gcp.vertex_ai"), ("fallback:mistral,openai", "mistral_ai"), ("openai", "openai")],
+)
+def test_providers_are_named_as_the_conventions_name_them(system: str, provider: str) -> None:
+    """AT-061: of a fallback, the model that is asked first."""
+    context = cast("Any", SimpleNamespace(model=SimpleNamespace(system=system)))
+
+    assert provider_of(context) == provider

@@ -59,7 +59,7 @@ def _why_not(part: MediaPart, accepted: Accepted) -> str | None:
 
 def _why_no_file(view: View, part: MediaPart) -> str | None:
     """Return why a file is refused that does not say its type: by its name it is sound, which is given in another way."""
-    name = part.prompt_hint or part.url.partition("?")[0].rpartition("/")[2]
+    name = part.file_name or part.prompt_hint or part.url.partition("?")[0].rpartition("/")[2]
     is_sound = name.rpartition(".")[2].lower() in _SOUND_ENDINGS
     is_file = view.accepted.name == "openai-responses" and part.modality == "document"
     return f"the file {name!r} is audio, which is not accepted as a file" if is_file and is_sound else None

@@ -47,6 +47,7 @@ FACETS = (
     "refusal",
     "media",
     "hint",
+    "filename",
     "reasoning",
     "data",
     "foreign",
@@ -66,6 +67,8 @@ _PIECEWISE = frozenset({"anthropic-messages", "gemini", "pydantic-ai"})
 """Formats in which the texts of an answer are pieces of one text."""
 _REFUSING = ("openai-chat", "openai-responses")
 """Formats that tell a refusal from other texts."""
+_NAMING = frozenset({"openai-chat", "openai-responses"})
+"""Formats in which a file has a name."""
 _NOTHING: tuple[Any, ...] = (None, (), [], "")
 
 
@@ -113,11 +116,14 @@ def _payload_facets(message: Message, answered: int | None) -> dict[str, Any]:
                 "result": None if outcome.result is None else ("json", _spelled_out(outcome.result)),
                 "error": (outcome.error_type, outcome.error_message) if outcome.is_error else None,
                 "retryable": outcome.retryable,
-                **_part_facets(outcome.parts),
+                **_part_facets(outcome.parts, message),
             }
         case _:
             texts = [part for part in message.parts if isinstance(part, TextPart)]
-            return {**_part_facets(message.parts), "text": joined([(part, part.text) for part in texts], continued(message))}
+            return {
+                **_part_facets(message.parts, message),
+                "text": joined([(part, part.text) for part in texts], continued(message)),
+            }
 
 
 def continued(message: Message) -> Set[int]:
@@ -139,13 +145,25 @@ def is_refusal(part: Part) -> bool:
     return isinstance(part, TextPart) and any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
 
 
-def _part_facets(parts: tuple[Part, ...]) -> dict[str, Any]:
+def _old_name(part: MediaPart, were_names: bool) -> str | None:
+    """Return the hint of a file, where hints were names; of what is written as no file it is a hint."""
+    if not were_names or part.file_name is not None:
+        return None
+    is_file = part.modality == "document" or any(notes.get("file") is True for notes in part.metadata.values())
+    return part.prompt_hint if is_file or part.url.startswith("urn:openai-file:") else None
+
+
+def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dict[str, Any]:
+    # What was read from OpenAI's formats before the name of a file had a place of its own has it as the hint.
+    were_names = message is not None and not _NAMING.isdisjoint(message.metadata)
+    media = [part for part in parts if isinstance(part, MediaPart)]
     thoughts = [part for part in parts if isinstance(part, ReasoningPart)]
     return {
         "text": "\n".join(part.text for part in parts if isinstance(part, TextPart)),
         "refusal": [part.text for part in parts if isinstance(part, TextPart) and is_refusal(part)],
-        "media": [(part.modality, part.url) for part in parts if isinstance(part, MediaPart)],
-        "hint": [part.prompt_hint for part in parts if isinstance(part, MediaPart) and part.prompt_hint],
+        "media": [(part.modality, part.url) for part in media],
+        "hint": [part.prompt_hint for part in media if part.prompt_hint and not _old_name(part, were_names)],
+        "filename": [name for part in media if (name := part.file_name or _old_name(part, were_names))],
         "reasoning": [part.text or "(encrypted)" for part in thoughts if part.text or part.encrypted_content],
         "data": [thaw(part.data) for part in parts if isinstance(part, DataPart)],
         "foreign": [(part.dialect, thaw(part.value)) for part in parts if isinstance(part, ForeignPart)],

@@ -141,8 +141,15 @@ def _differences(
     for place, origin in became_from.items():
         ours, theirs = old[origin], _moved(new[place], became_from)
         for facet in dict.fromkeys((*ours, *theirs)):
-            if ours.get(facet) != theirs.get(facet):
+            if _is_other(facet, ours.get(facet), theirs.get(facet)):
                 yield Loss(said[origin].id, facet, reasons.get(facet, otherwise))
+
+
+def _is_other(facet: str, ours: Any, theirs: Any) -> bool:
+    """Whether something was said otherwise. A format may make up the name of a file that has none: nothing is lost by that."""
+    if facet == "filename":
+        return any(name not in (theirs or ()) for name in ours or ())
+    return bool(ours != theirs)
 
 
 def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import quote, unquote
 
 from antiphon.messages import MediaPart, Modality
 
-__all__ = ["as_data_url", "described", "file_id", "file_urn", "mime_of", "modality_of", "split_data_url"]
+__all__ = ["as_data_url", "described", "file_id", "file_urn", "mime_of", "modality_of", "named_file", "split_data_url"]
 
 _DATA = re.compile(r"data:([^;,]*)((?:;[^;,]*)*?);base64,", re.IGNORECASE)
 _PATH = re.compile(r"[^:/?#]+:(?://[^/?#]*)?([^?#]*)")
@@ -73,6 +74,11 @@ def modality_of(mime: str | None) -> Modality:
             return "document"
 
 
+def named_file(name: str | None) -> dict[str, Any]:
+    """Return the metadata of a medium that came from a file of a name, if it has one."""
+    return {"file": {"name": name}} if name else {}
+
+
 def described(part: MediaPart) -> str:
     """Return words for a medium that cannot be shown: what is said in it, where that is known."""
     for notes in part.metadata.values():
@@ -80,4 +86,5 @@ def described(part: MediaPart) -> str:
             return said
     if part.url[:4].lower() == "http":
         return f"[{part.modality}: {part.url}]"
-    return f"[{part.modality} {part.prompt_hint}]" if part.prompt_hint else f"[{part.modality}, not shown]"
+    name = part.prompt_hint or part.file_name
+    return f"[{part.modality} {name}]" if name else f"[{part.modality}, not shown]"

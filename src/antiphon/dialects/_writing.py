@@ -33,6 +33,8 @@ class BodyWriting:
     """The messages of the unit that was written last."""
     memory: dict[object, Any] = field(default_factory=dict[object, Any])
     """What the dialect remembers of what it has written so far."""
+    is_in_native: bool = False
+    """Whether the unit that is being written was read from this format."""
 
     def is_native(self, message: Message) -> bool:
         """Whether a message was read from this format."""
@@ -52,6 +54,10 @@ class BodyWriting:
             return None
         known = plain(part.metadata)
         return next((known[each][name] for each in (self.dialect, *also) if name in known.get(each, {})), None)
+
+    def file_name(self, part: MediaPart) -> str | None:
+        """Return the name of a file. What was read from this format before a name had its own place has it as the hint."""
+        return part.file_name or (part.prompt_hint if self.is_in_native else None)
 
     def own(self, part: ForeignPart) -> Any:
         """Return what a part holds that only this dialect understands."""

@@ -86,8 +86,17 @@ class MessageBuilder:
     def add_video(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
         return self._add_media("video", prompt_hint, url, mime, id)
 
-    def add_document(self, prompt_hint: str | None, url: str, *, mime: str | None = None, id: str | None = None) -> Self:
-        return self._add_media("document", prompt_hint, url, mime, id)
+    def add_document(
+        self,
+        prompt_hint: str | None,
+        url: str,
+        *,
+        mime: str | None = None,
+        id: str | None = None,
+        file_name: str | None = None,
+    ) -> Self:
+        """Add a document. Formats that name files get the `file_name`; the hint is what a prompt calls it."""
+        return self._add_media("document", prompt_hint, url, mime, id, file_name=file_name)
 
     def add_data(self, data: Json) -> Self:
         return self._add(DataPart(data=data))
@@ -99,12 +108,15 @@ class MessageBuilder:
         self._calls.append(self._make(payload, "assistant", _id_and_time()))
         return self
 
-    def _add_media(self, modality: Modality, hint: str | None, url: str, mime: str | None, id: str | None) -> Self:
+    def _add_media(
+        self, modality: Modality, hint: str | None, url: str, mime: str | None, id: str | None, *, file_name: str | None = None
+    ) -> Self:
         if hint is not None and "://" in hint and "://" not in url and not url.startswith(("data:", "urn:")):
             raise ValueError(f"the hint comes first, then the URL: add_{modality}({url!r}, {hint!r})")
         content = f"{modality} {url}".encode(errors="surrogatepass")
         media_id = f"media-{sha256(content).hexdigest()[:16]}" if id is None else id
-        return self._add(MediaPart(modality=modality, url=url, mime=mime, prompt_hint=hint, id=media_id))
+        metadata = {} if file_name is None else {"file": {"name": file_name}}
+        return self._add(MediaPart(modality=modality, url=url, mime=mime, prompt_hint=hint, id=media_id, metadata=metadata))
 
     def _add(self, part: Part) -> Self:
         if not self._parts:

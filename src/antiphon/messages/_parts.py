@@ -121,10 +121,16 @@ class MediaPart(Model, frozen=True):
     mime: Text | None = None
     """Best effort; nothing in the core needs it."""
     prompt_hint: Text | None = None
-    """A label for a prompt; it means nothing to the core."""
+    """A label for a prompt; it means nothing to the core, and is no file's name."""
     id: Name | None = None
     """Names the medium across messages; the builder makes it from the content."""
     metadata: MetadataField = EMPTY
+
+    @property
+    def file_name(self) -> str | None:
+        """The name of the file that it came from: what `metadata` has as `{"file": {"name": …}}`."""
+        name = self.metadata.get("file", {}).get("name")
+        return name if isinstance(name, str) and name else None
 
 
 class ReasoningPart(Model, frozen=True):

@@ -43,6 +43,7 @@ from antiphon.runtime._settings import Budget, RuntimePort, Settings
 from antiphon.runtime._state import ActorState
 from antiphon.runtime._supervision import Backoff, Decision, Supervision, Supervisor, concerned, decide
 from antiphon.runtime._system import ROOT, Ref, System
+from antiphon.runtime._topics import Subscription, Topic, subscribe, type_of
 
 __all__ = [
     "AGAIN",
@@ -83,11 +84,13 @@ __all__ = [
     "RuntimePort",
     "Settings",
     "Standing",
+    "Subscription",
     "Supervision",
     "Supervisor",
     "System",
     "Take",
     "ToolOperation",
+    "Topic",
     "UnknownOutcomeError",
     "WatchedSystem",
     "again_id",
@@ -107,7 +110,9 @@ __all__ = [
     "response_type",
     "run",
     "says_the_same_value",
+    "subscribe",
     "system_thread",
     "text_of",
+    "type_of",
     "unused",
 ]

@@ -45,6 +45,8 @@ class ModelOperation:
     """A name of the OpenTelemetry GenAI conventions, where they have one: `openai`, `anthropic`, `gcp.gemini`, …"""
     settings: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """`temperature`, `top_p`, `top_k`, `max_tokens`, `seed`, `stop_sequences`, …"""
+    url: str | None = None
+    """Where the service is that was asked; only host and port are told."""
     response_model: str | None = None
     """The one that answered."""
     response_id: str | None = None

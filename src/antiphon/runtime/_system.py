@@ -30,6 +30,7 @@ from antiphon.runtime._redelivery import Outcome, settle
 from antiphon.runtime._results import answer_to, error_response, from_wire, named_thread, response_to
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._supervision import Supervision, Supervisor
+from antiphon.runtime._topics import Start, Subscription, Topic, subscribe
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -317,6 +318,13 @@ class System:
         `roles` binds roles of the flow to names or kinds of actors. Threads that began before are not judged.
         """
         self.watch(FlowReporter(flow, report, roles))
+
+    def subscribe(self, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
+        """Follow the messages of all threads that fit one of some topics, from a cursor that the ledger keeps by its name.
+
+        See `antiphon.runtime.subscribe`, which a process that has no system may use.
+        """
+        return subscribe(self.ledger, *topics, cursor=cursor, start=start)
 
     # ------------------------------------------------------------ after a crash
 

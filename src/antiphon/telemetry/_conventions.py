@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 import orjson
 from opentelemetry.trace import SpanKind
@@ -77,6 +78,7 @@ _SETTINGS = {
     "top_k": "gen_ai.request.top_k",
     "top_p": "gen_ai.request.top_p",
 }
+_PORTS = {"http": 80, "https": 443}
 _USAGE = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
@@ -138,9 +140,20 @@ def _model(operation: ModelOperation) -> Attributes:
             "gen_ai.response.id": operation.response_id,
             "gen_ai.response.finish_reasons": tuple(operation.finish_reasons) or None,
             **settings,
+            **_server(operation.url),
             **_used(operation.usage),
         }
     )
+
+
+def _server(url: str | None) -> dict[str, str | int | None]:
+    """Return the host of a service and its port; nothing for what is no URL."""
+    try:
+        found = urlsplit(url or "")
+        port = found.port
+    except ValueError:
+        return {}
+    return {"server.address": found.hostname, "server.port": port or _PORTS.get(found.scheme)} if found.hostname else {}
 
 
 def _tool(operation: ToolOperation) -> Attributes:

@@ -88,7 +88,7 @@ def test_parts_become_content_parts() -> None:
         TextPart(text="look"),
         MediaPart(modality="image", url="https://example.com/a.png", metadata={CHAT: {"detail": "low"}}),
         MediaPart(modality="audio", url="data:audio/wav;base64,AAAA"),
-        MediaPart(modality="document", url="data:application/pdf;base64,AAAA", prompt_hint="a.pdf"),
+        MediaPart(modality="document", url="data:application/pdf;base64,AAAA", metadata={"file": {"name": "a.pdf"}}),
         MediaPart(modality="video", url="https://example.com/a.mp4"),
         DataPart(data={"a": 1}),
     )

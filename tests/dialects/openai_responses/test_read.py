@@ -141,13 +141,14 @@ def test_media_by_url_file_and_bytes() -> None:
     (message,) = [message for message in decode(sample("02"), RESPONSES) if len(message.parts) > 1]
     media = [part for part in message.parts if isinstance(part, MediaPart)]
 
-    assert [(part.modality, part.url, part.prompt_hint) for part in media] == [
+    assert [(part.modality, part.url, part.file_name) for part in media] == [
         ("image", "urn:openai-file:file-img1", None),
         ("image", "https://img.example/b.png", None),
         ("document", "https://docs.example/spec.pdf", None),
         ("document", "urn:openai-file:file-doc1", None),
         ("document", "data:text/csv;base64,YSxiCjEsMgo=", "n.csv"),
     ]
+    assert [part.prompt_hint for part in media if part.prompt_hint] == []
     assert media[0].metadata[RESPONSES]["detail"] == "original"
 
 

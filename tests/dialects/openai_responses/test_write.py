@@ -122,7 +122,7 @@ def test_parts_become_content_parts() -> None:
         IMAGE,
         MediaPart(modality="image", url=f"data:image/png;base64,{PIXEL}"),
         MediaPart(modality="image", url="urn:openai-file:file-1"),
-        MediaPart(modality="document", url="data:application/pdf;base64,AAAA", prompt_hint="a.pdf"),
+        MediaPart(modality="document", url="data:application/pdf;base64,AAAA", metadata={"file": {"name": "a.pdf"}}),
         MediaPart(modality="document", url="https://example.com/a.pdf"),
         MediaPart(modality="document", url="urn:openai-file:file-2"),
         MediaPart(modality="audio", url="data:audio/wav;base64,AAAA"),

@@ -72,6 +72,7 @@ class Asked(Effect):
             id.model_name,
             provider_of(params.run_context),
             {**settings, "stream": True} if id.streaming else settings,
+            getattr(params.run_context.model, "base_url", None),
             input=told([self._withheld.clean_unit(unit) for unit in units]),
         )
 

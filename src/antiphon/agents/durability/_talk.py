@@ -16,6 +16,7 @@ from antiphon.agents._budget import Kind, Limits, Spending
 from antiphon.agents._guards import Guards
 from antiphon.agents.durability._plain import plain
 from antiphon.agents.durability._prompt import Prompt
+from antiphon.agents.durability._refusals import Refusals
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port, is_name
@@ -53,6 +54,7 @@ class Talk:
         """How long the thread is, as far as is known."""
         self.spending = Spending()
         self.guards = Guards()
+        self.refusals = Refusals()
 
     @classmethod
     def of(cls, run: LedgerRun) -> Talk:
@@ -156,7 +158,7 @@ class Talk:
         if (rows := place.plain_rows(bare, "said", mark, held=held, count=count)) is not None:
             return rows
         before = [] if held is None else [_instructing(held)]
-        return place.rows(_spoken(bare, before), "said", mark, count=count)
+        return place.rows(self.refusals.coded(_spoken(bare, before), bare), "said", mark, count=count)
 
 
 async def guards_of(run: LedgerRun) -> Guards:

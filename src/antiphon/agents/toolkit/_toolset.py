@@ -16,6 +16,8 @@ from typing_extensions import override
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._withheld import Withheld
 from antiphon.agents.durability._operations import capabilities_of
+from antiphon.agents.durability._refusals import Refusal, Refusals
+from antiphon.agents.durability._talk import Talk
 from antiphon.agents.toolkit._book import Marks, begin_under
 from antiphon.agents.toolkit._errors import ToolRefusal
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
@@ -120,7 +122,9 @@ class AgentToolset(AbstractToolset[Any]):
         try:
             return as_tool_return(await self._call(name, tool_args, ctx))
         except ToolRefusal as exc:
-            raise ToolFailed(f"{name}: {exc.reason} ({exc.code})") from None
+            refusals = Refusals() if self._run is None else Talk.of(self._run).refusals
+            refusal = Refusal(exc.code, exc.reason, exc.retryable)
+            raise ToolFailed(refusals.keep(ctx.tool_call_id, name, refusal)) from None
         except ParkedError as exc:
             if _can_wait(ctx):  # let the other calls of this step end first
                 raise CallDeferred({"antiphon": {PARKED: exc.reason}}) from exc

@@ -7,13 +7,14 @@ where it goes; all other keys come back by the residue.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from hashlib import sha256
 from typing import Any, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from antiphon.dialects._media import as_data_url, file_urn
+from antiphon.dialects._media import as_data_url, file_urn, named_file
 from antiphon.dialects._said import error_of, read_arguments
 from antiphon.dialects._units import Unit, as_object, kind_of
 from antiphon.dialects.anthropic_messages._wire import FILE, NAME, ROLES, SETTINGS, TITLES
@@ -26,6 +27,8 @@ _Path: TypeAlias = tuple[str | int, ...]
 _Said: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """The fields of a payload, and what is noted of the message."""
 _Block: TypeAlias = dict[str, Any]
+_FILE_NAME = re.compile(r"[^/\\\n]{1,200}\.[A-Za-z][A-Za-z0-9]{0,7}")
+"""A title that is the name of a file; any other is a hint for the prompt."""
 
 
 def read(unit: Unit) -> None:
@@ -130,9 +133,11 @@ def _medium(block: _Block) -> MediaPart | None:
     url = None if source is None else _url(source)
     if not url:
         return None
-    hint = title if isinstance(title, str) and title else None
+    title = title if isinstance(title, str) and title else None
+    name = title if title is not None and _FILE_NAME.fullmatch(title) else None
+    metadata = {**_settings(block), **named_file(name)}
     try:
-        return MediaPart(modality=block["type"], url=url, prompt_hint=hint, metadata=_settings(block))
+        return MediaPart(modality=block["type"], url=url, prompt_hint=None if name else title, metadata=metadata)
     except ValidationError:  # a URL that the core does not take
         return None
 

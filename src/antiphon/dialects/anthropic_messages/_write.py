@@ -218,8 +218,8 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
     if source is None:
         return None
     block: dict[str, Any] = {"type": part.modality, "source": source}
-    if part.modality == "document" and part.prompt_hint:
-        block["title"] = part.prompt_hint
+    if part.modality == "document" and (title := part.prompt_hint or part.file_name):
+        block["title"] = title
     return _with_settings(block, writing.notes(part))
 
 

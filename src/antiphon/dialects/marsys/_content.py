@@ -60,7 +60,7 @@ def _medium(part: MediaPart) -> dict[str, Any] | None:
         return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
     if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
         return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
-    named = {"filename": part.prompt_hint} if part.prompt_hint else {}
+    named = {"filename": part.file_name} if part.file_name else {}
     if split and part.modality == "document":
         return {"type": "file", "file": {"file_data": part.url, **named}}
     if (file := file_id(part.url, FILE)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from antiphon.dialects._media import as_data_url, file_urn, modality_of, split_data_url
+from antiphon.dialects._media import as_data_url, file_urn, modality_of, named_file, split_data_url
 from antiphon.dialects._said import count_of, read_arguments
 from antiphon.dialects._units import Unit, as_object, kind_of
 from antiphon.dialects.openai_chat._wire import NAME, ROLES
@@ -159,7 +159,8 @@ def _file(file: dict[str, Any]) -> MediaPart | None:
     if not url:
         return None
     split = split_data_url(url)
-    return MediaPart(modality=modality_of(split[0] if split else None), url=url, prompt_hint=_text(file, "filename"))
+    name = named_file(_text(file, "filename"))
+    return MediaPart(modality=modality_of(split[0] if split else None), url=url, metadata=name)
 
 
 _MEDIA = {"image_url": _image, "input_audio": _audio, "file": _file}

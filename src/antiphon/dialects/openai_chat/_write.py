@@ -52,6 +52,7 @@ def invocation_in(item: dict[str, Any]) -> Any:
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
     """Write messages that belong together."""
     first = group[0]
+    writing.is_in_native = writing.is_native(first)
     if type(first.payload) is OptionResultPayload:
         return _answers(group, writing)
     role = writing.role(first)
@@ -93,7 +94,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
         return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
     if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
         return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
-    name = {"filename": part.prompt_hint} if part.prompt_hint else {}
+    name = {"filename": named} if (named := writing.file_name(part)) else {}
     if split and part.modality == "document":
         return {"type": "file", "file": {"file_data": part.url, **name}}
     if (file := file_id(part.url, FILE)) is not None:

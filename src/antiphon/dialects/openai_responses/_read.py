@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from antiphon.dialects._media import as_data_url, file_urn, modality_of, split_data_url
+from antiphon.dialects._media import as_data_url, file_urn, modality_of, named_file, split_data_url
 from antiphon.dialects._said import count_of, read_arguments
 from antiphon.dialects._units import Unit, as_object, kind_of
 from antiphon.dialects.openai_responses._wire import FILE, NAME, ROLES
@@ -234,14 +234,14 @@ def _file(part: dict[str, Any]) -> MediaPart | None:
     notes = _settings(part, MEDIA_SETTINGS)
     if modality != "document":
         notes["file"] = True
-    return _medium(modality, url, notes=notes, prompt_hint=_str(part, "filename"))
+    return _medium(modality, url, notes=notes, name=_str(part, "filename"))
 
 
-def _medium(modality: str, url: str, *, notes: dict[str, Any], **fields: Any) -> MediaPart | None:
+def _medium(modality: str, url: str, *, notes: dict[str, Any], name: str | None = None) -> MediaPart | None:
     """Return a medium; None if the core does not take what should be its URL."""
-    metadata = {NAME: notes} if notes else {}
+    metadata = {**({NAME: notes} if notes else {}), **named_file(name)}
     try:
-        return MediaPart.model_validate({"modality": modality, "url": url, "metadata": metadata, **fields})
+        return MediaPart.model_validate({"modality": modality, "url": url, "metadata": metadata})
     except ValidationError:
         return None
 

@@ -48,6 +48,7 @@ def alone(group: Sequence[Message], message: Message) -> bool:
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
     """Write a message."""
     message = group[0]
+    writing.is_in_native = writing.is_native(message)
     payload = message.payload
     if type(payload) is OptionCallPayload:
         return _stamped([_call(message, payload, writing)], message, writing.notes(message))
@@ -226,7 +227,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
     settings = _settings(part, MEDIA_SETTINGS, writing)
     if not as_file:
         return {"type": "input_image", "detail": writing.options.get("image_detail") or "auto", **source, **settings}
-    name = part.prompt_hint or (_file_name(part) if "file_data" in source else None)
+    name = writing.file_name(part) or (_file_name(part) if "file_data" in source else None)
     return {"type": "input_file", **source, **({"filename": name} if name else {}), **settings}
 
 

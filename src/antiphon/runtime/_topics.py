@@ -1,0 +1,273 @@
+"""Topics: follow messages of all threads by type and address, from a cursor that the ledger keeps under a name.
+
+**In order, at least once.** Messages come in the order of commits, of every thread that there is or will be. A message counts
+as handled when the next one is asked for, or when `commit` is called. The cursor of what was handled is stored within a
+second, and at the end. A subscriber that was killed goes on after the stored cursor, so it gets at most the messages of its
+last second again, and the one that it had in hand; none is missed.
+
+**No queue.** The ledger is read as messages are asked for, a page at a time. A slow subscriber delays nobody and keeps nothing
+in memory. There is no moment between reading what is there and following what comes: both are `Ledger.tail`.
+
+**The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own, has a
+hash that `verify` checks, and an owner: who subscribes with a name takes it over from whoever had it, whose next commit is
+refused with `FencedError`. Nothing that is said in a thread can move it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+from antiphon.errors import FencedError, LedgerError, LedgerUnavailableError
+from antiphon.ledger import SYSTEM_PATTERN, Fold
+from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
+from antiphon.runtime._address import system_thread
+from antiphon.runtime._envelope import told
+from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._results import response_type
+
+if TYPE_CHECKING:
+    from antiphon.ledger import Ledger, Tailed
+
+__all__ = ["Start", "Subscription", "Topic", "subscribe", "type_of"]
+
+Start: TypeAlias = Literal["beginning", "now"]
+"""Where a cursor begins that is not stored yet."""
+
+_SOON = 1.0
+"""Seconds after which a cursor is stored, so that many messages share one commit."""
+_TURN = 1000
+"""How many messages are passed over before others have a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Which messages: those that fit every pattern. `*` in a pattern is any number of characters."""
+
+    type: str = "*"
+    """The type in the protocol: of a call its option, of a result the type of the response or `ERROR`, of talk `MESSAGE`."""
+    sender: str = "*"
+    receiver: str = "*"
+    """One of the addresses that it is for; `*` also fits a message that is addressed to nobody."""
+    thread: str = "*"
+    lanes: frozenset[Lane] = frozenset({"talk", "control"})
+    """The lane `effect` is the journal of the runtime."""
+
+    def fits(self, message: Message) -> bool:
+        """Whether a message is of this topic."""
+        return (
+            message.lane in self.lanes
+            and _fits(self.type, type_of(message))
+            and _fits(self.sender, message.policy)
+            and (self.receiver == "*" or any(_fits(self.receiver, address) for address in message.to))
+            and _fits(self.thread, message.thread_id or "")
+        )
+
+
+def type_of(message: Message) -> str:
+    """Return the type that a message has in the protocol."""
+    match message.payload:
+        case OptionCallPayload(option_name=name):
+            return name
+        case OptionResultPayload(is_error=is_error):
+            return "ERROR" if is_error else response_type(message)
+        case _:
+            found = told(message)
+            return "MESSAGE" if found is None else found[0]
+
+
+def _fits(pattern: str, text: str) -> bool:
+    """Whether a text fits a pattern; in time that grows with their lengths only, whoever wrote the text."""
+    first, *others = pattern.split("*")
+    if not others or not text.startswith(first):
+        return text == pattern
+    *middle, last = others
+    at = len(first)
+    for part in middle:
+        found = text.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return text.endswith(last) and at + len(last) <= len(text)
+
+
+def subscribe(ledger: Ledger, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
+    """Follow the messages of all threads that fit one of some topics; without topics, all that is said.
+
+    It is an `async with` block that is iterated over. `cursor` is the name under which the ledger keeps how far the
+    subscriber is; without one, nothing is kept. `start` says where a new cursor begins.
+    """
+    return Subscription(ledger, topics or (Topic(),), cursor, start)
+
+
+def _same(cursor: str | None, message: Message) -> str | None:
+    return cursor
+
+
+def _loaded(cursor: Json) -> str | None:
+    return cursor if isinstance(cursor, str) else None
+
+
+_CURSOR: Fold[str | None] = Fold("cursor/1", None, _same, dump=_loaded, load=_loaded)
+
+
+class _Place:
+    """Where a subscriber is, kept in the ledger if it has a name."""
+
+    def __init__(self, ledger: Ledger, name: str | None) -> None:
+        self._ledger = ledger
+        self._thread = None if name is None else system_thread(f"cursor/{name}")
+        self._epoch = 0
+        self._stored: str | None = None
+        self._storing = asyncio.Lock()
+        self.cursor: str | None = None
+        """Everything up to here was handled, or passed over."""
+
+    async def load(self, start: Start) -> None:
+        """Become the owner of the cursor, and find where to begin."""
+        if self._thread is not None:
+            self._epoch = await self._ledger.claim(self._thread)
+            self.cursor = await self._ledger.replay(self._thread, _CURSOR)
+        if self.cursor is None and start == "now":
+            self.cursor = await self._ledger.horizon()
+        await self._store()  # also if it has not moved: what comes before the first message must not be missed
+
+    async def store(self) -> None:
+        """Store the cursor if it has moved."""
+        async with self._storing:
+            if self.cursor != self._stored:
+                await self._store()
+
+    async def _store(self) -> None:
+        cursor = self.cursor
+        if self._thread is not None:
+            snapshot = _CURSOR.snapshot(cursor)
+            await self._ledger.append(self._thread, (), epoch=self._epoch, snapshot=snapshot, pattern=SYSTEM_PATTERN)
+        self._stored = cursor
+
+
+class Subscription:
+    """Messages of topics, one after the other, as an `async with` block to iterate over."""
+
+    def __init__(self, ledger: Ledger, topics: Iterable[Topic], cursor: str | None, start: Start) -> None:
+        self._ledger = ledger
+        self._topics = tuple(topics)
+        self._start: Start = start
+        self._place = _Place(ledger, cursor)
+        self._given: str | None = None
+        """The cursor of the message that the subscriber has in hand."""
+        self._tail: AsyncIterator[Tailed] | None = None
+        self._has_moved = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._failure: LedgerError | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._place.load(self._start)
+        self._keeper = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, and store how far the subscriber is. The message that it has in hand does not count as handled."""
+        await self._close_tail()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait((self._keeper,))
+        if self._failure is not None:
+            return
+        try:
+            await self._place.store()
+        except LedgerError as exc:
+            if error is None:
+                raise
+            LOG.warning("a cursor could not be stored: %s", words(exc), extra=about(error=exc))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Tailed:
+        """Return the next message, with its cursor; the one before counts as handled from now on.
+
+        Raises:
+            FencedError: another subscriber has taken the cursor over. One that waits is told with the next message.
+            LedgerError: the ledger cannot be read, or the cursor not be stored.
+        """
+        self._handled()
+        try:
+            found = await self._next()
+        except BaseException:
+            await self._close_tail()  # what was cancelled cannot go on; the next one begins at the cursor
+            raise
+        self._given = found.cursor
+        return found
+
+    async def commit(self) -> None:
+        """Store that everything that was given out is handled, the message in hand included.
+
+        Raises:
+            FencedError: another subscriber has taken the cursor over.
+            LedgerError: it could not be stored.
+        """
+        self._handled()
+        try:
+            await self._place.store()
+        except FencedError as exc:
+            self._failure = exc
+            raise
+
+    def _handled(self) -> None:
+        if self._given is not None:
+            self._move(self._given)
+            self._given = None
+
+    def _move(self, cursor: str) -> None:
+        self._place.cursor = cursor
+        self._has_moved.set()
+
+    async def _next(self) -> Tailed:
+        if self._keeper is None:
+            raise RuntimeError("a subscription is an async with block; iterate inside of it")
+        if self._tail is None:
+            self._tail = self._ledger.tail(after=self._place.cursor)
+        self._check()
+        passed = 0
+        async for tailed in self._tail:
+            self._check()
+            if any(topic.fits(tailed.record.message) for topic in self._topics):
+                return tailed
+            self._move(tailed.cursor)
+            passed += 1
+            if passed % _TURN == 0:
+                await asyncio.sleep(0)
+        raise StopAsyncIteration
+
+    def _check(self) -> None:
+        """Give nothing out whose cursor cannot be stored."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def _keep(self) -> None:
+        """Store the cursor a while after it has moved, again and again."""
+        while True:
+            await self._has_moved.wait()
+            await asyncio.sleep(_SOON)
+            self._has_moved.clear()
+            try:
+                await self._place.store()
+            except LedgerUnavailableError as exc:
+                LOG.warning("a cursor is stored later: %s", words(exc), extra=about(error=exc))
+                self._has_moved.set()
+            except LedgerError as exc:
+                self._failure = exc
+                return
+
+    async def _close_tail(self) -> None:
+        tail, self._tail = self._tail, None
+        if isinstance(tail, AsyncGenerator):
+            with suppress(RuntimeError):  # somebody still waits in it
+                await tail.aclose()
