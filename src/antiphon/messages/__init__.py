@@ -27,7 +27,7 @@ from antiphon.messages._parts import (
 )
 from antiphon.messages._payloads import Kind, OptionCallPayload, OptionResultPayload, PartsPayload, Payload
 from antiphon.messages._port import Port, SystemPort, current_port, new_id, use_port
-from antiphon.messages._steps import Transition
+from antiphon.messages._steps import RewardFunction, Transition
 from antiphon.messages._window import estimate_tokens, payload_size
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "Payload",
     "Port",
     "ReasoningPart",
+    "RewardFunction",
     "RoleHint",
     "SystemPort",
     "Text",
