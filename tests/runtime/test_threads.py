@@ -34,7 +34,7 @@ from antiphon.runtime import (
     System,
     handles,
 )
-from antiphon.testing._simulate_loop import Node, VirtualLoop, VirtualPort
+from antiphon.testing._virtual_time import Node, VirtualLoop, VirtualPort
 
 
 def test_a_request_and_its_answer_are_in_the_thread() -> None:

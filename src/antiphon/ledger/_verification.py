@@ -1,9 +1,11 @@
-"""Restoring: a thread's own rows, written back with their times and hashes, if a head from elsewhere proves them.
+"""Verify a thread's rows, and restore rows that a head from elsewhere proves.
 
-A chain of hashes has no key: whoever can write a file can write one with a chain that is whole. What proves rows is a head
-that was kept somewhere else, because it is the hash of everything before it. So rows are taken only if their chain ends
-exactly at a head that is given beside them, into a thread that does not exist, and everything is checked before anything is
-written. Rows after the head are not proven, and rows missing before it may be effects that would be done again: both are
+**Verification.** Everything that was written is computed again from the messages and compared.
+
+**Restoring.** A chain of hashes has no key: anyone who can write a file can write a whole chain. A head that was kept
+elsewhere proves the rows, because it is the hash of everything before it. So rows are taken only if their chain
+ends exactly at a head that is given beside them, into a thread that does not exist, and everything is checked before anything
+is written. Rows after the head are not proven, and rows missing before it may be effects that would be done again: both are
 refused.
 
 What is not in the chain is not taken from the file: the thread has no owner, status or pattern until somebody appends. It is
@@ -12,20 +14,109 @@ redacted from then on if the ledger redacts and its rows have nothing that would
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from antiphon.errors import DecodeError, RestoreRefusedError
+from antiphon.ledger._admission import NOTHING_SPENT, AdmittedRow, Spent, State, new_state, spent
 from antiphon.ledger._chain import link, to_micros
-from antiphon.ledger._door import NOTHING_SPENT, Row, State, new_state, spent
-from antiphon.ledger._pairing import OpenCalls, Pairing
+from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
-from antiphon.ledger._values import Head, ThreadJournal
+from antiphon.ledger._values import Damage, Head, ThreadJournal
 from antiphon.messages import Message, loads
 from antiphon.messages._limits import NO_LIMITS
 
-__all__ = ["Base", "Restored", "existing", "missing_origin", "proven", "restored"]
+# ---------------------------------------------------------------- verification
+
+
+class StoredRow(NamedTuple):
+    """A row as it is found."""
+
+    seq: int
+    recorded_at: int
+    hash: bytes
+    open_from: int | None
+    body: bytes
+    complaint: Callable[[Message], str | None] = lambda message: None
+    """What the store itself finds wrong with it, given the message."""
+
+
+class Examination:
+    """Looks at the rows of a thread, in order, from where they are its own."""
+
+    def __init__(self, thread_id: str, shared: int, previous: bytes, pairing: Pairing) -> None:
+        self._thread_id = thread_id
+        self._seq = shared
+        self._hash = previous
+        self._pairing = Pairing(shared, OpenCalls(pairing.open), pairing.open_from)
+        self._links = {shared: previous.hex()}
+        self._spent = NOTHING_SPENT
+        self.looked_at = 0
+
+    def rows(self, rows: Iterable[StoredRow], wanted: frozenset[int] = frozenset()) -> Damage | None:
+        """Look at rows, up to the first that is wrong. The links at the places wanted are remembered."""
+        for row in rows:
+            self.looked_at += 1
+            if complaint := next(self._complaints(row), None):
+                return Damage(self._thread_id, min(row.seq, self._seq + 1), complaint)
+            self._seq, self._hash = row.seq, row.hash
+            if row.seq in wanted:
+                self._links[row.seq] = row.hash.hex()
+        return None
+
+    def _complaints(self, row: StoredRow) -> Iterator[str]:
+        if row.seq != self._seq + 1:
+            yield f"message {self._seq + 1} is missing; the next is {row.seq}"
+        if link(self._hash, row.recorded_at, row.body) != row.hash:
+            yield "the hash is not that of the message, its time and what stands before it"
+        try:
+            message = loads(row.body, Message, limits=NO_LIMITS)
+        except DecodeError as exc:
+            yield f"it cannot be read: {exc}"
+        else:
+            yield from self._complaints_about(row, message)
+
+    def _complaints_about(self, row: StoredRow, message: Message) -> Iterator[str]:
+        if complaint := row.complaint(message):
+            yield complaint
+        if message.thread_id != self._thread_id:
+            yield f"it is of thread {message.thread_id!r}"
+        self._spent = spent(self._spent, (message,))
+        self._pairing.add(row.seq, message)
+        if self._pairing.open_from != row.open_from:
+            yield "what is noted about open calls is wrong"
+
+    def end(self, state: State, open_calls: Iterable[OpenCall], heads: Mapping[str, Head]) -> Damage | None:
+        """Compare where the rows end with where the thread says it ends, and with where it once ended."""
+        for complaint in self._last_complaints(state, list(open_calls), heads.get(self._thread_id)):
+            return Damage(self._thread_id, self._seq + 1, complaint)
+        return None
+
+    def _last_complaints(self, state: State, open_calls: list[OpenCall], head: Head | None) -> Iterator[str]:
+        if state.seq != self._seq:
+            yield f"the thread has {state.seq} messages, and {self._seq} are there"
+        if state.hash != self._hash:
+            yield "the hash of the thread is not that of its last message"
+        if (open_calls, state.open_from) != (self._pairing.open, self._pairing.open_from):
+            yield "the list of open calls is wrong"
+        if state.run != self._pairing.run:
+            yield "the place of the last message that is no call is wrong"
+        if Spent(state.input_tokens, state.output_tokens, state.cost) != self._spent:
+            yield "the tokens or the cost are not the sum of what its messages say"
+        if head is not None and head.seq > self._seq:
+            yield f"it had {head.seq} messages once, and has {self._seq}"
+        if head is not None and self._links.get(head.seq, head.hash) != head.hash:
+            yield f"message {head.seq} is not what it was"
+
+
+def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[Damage]:
+    """Return the threads that were there once and are not."""
+    gone = heads.keys() - set(threads)
+    return [Damage(name, 1, f"it had {heads[name].seq} messages once, and is gone") for name in sorted(gone)]
+
+
+# ---------------------------------------------------------------- restoring
 
 _HOW = "run `antiphon heads -o FILE` on the ledger that has the thread, and keep the file elsewhere"
 
@@ -42,7 +133,7 @@ class Restored(NamedTuple):
     """What is to be written."""
 
     state: State
-    rows: list[Row]
+    rows: list[AdmittedRow]
     pairing: Pairing
     """Which calls are open at the end."""
 
@@ -100,7 +191,7 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
     """
     name = journal.thread_id
     pairing = Pairing(base.seq, OpenCalls(base.pairing.open), base.pairing.open_from)
-    seq, previous, rows = base.seq, base.hash, list[Row]()
+    seq, previous, rows = base.seq, base.hash, list[AdmittedRow]()
     for record in journal.records:
         if record.seq != seq + 1:
             raise RestoreRefusedError(f"row {seq + 1} is missing; the next is {record.seq}", name, seq + 1)
@@ -110,7 +201,7 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
             raise RestoreRefusedError(reason, name, record.seq)
         message = _message(record.body, name, record.seq)
         pairing.add(record.seq, message)
-        rows.append(Row(record, message, previous, pairing.open_from))
+        rows.append(AdmittedRow(record, message, previous, pairing.open_from))
         seq = record.seq
     if (seq, previous.hex()) != (head.seq, head.hash):
         ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
@@ -120,7 +211,7 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
     return Restored(state, rows, pairing)
 
 
-def _is_clean(rows: Sequence[Row], redaction: LedgerRedaction) -> bool:
+def _is_clean(rows: Sequence[AdmittedRow], redaction: LedgerRedaction) -> bool:
     """Whether rows are as a redacted thread has them. Others go on unredacted: the same id must not get other bytes."""
     rules = redaction.rules
     return rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
@@ -136,7 +227,7 @@ def _message(body: bytes, thread_id: str, seq: int) -> Message:
     return message
 
 
-def _state(journal: ThreadJournal, base: Base, rows: Sequence[Row], pairing: Pairing) -> State:
+def _state(journal: ThreadJournal, base: Base, rows: Sequence[AdmittedRow], pairing: Pairing) -> State:
     times = [to_micros(row.record.recorded_at) for row in rows] or [0]
     tokens_in, tokens_out, cost = spent(NOTHING_SPENT, [row.message for row in rows])
     return new_state(journal.thread_id, times[0])._replace(

@@ -24,21 +24,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from pydantic_core import SchemaValidator, core_schema
 
-__all__ = [
-    "KEYS",
-    "MARK",
-    "PATTERNS",
-    "SCHEMA_VALUES",
-    "Hint",
-    "Rule",
-    "Span",
-    "decoded",
-    "hint_for",
-    "is_schema",
-    "plain_key",
-    "rules_of",
-]
-
 MARK: Final = "[redacted:"
 """What stands in the place of a secret begins so."""
 
@@ -151,7 +136,7 @@ class Span(NamedTuple):
     name: str
 
 
-class Rule(NamedTuple):
+class SecretRule(NamedTuple):
     """One way to find secrets in a text."""
 
     name: str
@@ -189,17 +174,17 @@ def _end_of(match: re.Match[str], start: int, end: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _rule(name: str, pattern: str) -> Rule:
+def _rule(name: str, pattern: str) -> SecretRule:
     hint = _hint(_HINTS[name]) if PATTERNS.get(name) == pattern else None
-    return Rule(name, re.compile(pattern, re.DOTALL), hint)
+    return SecretRule(name, re.compile(pattern, re.DOTALL), hint)
 
 
-def rules_of(patterns: Mapping[str, str]) -> tuple[Rule, ...]:
+def rules_of(patterns: Mapping[str, str]) -> tuple[SecretRule, ...]:
     """Return the rules for some patterns."""
     return tuple(_rule(name, pattern) for name, pattern in patterns.items())
 
 
-def hint_for(rules: Iterable[Rule], keys: Iterable[str]) -> Hint | None:
+def hint_for(rules: Iterable[SecretRule], keys: Iterable[str]) -> Hint | None:
     """Return one hint for all rules and keys, also where they are percent-encoded; None if a rule has none."""
     found = [_PERCENT_HINT]
     for rule in rules:

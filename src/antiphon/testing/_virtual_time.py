@@ -6,6 +6,8 @@ machine for anything, so a run is a function of the seed and the program.
 
 Tasks belong to the *node* that they were started in. When a node is cut off, nothing of it runs ever again: no step, no
 callback, no `finally`; as if its process had been killed.
+
+`VirtualPort` gives ids and times of the loop; `CountingPort` gives ids and times that count up.
 """
 
 from __future__ import annotations
@@ -24,8 +26,6 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from typing_extensions import override
-
-__all__ = ["Node", "StuckError", "VirtualLoop", "VirtualPort", "current_node"]
 
 ResultT = TypeVar("ResultT")
 ArgsT = TypeVarTuple("ArgsT")
@@ -255,3 +255,23 @@ def _shut(task: asyncio.Task[Any]) -> None:
     shut._log_destroy_pending = False
     with suppress(BaseException):  # the world is over
         shut.get_coro().close()
+
+
+class CountingPort:
+    """Ids count up (`id-1`, `id-2`, …); each look at the clock moves it on by `tick`."""
+
+    def __init__(
+        self, *, prefix: str = "id", start: datetime = datetime(2026, 1, 1, tzinfo=UTC), tick: timedelta = timedelta(seconds=1)
+    ) -> None:
+        self._prefix = prefix
+        self._count = 0
+        self._now = start - tick
+        self._tick = tick
+
+    def new_id(self) -> str:
+        self._count += 1
+        return f"{self._prefix}-{self._count}"
+
+    def now(self) -> datetime:
+        self._now += self._tick
+        return self._now

@@ -1,4 +1,4 @@
-"""The door: what a thread takes in, decided in one place for every store, without touching one.
+"""Admission: which messages a thread takes in, decided in one place for every store, without touching one.
 
 A store looks up the thread's state and its open calls, asks `admit`, and writes down what it says, all in one transaction.
 The questions are asked in this order, and the first refusal is the answer; nothing has been written then.
@@ -24,24 +24,11 @@ from functools import reduce
 from typing import NamedTuple, Protocol
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError
-from antiphon.ledger._chain import genesis, link
+from antiphon.ledger._chain import Record, genesis, link
 from antiphon.ledger._outside import not_executed
 from antiphon.ledger._pairing import ORPHAN, OpenCalls, Pairing
-from antiphon.ledger._record import Record
-from antiphon.ledger._request import Entry, Request
+from antiphon.ledger._request import AppendEntry, AppendRequest
 from antiphon.messages import Message, dumps
-
-__all__ = [
-    "NOTHING_SPENT",
-    "Admission",
-    "Lookup",
-    "Row",
-    "Spent",
-    "State",
-    "admit",
-    "new_state",
-    "spent",
-]
 
 # The codes under which `antiphon.checks` finds the same in a history that is there already.
 RESULT_BEFORE_CALL = "AP103"
@@ -88,7 +75,7 @@ class State(NamedTuple):
     """Whether secrets are taken out of what is appended, as since the thread began; None if that was not noted then."""
 
 
-class Row(NamedTuple):
+class AdmittedRow(NamedTuple):
     """A message to be written, and what stands beside it."""
 
     record: Record
@@ -105,14 +92,14 @@ class Admission(NamedTuple):
     state: State
     pairing: Pairing
     """Which calls are open then."""
-    rows: Sequence[Row]
+    rows: Sequence[AdmittedRow]
     records: tuple[Record, ...]
-    is_news: bool
+    is_new: bool
     """Whether there is anything to write; if not, outbox, snapshot and status were written the first time."""
 
 
 class Lookup(Protocol):
-    """What the door may ask about a thread, the part included that it shares with its origin."""
+    """What the admission may ask about a thread, the part included that it shares with its origin."""
 
     def with_id(self, id: str) -> Sequence[Record]:
         """Return the records with this message id: none or one, or several in an imported history."""
@@ -128,7 +115,7 @@ def new_state(thread_id: str, now: int, *, is_redacted: bool | None = None) -> S
     return State(thread_id, 0, genesis(thread_id), 0, 0, None, None, None, now, now, 0, 0, "0", None, None, is_redacted)
 
 
-def admit(state: State, open_calls: OpenCalls, request: Request, lookup: Lookup) -> Admission:
+def admit(state: State, open_calls: OpenCalls, request: AppendRequest, lookup: Lookup) -> Admission:
     """Decide on an append.
 
     Raises:
@@ -138,18 +125,18 @@ def admit(state: State, open_calls: OpenCalls, request: Request, lookup: Lookup)
     """
     if not request.is_post and (request.epoch or 0) != state.epoch:
         raise FencedError(state.thread_id, request.epoch, state.epoch)
-    door = _Door(state, open_calls, request, lookup)
-    records = tuple([door.let_in(entry) for entry in request.entries])
+    admitting = _Admitting(state, open_calls, request, lookup)
+    records = tuple([admitting.admit(entry) for entry in request.entries])
     if request.is_outside:
-        records += (*door.close_calls(records), *(door.let_in(entry) for entry in request.foreign))
+        records += (*admitting.close_calls(records), *(admitting.admit(entry) for entry in request.foreign))
     if not records:
-        door.check_version()
-    elif not door.rows:
-        return Admission(state, door.pairing, (), records, is_news=False)
-    return Admission(door.new_state(), door.pairing, door.rows, records, is_news=True)
+        admitting.check_version()
+    elif not admitting.rows:
+        return Admission(state, admitting.pairing, (), records, is_new=False)
+    return Admission(admitting.new_state(), admitting.pairing, admitting.rows, records, is_new=True)
 
 
-class _Door:
+class _Admitting:
     """The state of a thread while an append is let in, message by message."""
 
     __slots__ = (
@@ -165,7 +152,7 @@ class _Door:
         "rows",
     )
 
-    def __init__(self, state: State, open_calls: OpenCalls, request: Request, lookup: Lookup) -> None:
+    def __init__(self, state: State, open_calls: OpenCalls, request: AppendRequest, lookup: Lookup) -> None:
         self._state = state
         self._request = request
         self._lookup = lookup
@@ -175,9 +162,9 @@ class _Door:
         self._hash = state.hash
         self.pairing = Pairing(state.run, open_calls, state.open_from)
         self._written: dict[str, list[Record]] = {}
-        self.rows: list[Row] = []
+        self.rows: list[AdmittedRow] = []
 
-    def let_in(self, entry: Entry) -> Record:
+    def admit(self, entry: AppendEntry) -> Record:
         message, body, is_stamped, row = entry
         if row is not None and (known := self._there(row)):
             return known
@@ -194,7 +181,7 @@ class _Door:
         request = self._request
         digest = self._hash = link(self._hash, request.micros, body)
         record = Record(seq, body, digest.hex(), request.now, None if is_stamped else message)
-        self.rows.append(Row(record, message, digest, self.pairing.open_from))
+        self.rows.append(AdmittedRow(record, message, digest, self.pairing.open_from))
         self._written.setdefault(message.id, []).append(record)
         return record
 
@@ -207,7 +194,7 @@ class _Door:
             self._refuse(message, DUPLICATE_ID, f"the id is taken by message {record.seq}, which says something else")
         return None
 
-    def _there(self, row: Entry) -> Record | None:
+    def _there(self, row: AppendEntry) -> Record | None:
         """Return the record of a row from outside that the thread has already, as it came."""
         return next((record for record in self._lookup.with_id(row.message.id) if record.body == row.body), None)
 
@@ -222,7 +209,7 @@ class _Door:
         self._is_lenient = True  # which of two calls with the same invocation gets which result does not matter
         calls = [each for each in zip(self._request.entries, records, strict=True) if each[0].message.kind == "option_call"]
         open_calls = [(_closing(entry, self._state.thread_id), record.seq in self.pairing.opened) for entry, record in calls]
-        found = [self.let_in(closing) if is_open else self._there(closing) for closing, is_open in open_calls]
+        found = [self.admit(closing) if is_open else self._there(closing) for closing, is_open in open_calls]
         for call in self.pairing.opened.values():
             message = self.rows[call.seq - self._state.seq - 1].message
             reason = f"call {call.invocation_id!r} from outside is open, and its result stands before it"
@@ -288,10 +275,10 @@ class _Door:
         )
 
 
-def _closing(call: Entry, thread_id: str) -> Entry:
+def _closing(call: AppendEntry, thread_id: str) -> AppendEntry:
     """Return the result that a call from outside gets if it is still open."""
     result = not_executed(call.message, call.body, thread_id)
-    return Entry(result, dumps(result), is_stamped=False)
+    return AppendEntry(result, dumps(result), is_stamped=False)
 
 
 def spent(before: Spent, messages: Iterable[Message]) -> Spent:
