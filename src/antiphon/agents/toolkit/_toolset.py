@@ -22,8 +22,8 @@ from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._withheld import Withheld
-from antiphon.agents.durability._operations import capabilities_of
-from antiphon.agents.durability._refusals import Refusal, Refusals
+from antiphon.agents.durability._failures import Refusal, Refusals
+from antiphon.agents.durability._observers import capabilities_of
 from antiphon.agents.durability._talk import Talk
 from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision_log import Marks, begin_under
