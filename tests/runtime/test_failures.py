@@ -472,7 +472,7 @@ async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> 
     assert await system.ask(address, Ping(text="back")) == Pong(text="back!")
 
 
-# Mutant: Supervisor._feel (_supervisor.py) counts no misses, or Supervisor._revive tells nobody -> this test is red.
+# Mutant: Supervisor._feel counts no misses, or Supervisor._revive tells nobody -> this test is red.
 def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
     """CH-127, G14: its handler hangs; nobody else notices. Its supervisor has never got a message."""
 
@@ -503,7 +503,7 @@ async def _decided(system: System, address: str) -> list[tuple[str, str, str]]:
     ]
 
 
-# Mutant: Supervisor._feel (_supervisor.py) revives a child that has missed one heartbeat -> this test is red.
+# Mutant: Supervisor._feel revives a child that has missed one heartbeat -> this test is red.
 @pytest.mark.parametrize(("seconds", "restarts"), [(0.9, 0), (2.9, 0), (4.5, 1), (1000.0, 1)])
 def test_as_many_heartbeats_may_be_missed_as_the_supervisor_allows(seconds: float, restarts: int) -> None:
     """CH-127: it asks every second; whoever does not answer for the third time is begun anew, and not before."""
@@ -524,8 +524,8 @@ def test_as_many_heartbeats_may_be_missed_as_the_supervisor_allows(seconds: floa
     virtually(main())
 
 
-# Mutant: decide (_supervision.py) stops where it should escalate, or Supervisor.child_failed (_supervisor.py) acknowledges and
-# does not fail itself -> this test is red.
+# Mutant: `decide` (of supervision) stops where it should escalate, or Supervisor.child_failed acknowledges and does not fail
+# itself -> this test is red.
 def test_a_supervisor_whose_child_hangs_too_often_escalates_to_the_one_above() -> None:
     """CH-127: the parent begins it anew with all its children, and nobody beside it; and asks them for heartbeats again."""
 

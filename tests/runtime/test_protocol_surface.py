@@ -99,7 +99,7 @@ def test_an_unknown_type_is_answered() -> None:
     assert response.message_id == seen[0].id
 
 
-# Mutant: Care.report (_care.py) leaves the id out of the text, or out of the fields, or logs nothing -> this test is red.
+# Mutant: Escalation.report leaves the id out of the text, or out of the fields, or logs nothing -> this test is red.
 def test_an_exception_is_answered_logged_and_its_supervisor_notified(caplog: pytest.LogCaptureFixture) -> None:
     """CH-053, CH-054, CH-055: the record names the message in its text and in its fields."""
     message = Message(type="BREAK", receiver="seed_actor_1")

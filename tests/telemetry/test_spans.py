@@ -76,6 +76,44 @@ def test_what_follows_from_a_message_is_below_it_in_the_trace_of_the_thread() ->
     assert len({span.context.trace_id for span in watch.spans}) == 2
 
 
+# Mutant: `outside` (of the runtime's envelopes) correlates by the step what has no correlation id, or the place of a delivery
+# (_observer.py), from which the ids of spans are made, has the step in it -> this test is red.
+@pytest.mark.parametrize("step", [0, 7, 2**40])
+def test_a_trace_does_not_depend_on_step_numbers(step: int) -> None:
+    """OP-021: the same spans under the same ids, below each other as before; rows are correlated alike, and keep the step."""
+
+    def traced(number: int | None) -> tuple[list[Any], list[Any], list[int | None]]:
+        watch, ledger = Watch(), MemoryLedger()
+
+        async def main() -> None:
+            async with System(ledger, observer=watch.telemetry) as system:
+                system.register("probe", Probe)
+                for name, to in (("one", "probe/2"), ("two", "probe/3")):
+                    payload = OptionCallPayload(
+                        invocation_id=name, option_name="TEST_VIA", arguments={"to": to, "text": "hi", "how": "ask"}
+                    )
+                    asked = Message(id=name, policy="me", payload=payload, step_num=number, lane="control", thread_id="t")
+                    await system.ask("probe/1", asked)
+
+        virtually(main())
+        spans = [(each.name, each.context.trace_id, each.context.span_id, each.parent) for each in watch.spans]
+        rows = asyncio.run(_rows(ledger))
+        return spans, [(row.id, row.correlation_id, row.parent_id) for row in rows], [row.step_num for row in rows]
+
+    spans, rows, steps = traced(step)
+    expected = traced(None)
+
+    assert (spans, rows) == expected[:2]
+    assert len(spans) == 4
+    assert len({trace_id for _, trace_id, _, _ in spans}) == 1
+    assert [each for each in steps if each is not None] != []
+    assert expected[2] == [None] * len(steps)
+
+
+async def _rows(ledger: MemoryLedger) -> list[Message]:
+    return [record.message async for record in ledger.read("t")]
+
+
 def test_the_trace_of_a_thread_is_the_same_in_every_process_and_version() -> None:
     """Pinned: a thread may be finished by a later version than began it."""
     watch = Watch()

@@ -46,7 +46,7 @@ from antiphon.ledger._values import (
     Undelivered,
     Verification,
 )
-from antiphon.messages import Conversation, Message, Transition
+from antiphon.messages import Conversation, Message, RewardFunction, Transition
 
 __all__ = ["Ledger"]
 
@@ -240,8 +240,12 @@ class Ledger(Protocol):
         """Return the thread as a conversation, or what a fold makes of it, from its latest snapshot if there is one."""
         ...
 
-    async def transitions(self, thread_id: str) -> tuple[Transition, ...]:
-        """Return the thread collapsed into decisions: what was known, what was chosen, what came of it."""
+    async def transitions(self, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
+        """Return the thread collapsed into decisions: what was known, what was chosen, what came of it.
+
+        Each has the reward that was recorded for it (see `record_reward`), or the one that `reward` says, which is given
+        the transition with the recorded one.
+        """
         ...
 
     async def diff(self, left: str, right: str) -> Diff:

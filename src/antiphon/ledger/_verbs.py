@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Protocol, TypeVar, overload
 
 from antiphon.errors import UnknownThreadError
@@ -10,6 +11,7 @@ from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import Request, check_name, make_request
+from antiphon.ledger._rewards import reward_in
 from antiphon.ledger._values import Diff, Fold, Head, ThreadSummary
 from antiphon.messages import (
     RUNTIME_POLICY,
@@ -17,6 +19,7 @@ from antiphon.messages import (
     Json,
     Message,
     OptionResultBuilder,
+    RewardFunction,
     Transition,
     current_port,
 )
@@ -62,8 +65,12 @@ class Verbs:
             state = fold.step(state, record.message)
         return state
 
-    async def transitions(self: _Store, thread_id: str) -> tuple[Transition, ...]:
-        return Conversation([record.message async for record in self.read(thread_id)]).transitions()
+    async def transitions(self: _Store, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
+        messages = [record.message async for record in self.read(thread_id)]
+        recorded = {each.message_id: each.value for message in messages if (each := reward_in(message)) is not None}
+        said = Conversation(message for message in messages if reward_in(message) is None)  # a reward is no observation
+        found = said.transitions(reward=recorded)
+        return found if reward is None else tuple(replace(each, reward=reward(each)) for each in found)
 
     async def diff(self: _Store, left: str, right: str) -> Diff:
         ours, theirs = [[record async for record in self.read(thread_id)] for thread_id in (left, right)]

@@ -25,7 +25,7 @@ from antiphon.messages._parts import (
 )
 from antiphon.messages._payloads import Kind, OptionCallPayload, OptionResultPayload, PartsPayload, Payload
 from antiphon.messages._port import Port, SystemPort, current_port, use_port
-from antiphon.messages._steps import Transition
+from antiphon.messages._steps import RewardFunction, Transition
 from antiphon.messages._window import estimate_tokens
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "Payload",
     "Port",
     "ReasoningPart",
+    "RewardFunction",
     "RoleHint",
     "SystemPort",
     "TextPart",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from antiphon.agents import LedgerRun
 from antiphon.errors import DecodeError, RefusedError
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, loads
@@ -20,6 +22,8 @@ class PolicyRan(Reply, frozen=True, type="POLICY_RAN"):
     """What the policy answered."""
 
     response: str | None = None
+    data: Any = None
+    """The same as a JSON value, where it is more than text."""
 
 
 class RunPolicy(Request[PolicyRan], frozen=True, type=RUN, family="options"):
@@ -68,9 +72,10 @@ class ExecutorActor(Actor):
             given = await _hear(run, request.observations, outside=True)
             if request.input is not None:
                 given += await _write(run, [_asked(run.course.invocation_id, request.input)])
+            past.hear(given)  # read again after a crash, the thread has them: the steps must be the same
             heed(run, past.before)
             answer = await Loop(self._workshop, run, policy, past).go([*past.before, *given])
-        return PolicyRan(response=answer.text)
+        return PolicyRan(response=answer.text, **({} if answer.data is None else {"data": answer.data}))
 
     @handles
     async def complete(self, request: CompleteCalls, context: Context) -> CallsCompleted:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
-from antiphon.messages import Conversation, Message, current_port, dumps
+from antiphon.messages import Conversation, Message, current_port, dumps, thaw
 from antiphon.patterns.cast import UNHURRIED, Outcome, Pattern, failed, known_by
 from antiphon.patterns.options._actor import CompleteCalls, ExecutorActor, RunPolicy
 from antiphon.patterns.options._calls import Workshop
@@ -85,7 +85,7 @@ class Executor(Pattern):
             ran = await self.system.ask(self._address, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
         except DeliveryError as exc:
             return failed(thread_id, exc)
-        return Outcome(thread_id, "completed", ran.response)
+        return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data))
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
         """Run every call that has no result, of a conversation that is given or of a thread, and return it with the results.

@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
+from antiphon.dialects.agent_framework import BaseMessageStore
 from antiphon.errors import RefusedError
 from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError
+from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
 from antiphon.protocol import ErrorCode
 
@@ -30,6 +32,10 @@ class Crew:
     limits: TeamLimits
     roles: Collection[Role] = field(default=ROLES)
     """Whose actors live in this process."""
+    message_store: BaseMessageStore | None = None
+    """Where the host keeps the conversation; None: the thread has it."""
+    operations: tuple[str, ...] = (DISPLAY_MESSAGE,)
+    """What a client can be told to do with a result."""
 
     def __post_init__(self) -> None:
         """Check that managers manage workers who are there.
@@ -47,6 +53,8 @@ class Crew:
                     )
         if not self.workers:
             raise CastError("a team has workers: give it at least one")
+        if not self.operations:
+            raise CastError("a team has operations: give it at least one, or leave them out for display_message")
 
     @property
     def assignees(self) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ class _Phase:
         ends = await self._run(assignments, is_parallel=is_parallel)
         failed = next((end for end in ends if not end.is_result), None)
         summary = await self._summary(brief, ends)
-        return await self._synthesise("failed" if failed else "completed", summary, failed.code if failed else None)
+        final = ends[0].final if len(ends) == 1 else None
+        return await self._synthesise("failed" if failed else "completed", summary, failed.code if failed else None, final)
 
     # ------------------------------------------------------------ planning
 
@@ -178,12 +179,13 @@ class _Phase:
         prompt = f"{brief}\n\nYour workers say:\n{joined}\n\nSum up what was reached."
         return await self._crew.answer(self._spec.name, prompt, str) or joined
 
-    async def _synthesise(self, status: Status, summary: str, code: str | None) -> PhaseDone:
+    async def _synthesise(self, status: Status, summary: str, code: str | None, final: Any = None) -> PhaseDone:
         said: dict[str, Any] = {"from_manager": self._spec.name, "phase_id": self._request.phase_id}
         if not self._spec.is_global:
             said["is_global"] = False
         await self._voice.say("synthesis", "synthesis", content=summary, **said)
-        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.reading.untrusted)
+        more: dict[str, Any] = {} if final is None else {"final": final}
+        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.reading.untrusted, **more)
 
 
 class _UnfitScriptError(Exception):
