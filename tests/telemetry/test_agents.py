@@ -16,7 +16,7 @@ from tests.agents.durability.agents import Desk, call, script
 from tests.telemetry.watch import Watch, tree
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents.durability._observers import provider_of
+from antiphon.agents._observers import provider_of
 from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import ParkedError
 from antiphon.ledger import Redaction
@@ -87,7 +87,7 @@ LOOK = (call("weather", "c1", city="Oslo"),)
 def test_a_run_is_invoke_agent_with_chat_and_execute_tool_below_it(toolkit: bool) -> None:
     """AT-061: names, kinds and attributes as the conventions have them; content is not among them."""
     # Mutant: give `ToolEffect` no operation (agents/toolkit/_execution.py) -> this test is red: `effect weather`.
-    # Mutant: return `await running()` at once in `told_as_agent` (agents/durability/_observers.py) -> this test is red.
+    # Mutant: return `await running()` at once in `told_as_agent` (agents/_observers.py) -> this test is red.
     office = Office(LOOK, ("It rains.",), toolkit=toolkit)
     assert office.run(model_settings={"temperature": 0.5}) == "It rains."
 

@@ -45,10 +45,10 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import Limits
+from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import Asked, price_of, until
-from antiphon.agents.durability._observers import is_told
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool_call import (
     Called,

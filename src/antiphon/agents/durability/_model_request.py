@@ -39,9 +39,9 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.agents._budget import Limits
+from antiphon.agents._observers import is_told, provider_named, provider_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._withheld import Withheld, Withholding
-from antiphon.agents.durability._observers import is_told, provider_named, provider_of
+from antiphon.agents._secrets import Withheld, Withholding
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import Answer, Place, Talk, restore, say, told
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
