@@ -20,8 +20,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import Bounds
+from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope
-from antiphon.agents.durability._operations import is_told
 from antiphon.agents.durability._talk import Talk
 from antiphon.agents.toolkit._outcome import RESULT_INVALID, RESULT_TOO_LARGE, TIMEOUT, TOOL_FAILED, Outcome, ToolRefusal
 from antiphon.agents.toolkit._tool import ToolkitTool

@@ -23,10 +23,10 @@ from weakref import WeakValueDictionary
 
 from pydantic_ai import RunContext
 
-from antiphon.agents._course import as_key
 from antiphon.agents._guards import Cover
+from antiphon.agents._opening import as_key
 from antiphon.agents._run import LedgerRun, run_scope
-from antiphon.agents._withheld import Withheld
+from antiphon.agents._secrets import Withheld
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
 from antiphon.agents.toolkit._decision import ApprovalRule, Call, Circumstances, Decision, Grant, Permissions, judge

@@ -38,7 +38,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
 
 from antiphon.agents._run import LedgerRun
-from antiphon.agents.durability._found import Found
+from antiphon.agents.durability._tool_call import Found
 from antiphon.agents.toolkit._names import is_tool_name
 from antiphon.agents.toolkit._outcome import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
 from antiphon.agents.toolkit._schema import Schema, canonical

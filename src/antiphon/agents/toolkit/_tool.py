@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 from typing_extensions import TypedDict
 
-from antiphon.agents._withheld import SENSITIVE, WITHHOLDS, is_withheld
+from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_withheld
 from antiphon.agents.toolkit._names import check_tool
 from antiphon.agents.toolkit._outcome import InvalidArguments
 from antiphon.agents.toolkit._schema import Schema, canonical
@@ -80,7 +80,7 @@ class ToolSettings(TypedDict, total=False):
     max_result_bytes: int
     """How large its result may be, as JSON."""
     sensitive: tuple[str, ...]
-    """The arguments whose values are written down nowhere: see `antiphon.agents._withheld`."""
+    """The arguments whose values are written down nowhere: see `antiphon.agents._secrets`."""
 
 
 def own_settings(metadata: Mapping[str, Any] | None) -> ToolSettings:

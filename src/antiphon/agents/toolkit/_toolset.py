@@ -20,10 +20,10 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
+from antiphon.agents._observers import capabilities_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._withheld import Withheld
-from antiphon.agents.durability._operations import capabilities_of
-from antiphon.agents.durability._refusals import Refusal, Refusals
+from antiphon.agents._secrets import Withheld
+from antiphon.agents.durability._failures import Refusal, Refusals
 from antiphon.agents.durability._talk import Talk
 from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision_log import Marks, begin_under

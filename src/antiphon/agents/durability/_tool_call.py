@@ -1,4 +1,9 @@
-"""A tool call as an effect: what it says of itself in its metadata, and what becomes of an outcome that nobody knows."""
+"""A tool call as an effect: the effects a tool declares in its metadata, and what happens if the outcome is unknown.
+
+Also what is recorded about the tools of a server. A list that equals the last one is stored as a reference to that row. What
+was offered is recorded, and a run that goes on offers the same; so the server is asked again before its tool is called, and a
+tool that has changed is not called.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from typing import Any, Final, TypeAlias, cast, get_args
 
 import orjson
 from pydantic import TypeAdapter
+from pydantic_ai.durable_exec import DynamicToolsetCallToolParams, ToolsetCallToolId, ToolsetCallToolParams
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
@@ -19,10 +25,10 @@ from antiphon.agents._budget import Limits
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import Talk
 from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
-from antiphon.messages import Json, Message, OptionCallPayload, thaw
-from antiphon.runtime import Effect, Effects, ToolOperation, describe
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.runtime import Effect, Effects, FailedError, ToolOperation, describe, is_too_large
 
-__all__ = ["METADATA_KEY", "Called", "NotDone", "Reconcile", "Unsettled", "effects_of", "plain_arguments"]
+# ---------------------------------------------------------------- the effect
 
 _FAILURES: Final = frozenset({"model_retry", "run_cancelled", "tool_failed", "validation_error"})
 """The kinds of what a call returns that are failures."""
@@ -196,3 +202,63 @@ def _fields(found: Json | NotDone) -> dict[str, Any]:
         reason = "it was not done, as was found out"
         return {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
     return {"result": found}
+
+
+# ---------------------------------------------------------------- lists of tools
+
+
+class Found:
+    """What the operations of a run have found, by their names."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, Json]] = {}
+        self._known: dict[str, Json] = {}
+
+    @classmethod
+    def of(cls, run: LedgerRun) -> Found:
+        """Return the one of a run and all its parts."""
+        return run.opened.share(cls)
+
+    def write(self, name: str, id: str, value: Json) -> Json:
+        """Return what the journal says of something that was found.
+
+        Raises:
+            FailedError: it is too large to be written down. It is not cut: nobody could use half of it.
+        """
+        before = self._last.get(name)
+        if before is not None and before[1] == value:
+            return {"same_as": before[0]}
+        if is_too_large(value):
+            raise FailedError(f"what {name!r} found is too large to be written down", "TOO_LARGE")
+        self._last[name] = (id, value)
+        self._known[id] = value
+        return {"found": value}
+
+    async def read(self, run: LedgerRun, said: Any) -> Any:
+        """Return what was found, as the journal says."""
+        if "found" in said:
+            return said["found"]
+        first = said["same_as"]
+        if first not in self._known:
+            records = await run.ledger.by_invocation(first, thread_id=run.thread_id)
+            rows = [row.message for row in records if row.message.lane == "effect"]
+            (payload,) = [row.payload for row in rows if isinstance(row.payload, OptionResultPayload)]
+            self._known[first] = thaw(payload.result)["found"]
+        return self._known[first]
+
+
+async def change_since_offered(
+    run: LedgerRun, id: object, params: ToolsetCallToolParams | DynamicToolsetCallToolParams
+) -> str | None:
+    """Return what has become of a server's tool since it was offered; None if it takes what it took."""
+    is_served = isinstance(id, ToolsetCallToolId) and id.toolset_kind == "mcp"
+    if not run.is_again or not is_served or not isinstance(params, ToolsetCallToolParams) or params.tool is None:
+        return None
+    async with params.tool.toolset as toolset:
+        tools: dict[str, Any] = await toolset.get_tools(params.ctx)
+    now = tools.get(params.name)
+    if now is None:
+        return f"{params.name!r} is offered no more, and was not called"
+    if now.tool_def.parameters_json_schema != params.tool.tool_def.parameters_json_schema:
+        return f"{params.name!r} takes other arguments now, and was not called"
+    return None
