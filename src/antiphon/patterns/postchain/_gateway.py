@@ -1,31 +1,69 @@
-"""The edge: any message of the protocol comes in as JSON, goes to the actor that it is for, and is answered as JSON.
+"""The gateway: messages from outside, as JSON from this process, or posted to the ledger by another process.
 
-A message without a receiver goes where its type and data say. What concerns a thread is journaled there, what sets an agent up
-in the thread of that agent, and a question to an agent alone in a thread of its own.
+A message without a receiver is routed by its type and data. A message about a thread is journaled in that thread, one that
+sets up an agent in the agent's own thread, and a question to an agent alone in a new thread.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, cast
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import orjson
 from pydantic import ValidationError
 
 from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, Tailed
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
-from antiphon.patterns.postchain._bounds import check_input
-from antiphon.patterns.postchain._client import CLIENT
-from antiphon.patterns.postchain._config import agent_of, config_thread
-from antiphon.patterns.postchain._life import is_known
-from antiphon.patterns.postchain._supervisor import SUPERVISOR
-from antiphon.protocol import PHASES, ErrorCode, Message, Response, deserialize_message, validate_message
-from antiphon.runtime import System, error_response, from_wire, response_type
+from antiphon.patterns.postchain._config import check_input
+from antiphon.patterns.postchain._lifecycle import is_known
+from antiphon.patterns.postchain._protocol import (
+    CLIENT,
+    DOOR,
+    OUTSIDE,
+    SUPERVISOR,
+    TakeUp,
+    agent_of,
+    config_thread,
+    thread_address,
+    thread_of_message,
+)
+from antiphon.protocol import (
+    PHASES,
+    AgentStreamChunk,
+    ErrorCode,
+    Message,
+    Response,
+    ThreadResult,
+    deserialize_message,
+    response_type_of,
+    validate_message,
+)
+from antiphon.runtime import Actor, Context, System, error_of, error_response, from_wire, handles, response_type
 
-__all__ = ["Edge", "thread_address", "thread_of_message"]
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain._chain import Workshop
+
+
+class ClientActor(Actor):
+    """The endpoint of a user: what it is told goes to whoever listens, and stays in the ledger for who comes later."""
+
+    concurrency = 100
+
+    def __init__(self, hear: Callable[[str, ThreadResult | AgentStreamChunk], None]) -> None:
+        """Make it; `hear` is given the client's address and what it is told."""
+        self._hear = hear
+
+    @handles
+    async def told_result(self, result: ThreadResult, context: Context) -> None:
+        self._hear(context.address, result)
+
+    @handles
+    async def told_words(self, chunk: AgentStreamChunk, context: Context) -> None:
+        self._hear(context.address, chunk)
+
 
 _OF_THREAD: Final = frozenset(f"{move}_THREAD" for move in ("START", "PAUSE", "RESUME", "TERMINATE", "SUBSCRIBE")) | {
     "GET_THREAD_STATUS"
@@ -42,17 +80,6 @@ _INPUTS: Final = ("initial_input", "input")
 class _Route(NamedTuple):
     address: str
     thread_id: str | None
-
-
-def thread_of_message(message_id: str) -> str:
-    """Return the thread that a CREATE_THREAD makes: the same message, the same thread."""
-    digest = hashlib.blake2b(message_id.encode(errors="replace"), digest_size=10).digest()
-    return f"t-{base64.b32encode(digest).decode().lower()}"
-
-
-def thread_address(thread_id: str) -> str:
-    """Return where the actor of a thread lives."""
-    return f"thread/{thread_id}"
 
 
 class Edge:
@@ -171,3 +198,53 @@ def _check_sender(sender: str | None) -> None:
 
 def _plain(response: Response) -> dict[str, Any]:
     return response.model_dump(mode="json", exclude_none=True)
+
+
+_LOOK: Final = 0.05
+"""Seconds between two looks for an answer."""
+
+
+class DoorActor(Actor):
+    """Takes up what was posted."""
+
+    @handles
+    async def take_up(self, notice: TakeUp, context: Context) -> None:
+        await context.recover_message(notice.thread_id, notice.invocation_id)
+
+
+async def listen(system: System, workshop: Workshop, horizon: str) -> None:
+    """Take up what other processes post to threads that are at work here, until it is cancelled."""
+    tailing = cast("AsyncGenerator[Tailed, None]", system.ledger.tail(horizon))
+    async with aclosing(tailing) as records:
+        async for tailed in records:
+            message = tailed.record.message
+            if message.policy == OUTSIDE and message.kind == "option_call" and message.thread_id in workshop.at_work:
+                taken = TakeUp(thread_id=message.thread_id, invocation_id=message.invocation_id or "")
+                await system.tell(DOOR, taken)
+
+
+async def answer_of_owner(ledger: Ledger, message: dict[str, Any], patience: float) -> tuple[Message, Response | None]:
+    """Post a message to its thread, and return it with the response of the process that runs the thread, if it gives one.
+
+    Raises:
+        LedgerError: the ledger cannot be used.
+    """
+    thread_id = str(message["data"]["thread_id"])
+    wire = Message(type=message["type"], data=message["data"], sender=OUTSIDE, receiver=thread_address(thread_id))
+    if not await is_known(ledger, thread_id):
+        return wire, wire.reply_error(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
+    posted = from_wire(wire, thread_id)
+    await ledger.post(thread_id, posted)
+    until = asyncio.get_running_loop().time() + patience
+    while asyncio.get_running_loop().time() < until:
+        for record in await ledger.by_invocation(wire.id, thread_id=thread_id):
+            if isinstance(record.message.payload, OptionResultPayload):
+                return wire, _response(wire, record.message.payload)
+        await asyncio.sleep(_LOOK)
+    return wire, None
+
+
+def _response(wire: Message, result: OptionResultPayload) -> Response:
+    if result.is_error:
+        return error_response(wire, error_of(result, wire.receiver or ""))
+    return wire.reply(response_type_of(wire.type), cast("dict[str, Any]", thaw(result.result)))

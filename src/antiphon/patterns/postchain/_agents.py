@@ -1,7 +1,7 @@
-"""AgentManagerActor: keeps the agent of a phase, runs it durably, and copes with providers that fail.
+"""The manager of a phase's agent, which runs it durably and copes with failing providers; and the supervisor of the managers.
 
-A provider that is busy or broken is asked again after a while, then the fallback is asked. What is left is the manager's own
-error: the phase tells the supervisor, which has the manager begun anew.
+A busy or broken provider is asked again after a delay, then the fallback is asked. If that fails too, the manager answers with
+an error: the phase notifies the supervisor, which restarts the manager.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.errors import RefusedError, WithdrawnError
 from antiphon.messages import Json, thaw
 from antiphon.patterns.cast import RESTS, ask_in_turn, left_open
-from antiphon.patterns.postchain._bounds import cut, cut_values
-from antiphon.patterns.postchain._config import agent_of, phase_of_agent
+from antiphon.patterns.postchain._chain import Listener, Workshop
+from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
-from antiphon.patterns.postchain._given import brief
-from antiphon.patterns.postchain._workshop import Listener, Workshop
+from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
+from antiphon.patterns.postchain._retrieval import brief
 from antiphon.protocol import (
     AgentConfig,
     AgentConfigUpdated,
@@ -32,6 +32,8 @@ from antiphon.protocol import (
     AgentResponse,
     AgentResult,
     AgentStreamChunk,
+    Error,
+    ErrorAcknowledged,
     ErrorCode,
     InvokeAgent,
     Phase,
@@ -39,9 +41,17 @@ from antiphon.protocol import (
     ToolCall,
     UpdateAgentConfig,
 )
-from antiphon.runtime import Actor, Context, handles
+from antiphon.runtime import Actor, Context, Supervisor, handles
 
-__all__ = ["AgentManagerActor"]
+
+class SupervisorActor(Supervisor):
+    """The supervisor of a chain's agents."""
+
+    @handles
+    async def note(self, error: Error, context: Context) -> ErrorAcknowledged:
+        """Take note of an error that is nobody's failure: it is in the ledger, and nothing is done about it."""
+        return ErrorAcknowledged(actor_id=context.message.policy, action_taken="ignore", error_logged=True)
+
 
 _SAID, _SHOWN = 0.5, 0.8
 """How sure an answer is that only a model stands behind; that the result of a tool does, too."""

@@ -1,25 +1,27 @@
-"""ThreadLife: where a thread is, as a fold over what its actors have said, and which moves are legal from there.
+"""The life cycle of a thread: a fold over its control messages, the legal moves, and the earlier turns that a phase is told.
 
 ```
 created ─► processing ⇄ paused ─► completed | failed | terminated
 ```
 
-A thread that has completed or failed may be started again, with a new input: that is its next turn. A terminated one is over.
+A thread that has completed or failed can be started again with a new input: that is its next turn. Termination is final.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
-from antiphon.patterns.postchain._subscription import SubscribeThread
+from antiphon.patterns.postchain._config import cut
+from antiphon.patterns.postchain._protocol import SubscribeThread
 from antiphon.protocol import (
     PHASES,
+    ChatTurn,
     CreateThread,
     ErrorCode,
     PauseThread,
@@ -32,8 +34,6 @@ from antiphon.protocol import (
     ThreadState,
 )
 from antiphon.runtime import ActorState
-
-__all__ = ["LIFE", "PATTERN", "ThreadLife", "Turn", "is_known"]
 
 PATTERN: Final = "postchain"
 """What the ledger calls threads of this pattern."""
@@ -250,3 +250,80 @@ def _load(stored: Any) -> ThreadLife:
 
 LIFE: Final = ActorState("postchain.life", ThreadLife(), ThreadLife.after, _dump, _load)
 """Where a thread is, as the runtime folds it."""
+
+_SHORTEST = 100
+"""Characters of an answer below which it is not worth telling."""
+
+
+def history_of(turns: Sequence[Turn], most: int, room: int) -> tuple[ChatTurn, ...]:
+    """Return the latest of some turns, in order: at most so many, in so many characters.
+
+    A user's words are told whole or not at all; an answer is shortened to the room that there is. Earlier ones are in the
+    ledger, and found by searching.
+    """
+    told: list[ChatTurn] = []
+    for turn in reversed(turns[-most:] if most else ()):
+        room -= len(turn.input)
+        if room < 0:
+            break
+        answer = (turn.response or "").partition("\n\nSources:")[0]
+        if answer and room >= min(len(answer), _SHORTEST):
+            told.append(ChatTurn(role="assistant", content=cut(answer, room)))
+            room -= min(len(answer), room)
+        told.append(ChatTurn(role="user", content=turn.input))
+    return tuple(reversed(told))
+
+
+_MOST: Final = 10_000
+"""How many are kept: threads may be created and never started."""
+
+
+class _Known(NamedTuple):
+    seq: int
+    """Up to where it is known."""
+    changed: int
+    """The last row that has changed it."""
+    life: ThreadLife
+
+
+_NEW: Final = _Known(0, 0, LIFE.initial)
+
+
+class Lives:
+    """The lives of threads that have begun here and do not run yet."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def seen(self, record: Record) -> None:
+        """Take a record that was written just now. Where one was missed, by another process, the ledger knows better."""
+        thread_id = record.message.thread_id or ""
+        known = _NEW if record.seq == 1 and _creates(record.message) else self._known.get(thread_id)
+        if known is None or record.seq <= known.seq:
+            return
+        if record.seq > known.seq + 1:
+            del self._known[thread_id]
+            return
+        life = known.life.after(record.message)
+        self._known[thread_id] = _Known(record.seq, known.changed if life is known.life else record.seq, life)
+        if len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]
+
+    def at(self, thread_id: str, seq: int) -> ThreadLife | None:
+        """Return where a thread was after a row; None if that is not known here."""
+        known = self._known.get(thread_id)
+        return known.life if known is not None and known.changed <= seq <= known.seq else None
+
+    def latest(self, thread_id: str) -> ThreadLife | None:
+        """Return where a thread is; None if that is not known here."""
+        known = self._known.get(thread_id)
+        return None if known is None else known.life
+
+    def forget(self, thread_id: str) -> None:
+        """Keep a thread in mind no longer: it runs, and its actor knows where it is."""
+        self._known.pop(thread_id, None)
+
+
+def _creates(message: Message) -> bool:
+    payload = message.payload
+    return isinstance(payload, OptionCallPayload) and payload.option_name == CreateThread.message_type
