@@ -163,7 +163,7 @@ class Answer(Reply, frozen=True):
     text: str
 
 
-class Question(Request[Answer], frozen=True, type="QUESTION", family="figures"):
+class Question(Request[Answer], frozen=True, type="FIGURES_QUESTION", family="figures"):
     text: str
 
 

@@ -270,6 +270,21 @@ def test_trajectories_are_what_the_program_exports(url: str) -> None:
     assert [row["reward"] for row in rows] == [None] * 4
 
 
+def test_trajectories_have_the_rewards_that_were_recorded(url: str) -> None:
+    """OP-022: by `antiphon reward`, later and by message id; in the house format and in a provider's words."""
+    first, second = exchange(1, "Oslo"), exchange(2, "Bergen")
+    append(url, "steps", text("go"), *first, *second)
+    for message, value in ((first[0], "3"), (first[0], "0.5"), (second[1], "-1")):
+        given = ("reward", "steps", "--as", "ann", "--note", "why not", "--ledger", url, "--", message.id, value)
+        done = run(*given)
+        assert (done.exit_code, done.stderr) == (0, f"recorded: {value} for {message.id}\n")
+    for more in ((), ("--to", "openai-chat")):
+        lines = run("export", "steps", "--trajectories", *more, "--ledger", url).stdout.splitlines()
+        assert [json.loads(line)["reward"] for line in lines] == [0.5, -1.0]
+    done = run("reward", "steps", "nowhere", "1", "--as", "ann", "--ledger", url)
+    assert (done.exit_code, done.stderr) == (1, "thread 'steps' has no message 'nowhere' of the talk lane\n")
+
+
 def test_a_decision_that_is_not_over_says_so(url: str) -> None:
     append(url, "open", exchange(1, "Oslo")[0])
 

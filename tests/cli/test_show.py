@@ -1,6 +1,8 @@
 """`antiphon show`: a conversation as people read it."""
 
+import asyncio
 import importlib.util
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,15 @@ from antiphon import (
     Message,
     OptionCallPayload,
     OptionResultPayload,
+    PartsPayload,
     ReasoningPart,
     TextPart,
     dumps,
 )
 from antiphon.cli._transcript import transcript
+from antiphon.ledger import open_ledger
 from antiphon.messages import Tool
+from antiphon.patterns.options import Choices, Executor, Options
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -223,6 +228,50 @@ def test_a_heading_says_who_to_whom_in_which_step_and_when() -> None:
     assert shown(message).splitlines()[0] == "ada (to bob, eve, step 3, control, 2026-01-05 09:30:00 UTC)"
 
 
+# Mutant: _heading (cli/_transcript.py) leaves out the step, _goes_on joins two steps, or Decision._row
+# (patterns/options/_decision.py) gives all decisions one step -> this test is red.
+def test_what_a_policy_did_is_shown_step_by_step(tmp_path: Path) -> None:
+    """OP-023: a run of the executor as somebody debugs it: each decision under its number, with what came of it."""
+    options, url = Options(), f"sqlite:///{tmp_path}/steps.db"
+
+    @options.option(effects="none")
+    def look(where: str) -> str:
+        """Look somewhere."""
+        return f"nothing {where}"
+
+    @options.policy()
+    def clerk(observations: Conversation, choices: Choices) -> Any:
+        decided = len({call.step_num for call in observations.calls()})
+        places = [("attic", "cellar"), ("roof",), ()][decided]
+        return [choices.call("look", where=place) for place in places] or "It is nowhere."
+
+    async def main() -> None:
+        async with open_ledger(url) as ledger, Executor(ledger, options) as executor:
+            await executor.run("Where is it?", thread_id="t")
+
+    asyncio.run(main())
+    assert (
+        run("show", "t", "--ledger", url).stdout
+        == """\
+user
+  │ Where is it?
+
+clerk (step 1)
+  calls look {"where": "attic"}
+    gives nothing attic
+  calls look {"where": "cellar"}
+    gives nothing cellar
+
+clerk (step 2)
+  calls look {"where": "roof"}
+    gives nothing roof
+
+clerk (step 3)
+  │ It is nowhere.
+"""
+    )
+
+
 def test_tools_are_named_first() -> None:
     tools = [Tool(name="look"), Tool(name="jump")]
 
@@ -359,3 +408,59 @@ def test_any_conversation_can_be_shown(conversation: Conversation) -> None:
 
     assert lines
     assert not any({"\x1b", "\x00", "\u202e", "\r"} & set(line.text.plain) for line in lines)
+
+
+# ---------------------------------------------------------------- step by step
+
+
+def stepped() -> list[Message]:
+    return [
+        Message(id="m-1", policy="user", payload=PartsPayload(parts=(TextPart(text="Go."),))),
+        call("i-1", step_num=1).model_copy(update={"id": "m-2"}),
+        call("i-2", step_num=2).model_copy(update={"id": "m-3"}),
+        result("i-1", "late").model_copy(update={"id": "m-4", "step_num": 1}),
+        Message(id="m-5", policy="user", payload=PartsPayload(parts=(TextPart(text="Well?"),))),
+        result("i-2", 7).model_copy(update={"id": "m-6", "step_num": 3}),
+        Message(id="m-7", policy="bob", step_num=3, payload=PartsPayload(parts=(TextPart(text="Done."),))),
+    ]
+
+
+def test_a_conversation_is_shown_step_by_step() -> None:
+    """OP-023: steps in the order they began, a late message with its step; what is of no step where it was said."""
+    done = run("show", "-", "--from", "house", "--by-step", stdin=dumps(Conversation(stepped())))
+
+    assert done.stdout.splitlines() == [
+        "── no step: 1 said",
+        "  user",
+        "    │ Go.",
+        "",
+        "── step 1: 1 called, 1 answered",
+        "  bob (step 1)",
+        "    calls look {}",
+        "      gives late",
+        "",
+        "── step 2: 1 called",
+        "  bob (step 2)",
+        "    calls look {}",
+        "      gives 7",
+        "",
+        "── no step: 1 said",
+        "  user",
+        "    │ Well?",
+        "",
+        "── step 3: 1 said, 1 answered",
+        "  bob (step 3)",
+        "    │ Done.",
+    ]
+
+
+def test_steps_for_programs_have_every_message_once() -> None:
+    """OP-023: `--by-step --json`."""
+    done = run("show", "-", "--from", "house", "--by-step", "--json", stdin=dumps(Conversation(stepped())))
+
+    steps = [(each["step"], [message["id"] for message in each["messages"]]) for each in json.loads(done.stdout)]
+    assert steps == [(None, ["m-1"]), (1, ["m-2", "m-4"]), (2, ["m-3"]), (None, ["m-5"]), (3, ["m-6", "m-7"])]
+
+
+def test_an_empty_conversation_has_no_steps() -> None:
+    assert run("show", "-", "--from", "house", "--by-step", stdin=dumps(Conversation())).stdout == "(no messages)\n"

@@ -378,6 +378,18 @@ def test_steps_group_a_decision_cycle() -> None:
     assert list(conversation.steps()) == [None, 2, 1]
 
 
+# Mutant: group_by_step (_steps.py) loses a late message, or sorts the steps or the messages in one -> this test is red.
+@given(st.lists(st.sampled_from([None, 0, 1, 7])))
+def test_the_view_by_step_has_every_message_once_in_its_step_and_in_order(numbers: list[int | None]) -> None:
+    """OP-023: in the order in which the steps began, each with its messages as they were said."""
+    conversation = Conversation(say(f"m{place}", step_num=step) for place, step in enumerate(numbers))
+    view = conversation.steps()
+
+    assert list(view) == list(dict.fromkeys(numbers))
+    for step, group in view.items():
+        assert list(group) == [each for each in conversation if each.step_num == step]
+
+
 def test_turns_group_an_utterance() -> None:
     conversation = Conversation(
         [
@@ -419,6 +431,63 @@ def test_transitions_by_step() -> None:
     assert second.step_num == 2
     assert (ids(second.observation), ids(second.actions), ids(second.results)) == ("q t a b rb ra m", "c", "")
     assert not second.is_complete
+
+
+def rewarded() -> Conversation:
+    return Conversation(
+        [
+            say("q"),
+            say("t", "assistant", turn_id="u"),
+            call("a", step_num=1, turn_id="u"),
+            answer("ra", "i-a", step_num=1),
+            call("b", step_num=2),
+            answer("rb", "i-b", step_num=2),
+            say("end", "assistant", step_num=3),
+        ]
+    )
+
+
+def test_a_function_says_the_reward_of_each_transition() -> None:
+    """OP-022: None where it cannot say; without one there is no reward."""
+    conversation = rewarded()
+
+    assert [each.reward for each in conversation.transitions()] == [None, None]
+    assert [each.reward for each in conversation.transitions(lambda each: each.step_num if each.step_num == 2 else None)] == [
+        None,
+        2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ({}, [None, None]),
+        ({"a": 1.0, "ra": 0.5}, [1.5, None]),
+        ({"t": -1.0}, [-1.0, None]),
+        ({"rb": 2, "ra": 0.25}, [0.25, 2.0]),
+        ({"end": 1.0, "b": 0.5}, [None, 1.5]),
+        ({"q": 1.0, "nowhere": 1.0}, [None, None]),
+    ],
+)
+def test_rewards_by_message_id_are_summed_over_a_decision_and_what_follows_it(
+    rewards: dict[str, float], expected: list[float | None]
+) -> None:
+    """OP-022: of calls, results and what was said with them; the answer at the end is of the last decision."""
+    assert [each.reward for each in rewarded().transitions(reward=rewards)] == expected
+
+
+def test_an_id_that_stands_twice_is_rewarded_once() -> None:
+    """OP-022: as in an imported history."""
+    conversation = rewarded().append(say("end", "assistant"))
+
+    assert [each.reward for each in conversation.transitions(reward={"end": 1.0})] == [None, 1.0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_reward_is_a_finite_number(value: float) -> None:
+    """OP-022: anything else could be neither learnt from nor exported as JSON."""
+    with pytest.raises(ValueError, match="a reward is a finite number"):
+        rewarded().transitions(lambda each: value)
 
 
 def test_transitions_by_turn_where_there_is_no_step() -> None:

@@ -127,7 +127,11 @@ def test_step_numbers_are_counts() -> None:
 
 @given(histories(), st.data())
 def test_step_numbers_are_apart_from_order_and_pairing(conversation: Conversation, data: st.DataObject) -> None:
-    """OP-021: with any other step numbers, order, pairs, open calls, orphans and chains stay the same."""
+    """OP-021: with any other step numbers, order, pairs, open calls, orphans and chains stay the same.
+
+    That a ledger's order and a trace do not depend on them either is proven beside those: in the checks that every ledger must
+    pass, and in tests/telemetry.
+    """
     steps = st.sampled_from([None, 0, 1, 7])
     other = Conversation(each.model_copy(update={"step_num": data.draw(steps)}) for each in conversation)
 

@@ -33,7 +33,7 @@ from antiphon.runtime import (
     system_thread,
 )
 from antiphon.telemetry import Telemetry
-from antiphon.telemetry._ids import read_traceparent
+from antiphon.telemetry._spans import read_traceparent
 
 SECRET = "the walrus was Paul"
 
@@ -74,6 +74,44 @@ def test_what_follows_from_a_message_is_below_it_in_the_trace_of_the_thread() ->
     assert tree(of_thread) == {"probe TEST_VIA": {"probe TEST_PING": {}}, "probe TEST_NOTE": {}}
     assert len({span.context.trace_id for span in of_thread}) == 1
     assert len({span.context.trace_id for span in watch.spans}) == 2
+
+
+# Mutant: `outside` (of the runtime's envelopes) correlates by the step what has no correlation id, or the place of a delivery
+# (_observer.py), from which the ids of spans are made, has the step in it -> this test is red.
+@pytest.mark.parametrize("step", [0, 7, 2**40])
+def test_a_trace_does_not_depend_on_step_numbers(step: int) -> None:
+    """OP-021: the same spans under the same ids, below each other as before; rows are correlated alike, and keep the step."""
+
+    def traced(number: int | None) -> tuple[list[Any], list[Any], list[int | None]]:
+        watch, ledger = Watch(), MemoryLedger()
+
+        async def main() -> None:
+            async with System(ledger, observer=watch.telemetry) as system:
+                system.register("probe", Probe)
+                for name, to in (("one", "probe/2"), ("two", "probe/3")):
+                    payload = OptionCallPayload(
+                        invocation_id=name, option_name="TEST_VIA", arguments={"to": to, "text": "hi", "how": "ask"}
+                    )
+                    asked = Message(id=name, policy="me", payload=payload, step_num=number, lane="control", thread_id="t")
+                    await system.ask("probe/1", asked)
+
+        virtually(main())
+        spans = [(each.name, each.context.trace_id, each.context.span_id, each.parent) for each in watch.spans]
+        rows = asyncio.run(_rows(ledger))
+        return spans, [(row.id, row.correlation_id, row.parent_id) for row in rows], [row.step_num for row in rows]
+
+    spans, rows, steps = traced(step)
+    expected = traced(None)
+
+    assert (spans, rows) == expected[:2]
+    assert len(spans) == 4
+    assert len({trace_id for _, trace_id, _, _ in spans}) == 1
+    assert [each for each in steps if each is not None] != []
+    assert expected[2] == [None] * len(steps)
+
+
+async def _rows(ledger: MemoryLedger) -> list[Message]:
+    return [record.message async for record in ledger.read("t")]
 
 
 def test_the_trace_of_a_thread_is_the_same_in_every_process_and_version() -> None:
@@ -309,21 +347,19 @@ def test_without_a_span_around_nothing_is_added_to_the_message() -> None:
     assert virtually(written(Watch())).metadata.keys() == virtually(written(None)).metadata.keys()
 
 
-def test_a_message_that_comes_over_a_bus_is_in_the_same_trace_below_what_it_follows_from() -> None:
+@pytest.mark.virtual_time
+async def test_a_message_that_comes_over_a_bus_is_in_the_same_trace_below_what_it_follows_from() -> None:
     here, there = Watch(), Watch()
 
-    async def main() -> None:
-        bus = LocalBus()
-        async with System(observer=here.telemetry) as near, System(observer=there.telemetry) as far:
-            near.spawn("near/1", Probe)
-            far.spawn("far/1", Probe)
-            await near.join(bus, "a")
-            await far.join(bus, "b")
-            with here.tracers.get_tracer("web").start_as_current_span("request"):
-                await near.ask("near/1", Via(to="far/1", text="hi"))
-                await near.ask("far/1", Ping(text="hi"))
-
-    virtually(main())
+    bus = LocalBus()
+    async with System(observer=here.telemetry) as near, System(observer=there.telemetry) as far:
+        near.spawn("near/1", Probe)
+        far.spawn("far/1", Probe)
+        await near.join(bus, "a")
+        await far.join(bus, "b")
+        with here.tracers.get_tracer("web").start_as_current_span("request"):
+            await near.ask("near/1", Via(to="far/1", text="hi"))
+            await near.ask("far/1", Ping(text="hi"))
 
     assert tree([here.span("near TEST_VIA"), there.spans[0]]) == {"near TEST_VIA": {"far TEST_PING": {}}}
     assert there.spans[0].context.trace_id == here.span("near TEST_VIA").context.trace_id

@@ -33,6 +33,7 @@ from antiphon.cli._repair import repair
 from antiphon.cli._replay import replay
 from antiphon.cli._restore import restore
 from antiphon.cli._resume import resume
+from antiphon.cli._reward import reward
 from antiphon.cli._run import run
 from antiphon.cli._search import search
 from antiphon.cli._settle import settle
@@ -97,6 +98,7 @@ app.command()(repair)
 app.command()(replay)
 app.command()(restore)
 app.command()(resume)
+app.command()(reward)
 app.command()(run)
 app.command()(search)
 app.command()(settle)

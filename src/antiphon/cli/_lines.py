@@ -78,7 +78,7 @@ class Lines:
             # Calls and results are one: no provider's format has a call without its result, or the other way round.
             decision = self._encoded(thread, [*each.actions, *each.results])
             observations = self._encoded(thread, each.observations)
-            yield {**each.labels(), "observations": observations, "decision": decision, "reward": None}
+            yield {**each.labels(), "observations": observations, "decision": decision, "reward": each.reward}
 
     def _encoded(self, thread: ThreadSummary, messages: Iterable[Message]) -> Any:
         try:

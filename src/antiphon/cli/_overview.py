@@ -35,6 +35,7 @@ OVERVIEW: Final = {
         "replay": "Play a thread back, or hold it against this version",
         "fork": "Begin a branch of a thread, also with another model",
         "diff": "Say how two threads differ",
+        "reward": "Record how good a message was, for training data",
     },
     "Look after the ledger": {
         "verify": "Check that everything is as it was written",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -14,9 +15,9 @@ from antiphon.cli._ledger import JsonOption, LedgerOption
 from antiphon.cli._named import find_conversation
 from antiphon.cli._rows import print_json
 from antiphon.cli._screen import note, open_console
-from antiphon.cli._transcript import Line, transcript
+from antiphon.cli._transcript import Line, steps_in, transcript, transcript_by_step
 from antiphon.ledger import is_foreign
-from antiphon.messages import Conversation, dumps
+from antiphon.messages import Conversation, Message, dumps
 
 __all__ = ["show"]
 
@@ -40,21 +41,31 @@ def show(
     with_all: Annotated[
         bool, typer.Option("--all", help="The protocol of actors and the journal too, not only what agents say and do.")
     ] = False,
+    by_step: Annotated[bool, typer.Option("--by-step", help="Step by step: what was said, called, answered in each.")] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Show a conversation: who says what, each result under its call."""
     conversation = find_conversation(name, source, ledger)
     if for_programs:
-        print_json([orjson.Fragment(dumps(message)) for message in conversation])
+        print_json(_steps(conversation) if by_step else _rows(conversation))
         return
     shown = conversation if with_all else _spoken(conversation)
     console = open_console()
-    for line in transcript(shown):
+    for line in transcript_by_step(shown) if by_step else transcript(shown):
         _print(console, line)
     if len(shown) < len(conversation):
         rest = len(conversation) - len(shown)
         note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="dim")
+
+
+def _rows(messages: Iterable[Message]) -> list[orjson.Fragment]:
+    return [orjson.Fragment(dumps(message)) for message in messages]
+
+
+def _steps(conversation: Conversation) -> list[dict[str, Any]]:
+    steps = steps_in(conversation)
+    return [{"step": step, "messages": _rows(conversation[place] for place in places)} for step, places in steps]
 
 
 def _spoken(conversation: Conversation) -> Conversation:

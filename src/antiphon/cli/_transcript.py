@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from antiphon.messages import (
     Conversation,
     DataPart,
     ForeignPart,
+    Kind,
     MediaPart,
     Message,
     OptionCallPayload,
@@ -34,9 +36,9 @@ from antiphon.messages import (
     thaw,
 )
 
-__all__ = ["Line", "brief", "call_text", "gist", "transcript"]
+__all__ = ["Line", "brief", "call_text", "gist", "steps_in", "transcript", "transcript_by_step"]
 
-_SPEAKER, _ASIDE, _ODD, _BAD = "bold cyan", "dim", "yellow", "bold red"
+_SPEAKER, _ASIDE, _ODD, _BAD, _STEP = "bold cyan", "dim", "yellow", "bold red", "bold"
 _SHORT = 100
 """Characters of a value that stands beside its label."""
 _DATA_URL = re.compile(r'data:([\w.+-]+/[^,"\s]+|;base64),[\w+/=%.~-]{100,}', re.IGNORECASE)
@@ -59,14 +61,64 @@ def transcript(conversation: Conversation) -> Iterator[Line]:
         yield Line(0, styled(f"tools: {', '.join(tool.name for tool in conversation.tools)}", _ASIDE))
     if not conversation:
         yield Line(0, styled("(no messages)", _ASIDE))
-    answers = {position: conversation.answer_at(position) for position in range(len(conversation))}
+    yield from [Line(0, Text())] * (bool(conversation.tools) and bool(conversation))
+    yield from _lines(conversation, range(len(conversation)), _answers(conversation))
+
+
+def transcript_by_step(conversation: Conversation) -> Iterator[Line]:
+    """Return a conversation as lines for people, step by step, in the order in which the steps began.
+
+    What is of no step stands where it was said. A call that is answered in another step has its result under it all the same.
+    """
+    if not conversation:
+        yield Line(0, styled("(no messages)", _ASIDE))
+    answers = _answers(conversation)
+    for number, (step, positions) in enumerate(steps_in(conversation)):
+        yield from [Line(0, Text())] * (number > 0)
+        about = "no step" if step is None else f"step {step}"
+        yield Line(0, styled(f"── {about}: {_counted(conversation, positions)}", _STEP))
+        yield from (Line(line.level + 1, line.text, line.quoted) for line in _lines(conversation, positions, answers))
+
+
+def steps_in(conversation: Conversation) -> list[tuple[int | None, list[int]]]:
+    """Return the steps in the order in which they began, with the places of their messages; between them, what is of none."""
+    found: list[tuple[int | None, list[int]]] = []
+    steps: dict[int, list[int]] = {}
+    for position, message in enumerate(conversation):
+        step = message.step_num
+        if step is None:
+            if not found or found[-1][0] is not None:
+                found.append((None, []))
+            found[-1][1].append(position)
+        elif step in steps:
+            steps[step].append(position)
+        else:
+            steps[step] = [position]
+            found.append((step, steps[step]))
+    return found
+
+
+def _counted(conversation: Conversation, positions: Sequence[int]) -> str:
+    kinds = Counter(conversation[position].kind for position in positions)
+    words: dict[Kind, str] = {"parts": "said", "option_call": "called", "option_result": "answered"}
+    return ", ".join(f"{kinds[kind]} {word}" for kind, word in words.items() if kinds[kind])
+
+
+def _answers(conversation: Conversation) -> dict[int, Message | None]:
+    """Return the result of each call, by the place of the call."""
+    return {position: conversation.answer_at(position) for position in range(len(conversation))}
+
+
+def _lines(conversation: Conversation, positions: Sequence[int], answers: Mapping[int, Message | None]) -> Iterator[Line]:
+    """Yield the messages at some places, each result under its call."""
     joined = {id(answer) for answer in answers.values()}
     last: Message | None = None
-    for position, message in enumerate(conversation):
+    for position in positions:
+        message = conversation[position]
         if id(message) in joined:
             continue
         if last is None or not _goes_on(last, message):
-            yield from [Line(0, Text())] * (last is not None or bool(conversation.tools))
+            yield from [Line(0, Text())] * (last is not None)
             yield Line(0, _heading(message))
         yield from _body(conversation, message, answers[position])
         last = message

@@ -29,7 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar, overload
 
-from antiphon.ledger._record import Record
+from antiphon.ledger._chain import Record
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._values import (
     Diff,
@@ -46,9 +46,7 @@ from antiphon.ledger._values import (
     Undelivered,
     Verification,
 )
-from antiphon.messages import Conversation, Message, Transition
-
-__all__ = ["Ledger"]
+from antiphon.messages import Conversation, Message, RewardFunction, Transition
 
 StateT = TypeVar("StateT")
 
@@ -240,8 +238,12 @@ class Ledger(Protocol):
         """Return the thread as a conversation, or what a fold makes of it, from its latest snapshot if there is one."""
         ...
 
-    async def transitions(self, thread_id: str) -> tuple[Transition, ...]:
-        """Return the thread collapsed into decisions: what was known, what was chosen, what came of it."""
+    async def transitions(self, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
+        """Return the thread collapsed into decisions: what was known, what was chosen, what came of it.
+
+        Each has the reward that was recorded for it (see `record_reward`), or the one that `reward` says, which is given
+        the transition with the recorded one.
+        """
         ...
 
     async def diff(self, left: str, right: str) -> Diff:

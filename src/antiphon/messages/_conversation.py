@@ -28,7 +28,7 @@ from antiphon.messages._model import EMPTY, JsonField, Model, house_bytes, witho
 from antiphon.messages._names import Name
 from antiphon.messages._parts import Metadata, MetadataField, Text
 from antiphon.messages._payloads import Kind
-from antiphon.messages._steps import Transition, collapse, group_by_step, group_by_turn
+from antiphon.messages._steps import RewardFunction, Transition, collapse, group_by_step, group_by_turn
 from antiphon.messages._window import estimate_tokens, is_system, payload_size, window_positions
 
 __all__ = ["Conversation", "Header", "Tool"]
@@ -393,14 +393,20 @@ class Conversation(Sequence[Message]):
         """Return the messages by utterance: same `turn_id`; without one, same step and policy; without either, one alone."""
         return group_by_turn(self)
 
-    def transitions(self) -> tuple[Transition, ...]:
+    def transitions(self, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
         """Collapse the conversation into decisions: what was observed, which options were called, what came of them.
 
         One transition per step with a call in it, in order; calls of no step are grouped by turn. The journal's
         messages are not looked at. Made for training data and for asking why an agent did something.
+
+        `reward` says how good each was: a function of the transition, or rewards by message id. Of these, a transition gets
+        the sum over its messages (calls, results, what was said with them) and over those that follow before the next.
+
+        Raises:
+            ValueError: a reward is not a finite number.
         """
         talk = self if all(message.lane != "effect" for message in self) else self._without_effects()
-        return collapse(talk)
+        return collapse(talk, reward)
 
     def window(
         self,

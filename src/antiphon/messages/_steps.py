@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum, isfinite
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from antiphon.messages._conversation import Conversation
     from antiphon.messages._message import Message
 
-__all__ = ["Transition", "collapse", "group_by_step", "group_by_turn", "turn_key"]
+__all__ = ["RewardFunction", "Transition", "collapse", "group_by_step", "group_by_turn", "turn_key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,22 @@ class Transition:
     """The option calls, in order."""
     results: tuple[Message, ...]
     """Their results, in the order of the calls; a call still open has none."""
+    reward: float | None = None
+    """How good it was; None where nobody has said."""
+
+    def __post_init__(self) -> None:
+        """Refuse a reward that cannot be learnt from, or written as JSON."""
+        if self.reward is not None and not isfinite(self.reward):
+            raise ValueError(f"a reward is a finite number, not {self.reward!r}")
 
     @property
     def is_complete(self) -> bool:
         """Whether every call has its result."""
         return len(self.results) == len(self.actions)
+
+
+RewardFunction: TypeAlias = Callable[[Transition], float | None]
+"""Says how good a decision was; None: it cannot say."""
 
 
 def group_by_step(conversation: Conversation) -> dict[int | None, tuple[Message, ...]]:
@@ -59,8 +71,16 @@ def turn_key(position: int, message: Message) -> Hashable:
     return message.step_num, message.policy
 
 
-def collapse(conversation: Conversation) -> tuple[Transition, ...]:
+def collapse(conversation: Conversation, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
     """Collapse a conversation into one transition per step (or turn) that calls an option."""
+    found = _collapsed(conversation)
+    if reward is None:
+        return found
+    values = [reward(each) for each in found] if callable(reward) else _sums(conversation, found, reward)
+    return tuple(replace(each, reward=value) for each, value in zip(found, values, strict=True))
+
+
+def _collapsed(conversation: Conversation) -> tuple[Transition, ...]:
     groups: dict[Hashable, list[tuple[int, Message]]] = {}
     for position, message in enumerate(conversation):
         if message.kind == "option_call":
@@ -80,3 +100,25 @@ def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) ->
         actions=actions,
         results=tuple(result for place, _ in calls if (result := conversation.answer_at(place)) is not None),
     )
+
+
+def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards: Mapping[str, float]) -> list[float | None]:
+    """Return the reward of each transition: the sum over its messages, and those after it that are of no other.
+
+    A message is of a transition if it calls, answers a call, or is of the same turn as a call. What is said after that, such
+    as the answer at the end, is the consequence of the latest transition. What is said before the first is of none.
+    """
+    places: dict[str, int] = {}
+    turns: dict[str | None, int] = {}
+    for number, each in enumerate(transitions):
+        places |= dict.fromkeys((message.id for message in (*each.actions, *each.results)), number)
+        turns |= {call.turn_id: number for call in each.actions if call.turn_id is not None}
+    given: list[list[float]] = [[] for _ in transitions]
+    latest: int | None = None
+    left = dict(rewards)
+    for message in conversation:
+        place = places.get(message.id, turns.get(message.turn_id, latest))
+        if place is not None and message.id in left:
+            given[place].append(left.pop(message.id))  # an id that stands twice counts once
+        latest = place if message.kind == "option_call" else latest
+    return [fsum(values) if values else None for values in given]

@@ -48,8 +48,18 @@ AnswerT = TypeVar("AnswerT")
 # ---------------------------------------------------------------- what a context needs of a system
 
 
+class Receiver(Protocol):
+    """An actor as others see it."""
+
+    async def receive(self, message: WireMessage, *, within: float | None = None) -> Response: ...
+
+
 class ActorSystem(Protocol):
-    """The system that an actor lives in, as its handlers see it. What is said through it follows from no message."""
+    """The system that an actor lives in, as its handlers see it.
+
+    What is asked and told through it follows from no message. What is sent through it, by `send_message` or by an actor
+    that `get_actor` gave, follows from the one that is handled.
+    """
 
     @property
     def ledger(self) -> Ledger: ...
@@ -89,6 +99,8 @@ class ActorSystem(Protocol):
     ) -> None: ...
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response: ...
+
+    async def get_actor(self, address: str) -> Receiver: ...
 
     def spawn(self, address: str, factory: Callable[[], Any], *, supervisor: str = ...) -> Address: ...
 

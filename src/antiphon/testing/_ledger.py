@@ -32,8 +32,6 @@ from antiphon.messages import (
     dumps,
 )
 
-__all__ = ["LEDGER_CHECKS", "MakeLedger", "check_ledger"]
-
 MakeLedger: TypeAlias = Callable[[str], AbstractAsyncContextManager[Ledger]]
 """Opens the ledger of a name; a name that was not given before is an empty one."""
 
@@ -596,6 +594,32 @@ async def a_replay_goes_on_from_a_snapshot(open_: _Opener) -> None:
 # ---------------------------------------------------------------- replay, fork, diff, search
 
 
+async def step_numbers_change_neither_order_nor_what_is_found(open_: _Opener) -> None:
+    # Order is that of the appends: steps may fall, repeat, be missing, or differ within a pair (OP-021).
+    # Mutant: a ledger whose `read` sorts by step_num -> this check is red.
+    call = _call(correlation_id="c")
+    talk = [_said("one", correlation_id="c"), call, _said("three"), _result(call), _said("five", correlation_id="c")]
+    numbers: dict[str, list[int | None]] = {"falling": [9, 7, 5, 3, 1], "mixed": [2, 9, None, 0, 2], "none": [None] * 5}
+    async with open_() as ledger:
+        for thread, steps in numbers.items():
+            given = [each.model_copy(update={"step_num": step}) for each, step in zip(talk, steps, strict=True)]
+            await ledger.append(thread, given[:3])
+            _same([record.message.id for record in await ledger.open_calls(thread)], [call.id])
+            await ledger.append(thread, given[3:], expected_version=3)
+            ids, records = [each.id for each in talk], await _all(ledger, thread)
+            _same([(record.seq, record.message.id) for record in records], list(enumerate(ids, 1)))
+            _same([record.message.step_num for record in records], steps)
+            _same([record.message.id for record in await _all(ledger, thread, reverse=True)], ids[::-1])
+            _same([record.message.id for record, _ in await _some(ledger, 5, thread_id=thread)], ids)
+            _same([each.id for each in await ledger.replay(thread)], ids)
+            found = await ledger.by_correlation("c", thread_id=thread)
+            _same([record.message.id for record in found], [ids[0], ids[1], ids[3], ids[4]])
+            pair = await ledger.by_invocation(call.invocation_id or "", thread_id=thread)
+            _same([record.message.id for record in pair], [ids[1], ids[3]])
+        _same((await ledger.fork("mixed", at_step=2)).forked_at, 5)
+        _same((await ledger.verify()).damages, ())
+
+
 async def a_replay_gives_the_same_bytes(open_: _Opener) -> None:
     call = _call()
     async with open_() as ledger:
@@ -890,6 +914,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_tail_goes_on_after_a_deletion,
         the_outbox_is_kept_in_order_until_delivered,
         a_replay_goes_on_from_a_snapshot,
+        step_numbers_change_neither_order_nor_what_is_found,
         a_replay_gives_the_same_bytes,
         a_branch_shares_what_was_before_and_closes_what_was_open,
         a_branch_is_a_thread_like_any_other,

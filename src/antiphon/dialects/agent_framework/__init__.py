@@ -1,6 +1,7 @@
 """The agent_framework message format: fourteen types of plain dicts, with builders, checks and typed models.
 
-The constants are in `constants`, the builders in `message_builder`.
+The constants are in `constants`, the builders in `message_builder` (and in `utils.message_builder`, as the format's documents
+import them). `BaseMessageStore` is the shape of a host's own store.
 """
 
 from antiphon.dialects.agent_framework._catalogue import CATALOGUE, MessageFormat
@@ -42,12 +43,14 @@ from antiphon.dialects.agent_framework._messages import (
     TaskMessage,
     UserMessage,
 )
+from antiphon.dialects.agent_framework._store import BaseMessageStore, RecordingMessageStore
 
 __all__ = [
     "CATALOGUE",
     "ActionMessage",
     "AnyMessage",
     "AssistantMessage",
+    "BaseMessageStore",
     "DelegationMessage",
     "DirectorContextMessage",
     "ErrorContent",
@@ -60,6 +63,7 @@ __all__ = [
     "ObservationMessage",
     "Phase",
     "Plan",
+    "RecordingMessageStore",
     "ScriptPlanContent",
     "ScriptPlanMessage",
     "ScriptStep",

@@ -21,6 +21,8 @@ def read(unit: Unit) -> None:
     match role:
         case "system" | "user" | "assistant":
             _talk(unit, role)
+        case "tool" if unit.maybe_text("tool_call_id") and _error_type(unit):
+            _failure(unit, role)
         case "tool" if invocation := unit.maybe_text("tool_call_id"):
             _answer(unit, invocation, role)
         case "agent_call":
@@ -28,7 +30,7 @@ def read(unit: Unit) -> None:
         case "agent_response" if call := _call(unit):
             _answer(unit, call, role)
         case "error" if unit.maybe_text("tool_call_id") or _call(unit) in unit.reading.calls:
-            _failure(unit)
+            _failure(unit, role)
         case "tool" | "agent_response" | "error":
             _told(unit, role)
         case _:
@@ -147,21 +149,29 @@ def _answer(unit: Unit, invocation: str, role: str) -> None:
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
 
-def _failure(unit: Unit) -> None:
+def _error_type(unit: Unit) -> str | None:
+    kind = unit.object("metadata").get("error_type")
+    return kind if isinstance(kind, str) and kind else None
+
+
+def _failure(unit: Unit, role: str) -> None:
+    """Say that a call failed: a tool message with an `error_type` says so, and an error that names its call."""
     invocation = unit.maybe_text("tool_call_id") or str(_call(unit))
     context = unit.object("metadata")
-    kind, retryable = context.get("error_type"), context.get("retryable")
+    called, name = unit.called(invocation), unit.maybe_text("name")
+    retryable = context.get("retryable")
     payload = {
         "kind": "option_result",
         "invocation_id": invocation,
-        "option_name": unit.called(invocation) or unit.text("name", "unknown"),
+        "option_name": ((name or called) if role == "tool" else (called or name)) or "unknown",
         "is_error": True,
-        "error_type": kind if isinstance(kind, str) and kind else "Error",
-        "error_message": _words(unit),
+        "error_type": _error_type(unit) or "Error",
+        "error_message": "" if role == "tool" and unit.value.get("content") is None else _words(unit),
         "retryable": retryable if isinstance(retryable, bool) else None,
         "result": context.get("details"),
     }
-    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=_as("error"))
+    metadata = _as(role) if role == "error" else {}
+    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=metadata)
 
 
 def _told(unit: Unit, role: str) -> None:

@@ -148,15 +148,22 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: Writing) ->
 
 
 def _failure(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    """Write a failure: of a tool as a tool message, so that its call has a result; of an agent as an error."""
     metadata = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": writing.json(outcome, "result")}
     if message.policy != RUNTIME_POLICY:
         writing.lose(message, "speaker", "a MARSYS error is said by the runtime")
-    lose_option(message, outcome, writing, "MARSYS")
     lose_shown(message, outcome, writing, "MARSYS")
-    return {
-        "role": "error",
+    unit = {
+        "role": "tool",
         "content": outcome.error_message,
+        "name": outcome.option_name,
         "tool_call_id": outcome.invocation_id,
         "metadata": {key: value for key, value in metadata.items() if value is not None},
-        **({} if writing.call_of(message) else {"name": outcome.option_name}),
     }
+    call = writing.call_of(message)
+    if _role_of(message) == "error" or (call is not None and _asks_agent(call)):
+        lose_option(message, outcome, writing, "MARSYS")
+        unit["role"] = "error"
+        if call is not None:
+            del unit["name"]
+    return unit

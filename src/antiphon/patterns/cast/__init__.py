@@ -2,6 +2,7 @@
 
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import Answer, Cast, CastOptions
+from antiphon.patterns.cast._endings import end_open_calls, stopped
 from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by, log_unexpected
 from antiphon.patterns.cast._held import Gate, HeldModel
 from antiphon.patterns.cast._history import (
@@ -41,6 +42,7 @@ __all__ = [
     "ThreadHistory",
     "as_messages",
     "ask_in_turn",
+    "end_open_calls",
     "failed",
     "handling",
     "known_by",
@@ -49,6 +51,7 @@ __all__ = [
     "model_messages",
     "read_answer",
     "read_history",
+    "stopped",
     "together",
     "untrusted_source",
     "user_content",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -39,6 +40,8 @@ class Outcome:
     error_message: str | None = None
     citations: tuple[Mapping[str, Any], ...] = ()
     """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
+    data: Any = None
+    """The answer as a JSON value, where it is more than text; `response` is then its JSON."""
     messages: tuple[Message, ...] = field(default=(), compare=False, repr=False)
     """The answer as messages of the thread, with the media and data that are part of it."""
 
@@ -91,6 +94,10 @@ class Pattern(ABC):
     def host(self, system: System) -> None:
         """Begin its actors in a system."""
 
+    def recovering(self) -> AbstractContextManager[None]:
+        """Return the block in which a system takes up what another process left open."""
+        return nullcontext()
+
     @abstractmethod
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
         """Do a task in a new thread, or in the one that is named, and return the outcome.
@@ -108,12 +115,12 @@ class Pattern(ABC):
         has other permissions than who asks.
         """
 
-        async def ask(task: str) -> str:
+        async def ask(task: str) -> Any:
             run = current_run()
             outcome = await self.run(task, thread_id=None if run is None else run.thread_id)
             if outcome.status != "completed":
                 raise ModelRetry(f"{name} has failed: {outcome.error_message}")
-            return outcome.response or ""
+            return (outcome.response or "") if outcome.data is None else outcome.data
 
         metadata = {"antiphon": {"effects": "none", "untrusted": True}}
         return Tool[Any](ask, name=name, description=about, metadata=metadata)
@@ -150,5 +157,9 @@ async def together(
         each.host(system)
     async with system:
         if recover:
-            await system.recover()
+            with ExitStack() as stack:
+                for each in patterns:
+                    stack.enter_context(each.recovering())
+                await system.recover()
+                await asyncio.sleep(0)  # each handler of what was taken up has begun
         yield system

@@ -7,15 +7,16 @@ protocol of actors and the journal are no part of any.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any, TypeAlias
 
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, rewards_of
 from antiphon.messages import Conversation, Message, Transition, dumps
 from antiphon.patterns.decisions._top import Top
 
-__all__ = ["Decision", "decisions_of", "export_transitions"]
+__all__ = ["Decision", "DecisionReward", "decisions_of", "export_transitions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +33,40 @@ class Decision:
     """The calls, after what was said in the same breath."""
     results: tuple[Message, ...]
     """In the order of the calls."""
+    reward: float | None = None
+    """How good it was, as recorded for its messages and for those that followed; None where nobody has said."""
 
     def labels(self) -> dict[str, Any]:
         """Return what there is to know about it beside the messages."""
         return {"thread_id": self.thread_id, "policy": self.policy, "step": self.step, "is_complete": self.is_complete}
 
 
-async def export_transitions(ledger: Ledger, thread_id: str) -> AsyncIterator[dict[str, Any]]:
+DecisionReward: TypeAlias = Callable[[Decision], float | None]
+"""Says how good a decision was; None: it cannot say."""
+
+
+async def export_transitions(
+    ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None
+) -> AsyncIterator[dict[str, Any]]:
     """Give the decisions of a thread, one plain JSON object each, in the order in which they were made.
 
-    `reward` is None: it is for whoever judges the run.
+    `reward` says how good each was; it is given the decision with the recorded reward. Without it, the recorded one counts.
+
+    Raises:
+        ValueError: a reward is not a finite number.
     """
-    for each in await decisions_of(ledger, thread_id):
+    for each in await decisions_of(ledger, thread_id, reward=reward):
         said = {"observations": each.observations, "actions": each.actions, "results": each.results}
-        yield {**each.labels(), **{name: _plain(messages) for name, messages in said.items()}, "reward": None}
+        yield {**each.labels(), **{name: _plain(messages) for name, messages in said.items()}, "reward": each.reward}
 
 
-async def decisions_of(ledger: Ledger, thread_id: str) -> list[Decision]:
-    """Return the decisions of a thread in the order in which they were made; a branch has those that it shares, as its own."""
+async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None) -> list[Decision]:
+    """Return the decisions of a thread in the order in which they were made; a branch has those that it shares, as its own.
+
+    Raises:
+        ValueError: a reward is not a finite number.
+    """
+    recorded = {each.message_id: each.value for each in (await rewards_of(ledger, thread_id)).values()}
     top, nested = Top(), dict[str, list[Message]]()
     places: dict[str, int] = {}
     async for record in ledger.read(thread_id):
@@ -59,9 +76,16 @@ async def decisions_of(ledger: Ledger, thread_id: str) -> list[Decision]:
         if message.lane == "talk" and len(top.messages) == before:
             nested.setdefault(_loop(message), []).append(message)
     loops = [Conversation(said) for said in (top.messages, *nested.values())]
-    found = [(each, loop) for loop in loops for each in loop.transitions()]
+    found = [(each, loop) for loop in loops for each in loop.transitions(reward=recorded)]
     found.sort(key=lambda pair: places[pair[0].actions[0].id])
-    return [_decision(thread_id, each, loop) for each, loop in found]
+    decisions = [_decision(thread_id, each, loop) for each, loop in found]
+    return decisions if reward is None else [replace(each, reward=_finite(reward(each))) for each in decisions]
+
+
+def _finite(reward: float | None) -> float | None:
+    if reward is not None and not isfinite(reward):
+        raise ValueError(f"a reward is a finite number, not {reward!r}")
+    return reward
 
 
 def _decision(thread_id: str, transition: Transition, loop: Conversation) -> Decision:
@@ -78,6 +102,7 @@ def _decision(thread_id: str, transition: Transition, loop: Conversation) -> Dec
         observations=Conversation(known) if chosen else transition.observation,
         actions=(*said, *transition.actions),
         results=transition.results,
+        reward=transition.reward,
     )
 
 

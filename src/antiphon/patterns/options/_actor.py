@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from antiphon.agents import LedgerRun
 from antiphon.errors import DecodeError, RefusedError
 from antiphon.ledger import from_outside
@@ -21,6 +23,8 @@ class PolicyRan(Reply, frozen=True, type="POLICY_RAN"):
     """What the policy answered."""
 
     response: str | None = None
+    data: Any = None
+    """The same as a JSON value, where it is more than text."""
 
 
 class RunPolicy(Request[PolicyRan], frozen=True, type=RUN, family="options"):
@@ -70,10 +74,11 @@ class ExecutorActor(Actor):
             asked: list[Message] = []
             if request.input is not None:
                 asked, _ = await _write(run, [_asked(run.course.invocation_id, request.input)])
+            past.hear([*given, *asked])  # read again after a crash, the thread has them: the steps must be the same
             heed(run, [*past.before, *given])
             loop = Loop(self._workshop, run, policy, past)
             answer = await loop.go([*past.before, *given, *closed, *asked], unhashed={each.id for each in closed})
-        return PolicyRan(response=answer.text)
+        return PolicyRan(response=answer.text, **({} if answer.data is None else {"data": answer.data}))
 
     @handles
     async def complete(self, request: CompleteCalls, context: Context) -> CallsCompleted:

@@ -30,14 +30,21 @@ class Answer(NamedTuple):
         return "\n".join(word for word in words if word is not None) if words else None
 
     @property
+    def data(self) -> Any:
+        """As JSON, where it has data: one value by itself, several with the texts between them as a list; else None."""
+        said = [part for part in self.parts if isinstance(part, TextPart | DataPart)]
+        if not any(isinstance(part, DataPart) for part in said):
+            return None
+        values = [thaw(part.data) if isinstance(part, DataPart) else part.text for part in said]
+        return values[0] if len(values) == 1 else values
+
+    @property
     def value(self) -> Any:
-        """As an option returns it: one value by itself, else text, and media as they are."""
+        """As an option returns it: data as it is, else text, and media as they are."""
         media = [part for part in self.parts if isinstance(part, MediaPart)]
-        others = [part for part in self.parts if not isinstance(part, MediaPart)]
-        if len(others) == 1 and isinstance(others[0], DataPart):
-            value: Any = thaw(others[0].data)
-        else:
-            value = Answer(tuple(others)).text
+        others = tuple(part for part in self.parts if not isinstance(part, MediaPart))
+        has_data = any(isinstance(part, DataPart) for part in others)
+        value = Answer(others).data if has_data else Answer(others).text
         return [value, *media] if media else value
 
 

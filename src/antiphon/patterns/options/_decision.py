@@ -98,20 +98,21 @@ class Decision(Effect):
             returned = read_decision(chosen, self._policy.name)  # it may be a generator, which does it only now
         returned = self._past.renamed(returned)
         rule_in(returned)  # it is refused here if it is none
-        step = self._past.next_step()
+        step = self._past.step_of(returned)
         self._said = tuple(self._row(message, step) for message in returned)
+        self._past.hear(self._said)
         beyond = self._past.goes_beyond(sum(message.kind == "option_call" for message in self._said))
         outcome: dict[str, Json] = {"messages": len(self._said)}
         return outcome if beyond is None else {**outcome, "beyond": beyond}
 
     def _row(self, message: Message, step: int) -> Message:
-        """Return what a policy says as it stands in the thread: whatever it says of itself, it speaks here, and now."""
+        """Return what a policy says as it stands in the thread: under its own name, in its turn, in the step it says."""
         own: dict[str, Any] = {
             "policy": self._policy.name,
             "thread_id": self.thread_id,
             "lane": "talk",
             "to": (),
-            "step_num": step,
+            "step_num": step if message.step_num is None else message.step_num,
             "turn_id": self.id,
             "correlation_id": self.id,
             "parent_id": self.course.invocation_id,

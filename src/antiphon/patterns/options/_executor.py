@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
-from antiphon.messages import Conversation, Message, current_port, dumps
+from antiphon.messages import Conversation, Message, current_port, dumps, thaw
 from antiphon.patterns.cast import (
     UNHURRIED,
     MessageHistory,
@@ -112,7 +112,7 @@ class Executor(Pattern):
         except DeliveryError as exc:
             return failed(thread_id, exc)
         answer = await read_answer(self.ledger, thread_id, partial(_is_answer, own_id))
-        return Outcome(thread_id, "completed", ran.response, messages=answer)
+        return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data), messages=answer)
 
     async def _hand_over(self, messages: Iterable[Message], thread_id: str, request_id: str) -> None:
         """Write messages to the thread that are too large for a request: the policy observes the thread's messages."""

@@ -6,7 +6,7 @@ recorded has its step, and whether it went beyond a limit, beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -82,10 +82,14 @@ class Past:
                 raise BudgetExceededError(f"the run has used up its {limits.seconds:g} seconds")
         self.steps += 1
 
-    def next_step(self) -> int:
-        """Return the number of a new step: no other of the thread has it."""
-        self.step += 1
-        return self.step
+    def hear(self, messages: Iterable[Message]) -> None:
+        """Take the steps of messages into account that are said in the run: later steps come after them."""
+        self.step = max([self.step, *(message.step_num or 0 for message in messages)])
+
+    def step_of(self, decision: Sequence[Message]) -> int:
+        """Return the step of what a decision does not number: that of the first message it numbers, else a new one."""
+        given = next((message.step_num for message in decision if message.step_num is not None), None)
+        return self.step + 1 if given is None else given
 
     def renamed(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages of a decision with invocations that no other call of the thread has: models count from 1."""

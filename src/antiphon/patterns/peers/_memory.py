@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count, takewhile
 from typing import Any, NamedTuple
 
-from antiphon.agents.toolkit._origin import current_reading
+from antiphon.agents.toolkit.taint import current_taint
 from antiphon.dialects import Encoded, encode, marsys
 from antiphon.dialects.marsys._content import with_heading
 from antiphon.ledger import Ledger, Record
@@ -105,8 +105,8 @@ class PeerMemory:
                 raise ValueError(f"there is another message {form.message_id!r} in the memory; messages do not change")
         units = units_of(new.values())
         read_units(units, self._found.calls)  # what cannot be read is not written
-        reading = current_reading()
-        source = untrusted or (reading.untrusted if reading is not None else None)
+        taint = current_taint()
+        source = untrusted or (taint.untrusted if taint is not None else None)
         await post_additions(self._ledger, self.thread_id, self._found.address, units, source)
         return await self._read(self._ledger, self.thread_id, self._found.copy(), None)
 

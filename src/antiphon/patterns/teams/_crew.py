@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
-from antiphon.agents.toolkit._origin import Reading
+from antiphon.agents.toolkit.taint import Taint
+from antiphon.dialects.agent_framework import BaseMessageStore
 from antiphon.errors import RefusedError
 from antiphon.messages import Conversation, Message
 from antiphon.patterns.cast import (
@@ -18,6 +19,7 @@ from antiphon.patterns.cast import (
     read_history,
     untrusted_source,
 )
+from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._requests import HistoryPlace
 from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
 from antiphon.protocol import ErrorCode
@@ -41,6 +43,10 @@ class Crew:
     limits: TeamLimits
     roles: Collection[Role] = field(default=ROLES)
     """Whose actors live in this process."""
+    message_store: BaseMessageStore | None = None
+    """Where the host keeps the conversation; None: the thread has it."""
+    operations: tuple[str, ...] = (DISPLAY_MESSAGE,)
+    """What a client can be told to do with a result."""
 
     def __post_init__(self) -> None:
         """Check that managers manage workers who are there.
@@ -58,6 +64,8 @@ class Crew:
                     )
         if not self.workers:
             raise CastError("a team has workers: give it at least one")
+        if not self.operations:
+            raise CastError("a team has operations: give it at least one, or leave them out for display_message")
 
     @property
     def assignees(self) -> tuple[str, ...]:
@@ -83,7 +91,7 @@ class Crew:
         """Return how long somebody may take for what is delegated to it; None: as long as it takes."""
         return self.limits.phase_seconds if name in self.managers else self.limits.task_seconds
 
-    async def history(self, place: HistoryPlace | None, reading: Reading) -> Conversation:
+    async def history(self, place: HistoryPlace | None, taint: Taint) -> Conversation:
         """Return the history at a place; whoever reads it is tainted by what strangers wrote in it.
 
         Raises:
@@ -94,7 +102,7 @@ class Crew:
         thread_id, message_id = place
         found = await read_history(self.cast.ledger, thread_id, until=message_id)
         for message in found:
-            reading.mark(untrusted_source(message))
+            taint.mark(untrusted_source(message))
         return found
 
     async def answer(self, name: str, prompt: str, output: type[OutputT], history: Iterable[Message] = ()) -> OutputT | None:

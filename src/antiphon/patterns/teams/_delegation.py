@@ -24,7 +24,7 @@ from antiphon.errors import (
     UndeliverableError,
     WithdrawnError,
 )
-from antiphon.messages import Json
+from antiphon.messages import Json, thaw
 from antiphon.patterns.cast import UNHURRIED
 from antiphon.patterns.teams._endings import end_open_calls, stopped
 from antiphon.patterns.teams._requests import PhaseDone, TaskDone
@@ -63,6 +63,8 @@ class DelegationEnd:
     """The code of the error; None for a result."""
     untrusted: str | None = None
     """Where words of strangers come from that were read for it."""
+    final: Any = None
+    """The content of the `final` that it came to, if it was one."""
 
     @classmethod
     def of(cls, worker: str, error: DeliveryError) -> DelegationEnd:
@@ -80,8 +82,9 @@ class DelegationEnd:
         """Return how it has ended where there is a reply; a phase may have failed and have a reply."""
         if isinstance(reply, PhaseDone):
             code = None if reply.status == "completed" else reply.error_code or "PHASE_FAILED"
-            return cls(worker, "result" if code is None else "failure", reply.synthesis, code, reply.untrusted)
-        return cls(worker, "result", reply.summary, untrusted=reply.untrusted)
+            status: Ending = "result" if code is None else "failure"
+            return cls(worker, status, reply.synthesis, code, reply.untrusted, thaw(reply.final))
+        return cls(worker, "result", reply.summary, untrusted=reply.untrusted, final=thaw(reply.final))
 
     @property
     def is_result(self) -> bool:
@@ -137,7 +140,7 @@ async def delegate(
         asked = f"{context.course.invocation_id}/{key}"
         await stopped(voice.run, asked)
         await end_open_calls(voice.run, asked, exc)
-    voice.reading.mark(done.end.untrusted)
+    voice.taint.mark(done.end.untrusted)
     kind, content = done.end.entry()
     await voice.answer(said, kind, f"end-{key}", content=content)
     return done

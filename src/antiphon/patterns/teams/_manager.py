@@ -53,7 +53,7 @@ class ManagerActor(Actor):
     async def lead_phase(self, request: LeadPhase, context: Context) -> PhaseDone:
         """Lead a phase."""
         async with at_work(context, self._spec.name, request.turn, request.untrusted) as voice:
-            history = await self._crew.history(request.history, voice.reading)
+            history = await self._crew.history(request.history, voice.taint)
             return await _Phase(self._crew, self._spec, self._form, request, context, voice, history).lead()
 
 
@@ -80,7 +80,8 @@ class _Phase:
         ends = await self._run(assignments, is_parallel=is_parallel)
         failed = next((end for end in ends if not end.is_result), None)
         summary = await self._summary(brief, ends)
-        return await self._synthesise("failed" if failed else "completed", summary, failed.code if failed else None)
+        final = ends[0].final if len(ends) == 1 else None
+        return await self._synthesise("failed" if failed else "completed", summary, failed.code if failed else None, final)
 
     # ------------------------------------------------------------ planning
 
@@ -168,7 +169,7 @@ class _Phase:
             manager=self._spec.name,
             goal=self._request.goals,
             previous="\n".join(each for each in found if each) or None,
-            untrusted=self._voice.reading.untrusted,
+            untrusted=self._voice.taint.untrusted,
             turn=self._request.turn,
             **{name: value for name, value in more.items() if value is not None},
         )
@@ -185,12 +186,13 @@ class _Phase:
         prompt = f"{brief}\n\nYour workers say:\n{joined}\n\nSum up what was reached."
         return await self._crew.answer(self._spec.name, prompt, str, self._history) or joined
 
-    async def _synthesise(self, status: Status, summary: str, code: str | None) -> PhaseDone:
+    async def _synthesise(self, status: Status, summary: str, code: str | None, final: Any = None) -> PhaseDone:
         said: dict[str, Any] = {"from_manager": self._spec.name, "phase_id": self._request.phase_id}
         if not self._spec.is_global:
             said["is_global"] = False
         await self._voice.say("synthesis", "synthesis", content=summary, **said)
-        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.reading.untrusted)
+        more: dict[str, Any] = {} if final is None else {"final": final}
+        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.taint.untrusted, **more)
 
 
 class _UnfitScriptError(Exception):

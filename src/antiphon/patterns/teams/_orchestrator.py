@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import Phase, StrategicPlanContent
 from antiphon.errors import WithdrawnError
-from antiphon.messages import Conversation
+from antiphon.messages import Conversation, Json
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
 from antiphon.patterns.teams._endings import end_open_calls, stopped
+from antiphon.patterns.teams._host import read_conversation
 from antiphon.patterns.teams._plans import PhaseDraft, PlanDraft, plan_of
 from antiphon.patterns.teams._requests import DoTask, EndTurn, HistoryPlace, LeadPhase, RunTurn, TurnDone
-from antiphon.patterns.teams._store import TeamStore
+from antiphon.patterns.teams._store import Entry, TeamStore
 from antiphon.patterns.teams._voice import PATTERN, Voice, at_work
 from antiphon.runtime import Actor, Context, handles
 
@@ -37,6 +38,8 @@ class _PhaseEnd:
     """The code of the error; None for a phase that is completed."""
     is_global: bool = True
     """Whether the next phase is told."""
+    final: Any = None
+    """The content of the `final` that it came to, if it was one."""
 
     @property
     def line(self) -> str:
@@ -91,33 +94,46 @@ class _Turn:
         ends = await self._run(plan, text)
         answer = await self._answer(text, ends)
         failed = [end for end in ends if end.code is not None]
-        read = self._voice.reading.untrusted
+        read = self._voice.taint.untrusted
         marks = None if read is None else {"untrusted": read}
         await self._voice.say("assistant_message", "answer", content=answer, agent_key=None, metadata=marks)
         if not failed:
-            return TurnDone(status="completed", response=answer)
+            return TurnDone(status="completed", response=answer, **_final(ends))
         message = "; ".join(end.line for end in failed)
         return TurnDone(status="failed", response=answer, error_code=failed[0].code, error_message=message)
 
     async def _read_history(self) -> None:
         """Read what the thread has from before, and remember where that is, for whoever is asked."""
         place = self._voice.run.thread_id, self._context.message.id
-        self._history = await self._crew.history(place, self._voice.reading)
+        self._history = await self._crew.history(place, self._voice.taint)
         self._place = place if self._history else None
 
     # ------------------------------------------------------------ planning
 
     async def _director_context(self, text: str, *, before: int) -> str:
         """Return what the plan is made with: who there is, the conversation before, and the request."""
-        run, crew = self._voice.run, self._crew
+        crew = self._crew
         parts = [f"Your team:\n{await crew.described(crew.assignees)}"]
-        latest = await TeamStore(run.ledger).get_conversation_messages(run.thread_id, crew.limits.conversation, before=before)
+        latest = await self._earlier(text, before=before)
         for each in latest:
-            self._voice.reading.mark(each.get("metadata", {}).get("untrusted"))
+            self._voice.taint.mark(each.get("metadata", {}).get("untrusted"))
         if latest:
             lines = "\n".join(f"{each['type'].removesuffix('_message')}: {_short(each['content'])}" for each in latest)
             parts.append(f"Earlier in this conversation:\n{lines}")
         return "\n\n".join((*parts, f"Request: {text}"))
+
+    async def _earlier(self, text: str, *, before: int) -> list[Entry]:
+        """Return the conversation before: of the host's store as it was when the turn began, else of the thread."""
+        run, limit, store = self._voice.run, self._crew.limits.conversation, self._crew.message_store
+        if store is None:
+            return await TeamStore(run.ledger).get_conversation_messages(run.thread_id, limit, before=before)
+
+        async def read(key: str) -> Json:
+            found = await read_conversation(store, run.thread_id, limit=limit, request=text)
+            return [{**each, "content": _short(each["content"])} for each in found]  # what is shown is what is recorded
+
+        found: list[Entry] = await run.effect("read-store", {}, read, effects="none")
+        return found
 
     async def _plan(self, text: str, brief: str) -> StrategicPlanContent:
         """Return the plan of the agent; where it gives none, all of it is for the first of the team."""
@@ -142,7 +158,7 @@ class _Turn:
 
     async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
         """Have a phase led by its manager, or done by its worker; somebody says its synthesis in any case."""
-        goals, turn, read = phase.goals or text, self._voice.turn, self._voice.reading.untrusted
+        goals, turn, read = phase.goals or text, self._voice.turn, self._voice.taint.untrusted
         previous = before.line if before is not None and before.is_global else None
         more: dict[str, HistoryPlace] = {} if self._place is None else {"history": self._place}
         given, key = (self._crew, self._context, self._voice, phase.worker), f"phase-{number}"
@@ -159,7 +175,8 @@ class _Turn:
             )
             led = await delegate(*given, lead, task=goals, key=key, among=self._crew.assignees)
             if led.reply is not None:  # the manager has said its synthesis
-                return _PhaseEnd(phase, led.end.summary, led.end.code, self._crew.managers[phase.worker].is_global)
+                is_global = self._crew.managers[phase.worker].is_global
+                return _PhaseEnd(phase, led.end.summary, led.end.code, is_global, led.end.final)
             end = led.end
         else:
             do = DoTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn, **more)
@@ -167,7 +184,7 @@ class _Turn:
         return await self._synthesise(number, phase, end)
 
     async def _synthesise(self, number: int, phase: Phase, end: DelegationEnd) -> _PhaseEnd:
-        ended = _PhaseEnd(phase, end.summary, end.code)
+        ended = _PhaseEnd(phase, end.summary, end.code, final=end.final)
         await self._voice.say(
             "synthesis", f"synthesis-{number}", content=ended.summary, from_manager=self._name, phase_id=number
         )
@@ -184,6 +201,11 @@ class _Turn:
             return joined
         prompt = f"Request: {text}\n\nWhat your team has reached:\n{joined}\n\nAnswer the request."
         return await self._crew.answer(self._name, prompt, str, self._history) or joined
+
+
+def _final(ends: Sequence[_PhaseEnd]) -> dict[str, Any]:
+    """Return the final response of the only phase; several phases have none in common."""
+    return {"final": ends[0].final} if len(ends) == 1 and ends[0].final is not None else {}
 
 
 def _short(text: str) -> str:

@@ -8,14 +8,29 @@ fails aloud.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, Field, JsonValue, create_model, model_validator
+from typing_extensions import override
 
 from antiphon.dialects.agent_framework import Phase, Plan, StrategicPlanContent
 
-__all__ = ["Finished", "PhaseDraft", "PlanDraft", "ScriptDraft", "StepDraft", "StepsDraft", "plan_of", "steps_of"]
+__all__ = [
+    "DISPLAY_MESSAGE",
+    "Finished",
+    "PhaseDraft",
+    "PlanDraft",
+    "ScriptDraft",
+    "StepDraft",
+    "StepsDraft",
+    "finished_of",
+    "plan_of",
+    "steps_of",
+]
 
+
+DISPLAY_MESSAGE: Final = "display_message"
+"""The operation of a result that is to be read, which is any result of which nothing else is said."""
 
 Somebody: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
 """The name of somebody who could be there; whoever is not could at least have been."""
@@ -107,6 +122,31 @@ class Finished(BaseModel):
     """What came of it, or why nothing did, for people."""
     data: dict[str, JsonValue] = {}
     """What came of it, for programs."""
+
+    @property
+    def chosen(self) -> str | None:
+        """The operation that the worker has chosen; None where it has none to choose, or has not."""
+        return None
+
+
+class _Choosing(Finished):
+    """What a worker answers that may choose what a client does with the result."""
+
+    operation: str | None = None
+
+    @property
+    @override
+    def chosen(self) -> str | None:
+        return self.operation
+
+
+def finished_of(operations: Sequence[str]) -> type[Finished]:
+    """Return the form of a worker's last answer, in which it chooses one of these operations, if there is a choice."""
+    if tuple(operations) == (DISPLAY_MESSAGE,):
+        return Finished
+    choice: Any = Literal[tuple(operations)]
+    field: Any = (choice | None, None)
+    return create_model("Finished", __base__=_Choosing, operation=field)
 
 
 def plan_of(names: Sequence[str], most: int) -> type[PlanDraft]:

@@ -20,6 +20,8 @@ class TurnDone(Reply, frozen=True, type="TEAM_TURN_DONE"):
     response: str
     error_code: str | None = None
     error_message: str | None = None
+    final: Any = None
+    """The content of the `final` that the turn came to, if it was one."""
 
 
 class RunTurn(Request[TurnDone], frozen=True, type="TEAM_RUN_TURN", family="team"):
@@ -42,6 +44,8 @@ class PhaseDone(Reply, frozen=True, type="TEAM_PHASE_DONE"):
     error_code: str | None = None
     untrusted: str | None = None
     """Where words of strangers come from that were read for it; None: there were none."""
+    final: Any = None
+    """The content of the `final` that the phase came to, if it was one."""
 
 
 class LeadPhase(Request[PhaseDone], frozen=True, type="TEAM_LEAD_PHASE", family="team"):
@@ -65,6 +69,8 @@ class TaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
 
     summary: str
     untrusted: str | None = None
+    final: Any = None
+    """The content of its `final`."""
 
 
 class DoTask(Request[TaskDone], frozen=True, type="TEAM_DO_TASK", family="team"):

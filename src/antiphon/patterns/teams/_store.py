@@ -15,12 +15,12 @@ from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
 from antiphon.patterns.teams._voice import DIALECT
 
-__all__ = ["Entry", "TeamStore"]
+__all__ = ["OUTPUT", "Entry", "TeamStore"]
 
 Entry: TypeAlias = dict[str, Any]
 """A message of the format, as a plain dict."""
 
-_OUTPUT = "final_result"
+OUTPUT = "final_result"
 """What Pydantic AI calls the tool by which a model gives its structured output: an answer, not an action."""
 
 
@@ -32,10 +32,13 @@ class TeamStore:
 
     # ------------------------------------------------------------ the views of a store
 
-    async def get_messages(self, location: str, limit: int | None = None, *, before: int | None = None) -> list[Entry]:
-        """Return everything that was said, in the order in which it was; before some place in the thread, if one is given."""
+    async def get_messages(
+        self, location: str, limit: int | None = None, *, before: int | None = None, turn: str | None = None
+    ) -> list[Entry]:
+        """Return everything that was said, in the order in which it was; before some place, or of one turn, if it is given."""
         seen = _Seen()
-        rows = [seen.shown(record) async for record in self._ledger.read(location, before=before)]
+        records = [record async for record in self._ledger.read(location, before=before)]
+        rows = [seen.shown(record) for record in records if turn is None or _turn_of(record.message) == turn]
         return _latest(_written(row for row in rows if row is not None), limit)
 
     async def get_conversation_messages(
@@ -105,7 +108,7 @@ class _Seen:
         message = record.message
         if message.lane != "talk":
             return None
-        turn = (message.parent_id or "").partition("/")[0]
+        turn = _turn_of(message)
         if DIALECT in message.metadata:
             self._turns.add(turn)
         elif turn not in self._turns or (kind := self._kind_of_trace(message)) is None:
@@ -120,11 +123,16 @@ class _Seen:
         """Return what a row of an agent's own run is in the trace; None for what it was asked, and for its answer."""
         match message.payload:
             case OptionCallPayload(option_name=name):
-                return None if name.startswith(_OUTPUT) else "action"
+                return None if name.startswith(OUTPUT) else "action"
             case OptionResultPayload(invocation_id=id, is_error=is_error):
                 return None if id not in self._calls else "error" if is_error else "observation"
             case _:
                 return None
+
+
+def _turn_of(message: Message) -> str:
+    """Return the turn in whose course something is said."""
+    return (message.parent_id or "").partition("/")[0]
 
 
 def _type_of(message: Message) -> Json:

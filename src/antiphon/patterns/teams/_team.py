@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Unpack
 
 from typing_extensions import override
 
+from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessageStore
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
-from antiphon.messages import current_port
+from antiphon.messages import current_port, thaw
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
@@ -28,8 +30,10 @@ from antiphon.patterns.cast import (
 )
 from antiphon.patterns.teams._crew import ROLES, Crew, Role
 from antiphon.patterns.teams._guards import Guards
+from antiphon.patterns.teams._host import hand_over
 from antiphon.patterns.teams._manager import ManagerActor
 from antiphon.patterns.teams._orchestrator import OrchestratorActor
+from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._requests import EndTurn, RunTurn
 from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
 from antiphon.patterns.teams._store import TeamStore
@@ -53,6 +57,8 @@ class Team(Pattern):
         orchestrator: AgentSpec = _ORCHESTRATOR,
         limits: TeamLimits = TeamLimits(),  # noqa: B008 (frozen)
         roles: Collection[Role] = ROLES,
+        message_store: BaseMessageStore | None = None,
+        operations: Sequence[str] = (DISPLAY_MESSAGE,),
         **given: Unpack[PatternOptions],
     ) -> None:
         """Put a team together; nothing runs before the `async with` block.
@@ -60,14 +66,25 @@ class Team(Pattern):
         `roles` are those whose actors live in this process. Workers may live in another, which opens the same team with
         `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
 
+        `message_store` is the host's own store of the conversation. If it has an `add_message`, it is given what was said in
+        a turn before `run` returns. `operations` are what a worker may tell a client to do with its result.
+
         Raises:
-            CastError: two have the same name, a manager has a worker who is not there, or a tool cannot be had.
+            CastError: two have the same name, a manager has a worker who is not there, a tool cannot be had, or there is no
+                operation.
         """
         super().__init__(ledger, **given)
         led, workers = tuple(managers), tuple(workers)
         cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
         self.crew = Crew(
-            cast, orchestrator, {each.name: each for each in led}, {each.name: each for each in workers}, limits, roles
+            cast,
+            orchestrator,
+            {each.name: each for each in led},
+            {each.name: each for each in workers},
+            limits,
+            roles,
+            message_store,
+            tuple(operations),
         )
         self.store = TeamStore(self.ledger)
         """What the team has said, seen from any side."""
@@ -93,6 +110,7 @@ class Team(Pattern):
             ParkedError: a person must approve or settle something; then run it again.
             HistoryMismatchError: the thread was written by another program.
             LedgerError: it could not be written down.
+            Exception: what the `add_message` of the host's store raises; the same words hand the turn over again.
         """
         thread_id = thread_id or current_port().new_id()
         address = self.crew.address(self.crew.orchestrator.name)
@@ -105,9 +123,19 @@ class Team(Pattern):
             await asyncio.shield(self._give_up(address, thread_id, turn))
             raise
         except DeliveryError as exc:
-            return failed(thread_id, exc)
-        answer = await read_answer(self.ledger, thread_id, lambda message: message.id == f"{turn}/answer")
-        return Outcome(thread_id, done.status, done.response, done.error_code, done.error_message, messages=answer)
+            outcome = failed(thread_id, exc)
+        else:
+            said = await read_answer(self.ledger, thread_id, lambda message: message.id == f"{turn}/answer")
+            outcome = Outcome(thread_id, done.status, done.response, done.error_code, done.error_message)
+            outcome = replace(outcome, data=thaw(done.final), messages=said)
+        await self._hand_over(thread_id, turn)
+        return outcome
+
+    async def _hand_over(self, thread_id: str, turn: str) -> None:
+        """Give a store of the host that takes messages those of a turn."""
+        store: object = self.crew.message_store
+        if isinstance(store, RecordingMessageStore):
+            await hand_over(store, thread_id, await self.store.get_messages(thread_id, turn=turn))
 
     async def _give_up(self, address: str, thread_id: str, turn: str) -> None:
         """Have what the turn has left open ended, after whoever is at it was stopped."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
+
+from pydantic_ai.messages import ModelRequest, ToolReturnPart
 
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, RefusedError
@@ -16,8 +18,9 @@ from antiphon.messages import Json, Message, OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer, model_messages
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._endings import end_open_calls
-from antiphon.patterns.teams._plans import Finished
+from antiphon.patterns.teams._plans import DISPLAY_MESSAGE, Finished, finished_of
 from antiphon.patterns.teams._requests import DoTask, TaskDone
+from antiphon.patterns.teams._store import OUTPUT
 from antiphon.patterns.teams._voice import Voice, at_work
 from antiphon.runtime import Actor, Context, handles
 
@@ -30,6 +33,7 @@ _SHOWN = 500
 class _Result(NamedTuple):
     summary: str
     payload: dict[str, Any]
+    operation: str = DISPLAY_MESSAGE
 
 
 class WorkerActor(Actor):
@@ -40,6 +44,7 @@ class WorkerActor(Actor):
     def __init__(self, crew: Crew, name: str) -> None:
         self._crew = crew
         self._name = name
+        self._form = finished_of(crew.operations)
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
@@ -59,9 +64,9 @@ class WorkerActor(Actor):
                 raise
             except DeliveryError as exc:
                 await self._fail(voice, task, exc)
-            content = {"operation": "display_message", "payload": done.payload, "human_readable_summary": done.summary}
+            content = {"operation": done.operation, "payload": done.payload, "human_readable_summary": done.summary}
             await voice.answer(task, "final", "final", content=content)
-            return TaskDone(summary=done.summary, untrusted=voice.reading.untrusted)
+            return TaskDone(summary=done.summary, untrusted=voice.taint.untrusted, final=content)
 
     async def _begin(self, voice: Voice, request: DoTask, task: dict[str, Any]) -> None:
         await voice.say("task", "task", content=request.task, call_id=task["call_id"], from_manager=request.manager)
@@ -89,7 +94,7 @@ class WorkerActor(Actor):
         }
         await voice.answer(task, "error", "final", content=content)
         if isinstance(error, RefusedError):  # what it says may be in a stranger's words
-            raise RefusedError(error.reason, error.code, details={"untrusted": voice.reading.untrusted}) from error
+            raise RefusedError(error.reason, error.code, details={"untrusted": voice.taint.untrusted}) from error
         raise error
 
     # ------------------------------------------------------------ with its agent
@@ -100,12 +105,14 @@ class WorkerActor(Actor):
         Raises:
             RefusedError: its models do not answer, a guard has stopped it, or it says that it has failed.
         """
-        told = model_messages(await self._crew.history(request.history, voice.reading), self._name)
-        answer: Answer[Finished] = await self._crew.cast.ask(self._name, _prompt(request), output=Finished, history=told)
+        told = model_messages(await self._crew.history(request.history, voice.taint), self._name)
+        answer: Answer[Finished] = await self._crew.cast.ask(self._name, _prompt(request), output=self._form, history=told)
         said = answer.output
         if said.status == "failed":
             raise RefusedError(said.summary, "TASK_FAILED", details=said.data or None)
-        return _Result(said.summary, {"message": said.summary, **said.data})
+        last = None if said.chosen is not None else _response_in(_last_return(answer))
+        payload = {"message": said.summary, **({} if last is None else last.payload), **said.data}
+        return _Result(said.summary, payload, said.chosen or (DISPLAY_MESSAGE if last is None else last.operation))
 
     # ------------------------------------------------------------ by a script
 
@@ -116,8 +123,10 @@ class WorkerActor(Actor):
             RefusedError: one has failed; the details are all steps so far.
         """
         records: list[dict[str, Any]] = []
+        last: _Response | None = None
         for number, step in enumerate(steps):
             outcome = await self._step(voice, number, step)
+            last = _response_in(thaw(outcome.result))
             status = "FAILED" if outcome.is_error else "SUCCESS"
             result = outcome.error_message if outcome.is_error else _short(thaw(outcome.result))
             record = {"index": number, "name": step.name, "worker": self._name, "tool": step.tool_name}
@@ -126,7 +135,8 @@ class WorkerActor(Actor):
                 reason = f"step {number} ({step.name}) failed: {outcome.error_message}"
                 raise RefusedError(reason, "SCRIPT_FAILED", details={"overall_status": "FAILED", "steps": records})
         summary = "\n".join(f"{each['name']}: {_text(each['result'])}" for each in records)
-        return _Result(summary, {"overall_status": "SUCCESS", "steps": records})
+        payload = {"overall_status": "SUCCESS", "steps": records}
+        return _Result(summary, payload) if last is None else _Result(summary, {**payload, **last.payload}, last.operation)
 
     async def _step(self, voice: Voice, number: int, step: ScriptStep) -> OptionResultPayload:
         key = f"action-{number}"
@@ -140,6 +150,29 @@ class WorkerActor(Actor):
             result = thaw(outcome.result)
             await voice.answer({**said, "agent_key": self._name}, "observation", f"result-{number}", content=result)
         return outcome
+
+
+class _Response(NamedTuple):
+    """What a tool says that a client is to do with its result."""
+
+    operation: str
+    payload: dict[str, Any]
+
+
+def _last_return(answer: Answer[Finished]) -> Any:
+    """Return what the last tool gave back that the agent has called; None where it has called none."""
+    given = [part for message in answer.run.new_messages() if isinstance(message, ModelRequest) for part in message.parts]
+    returns = [part.content for part in given if isinstance(part, ToolReturnPart) and not part.tool_name.startswith(OUTPUT)]
+    return returns[-1] if returns else None
+
+
+def _response_in(result: Any) -> _Response | None:
+    """Return the response that a tool's result is, by its `operation` and `payload`; None for any other result."""
+    given = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
+    operation, payload = given.get("operation"), given.get("payload")
+    if isinstance(operation, str) and isinstance(payload, dict):
+        return _Response(operation, cast("dict[str, Any]", payload))
+    return None
 
 
 def _steps(script: Any) -> list[ScriptStep]:

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import override
 
-from antiphon.agents import ledger_run
-from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.agents import current_run, ledger_run
+from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
 from antiphon.messages import Message
-from antiphon.patterns.cast import Handling, handling, left_open, read_history, untrusted_source
+from antiphon.patterns.cast import (
+    Handling,
+    end_open_calls,
+    handling,
+    left_open,
+    read_history,
+    stopped,
+    untrusted_source,
+)
 from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
 from antiphon.patterns.workers._mind import Mind, answer_to, error_to
 from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
 from antiphon.patterns.workers._reports import Reporting, reports_of
-from antiphon.patterns.workers._talk import say
+from antiphon.patterns.workers._schedule import Slots, Ticket, time_left, within_deadline
+from antiphon.patterns.workers._talk import HAND_ON, ended_fields, say
 from antiphon.patterns.workers._vault import Vault
-from antiphon.runtime import Actor, Context, handles
+from antiphon.protocol import ErrorCode
+from antiphon.runtime import Actor, Context, handles, tag
 
 __all__ = ["Control", "ControllerActor", "WorkerActor"]
 
@@ -51,6 +61,26 @@ async def _answered(
     return Answered(message=answer.to_dict())
 
 
+def _tag(message: StructuredMessage) -> None:
+    """Put the `trace_id` of a message, and the like, on the span of its handler."""
+    tag({name: value for name, value in message.tracking.items() if isinstance(value, str)})
+
+
+async def _end_late(error: Exception | StructuredMessage, context: Context, message: StructuredMessage, *asked: str) -> None:
+    """End the calls that work left open whose deadline has passed, after those that it has `asked` have stopped."""
+    run, code = (
+        current_run(),
+        error.metadata.get("code") if isinstance(error, StructuredMessage) else getattr(error, "code", ""),
+    )
+    if run is None or code != ErrorCode.TIMEOUT:
+        return
+    own, late = context.course.invocation_id, RefusedError("the deadline passed", ErrorCode.TIMEOUT)
+    cast("Any", context.course).is_unsure = True  # a row of what was cancelled may have been written, or not
+    for key in asked:
+        await stopped(run, f"{own}/{key}")
+    await end_open_calls(run, own, late, fields=ended_fields, besides=message.task_id)
+
+
 # ---------------------------------------------------------------- the controller
 
 
@@ -74,9 +104,11 @@ class ControllerActor(_Agent):
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Do what the policy says."""
-        query = self._vault.put_back(from_wire(request.message, context.message.created_at))
+        said = from_wire(request.message, context.message.created_at)
+        query = self._vault.put_back(said)
         async with handling(context, PATTERN) as here:
-            await say(query, "asked")
+            _tag(query)
+            await say(said, "asked")
             answer = await self._answer(query, context)
             self._vault.let_go(query)
             return await _answered(here, query, answer)
@@ -84,14 +116,16 @@ class ControllerActor(_Agent):
     async def _answer(self, query: StructuredMessage, context: Context) -> StructuredMessage:
         control = self._control
         history = await read_history(context.ledger, context.thread_id or "", until=context.message.id)
-        with reading_scope(Reading()) as reading:
+        with taint_scope(Taint()) as taint:
             for each in history:
-                reading.mark(untrusted_source(each))
-            desk = Desk(control.name, query, control.workers, context, reading, history=history)
+                taint.mark(untrusted_source(each))
+            desk = Desk(control.name, query, control.workers, context, taint, history=history)
             async with reports_of(query, control.name, control.reporting):
                 try:
-                    said = await control.policy(query, desk)
+                    async with within_deadline(query):
+                        said = await control.policy(query, desk)
                 except (RefusedError, BudgetExceededError) as exc:
+                    await _end_late(exc, context, query, *desk.given)
                     return error_to(query, control.name, exc)
         return said if isinstance(said, StructuredMessage) else answer_to(query, control.name, said)
 
@@ -102,16 +136,21 @@ class ControllerActor(_Agent):
 class WorkerActor(_Agent):
     """Who does tasks, and answers whoever asks it directly."""
 
-    def __init__(self, mind: Mind, vault: Vault) -> None:
-        self._mind, self._vault = mind, vault
+    def __init__(self, mind: Mind, slots: Slots, vault: Vault) -> None:
+        self._mind, self._slots, self._vault = mind, slots, vault
 
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Answer somebody outside."""
-        message = self._vault.put_back(from_wire(request.message, context.message.created_at))
+        said = from_wire(request.message, context.message.created_at)
+        message = self._vault.put_back(said)
+        with self._slots.ticket(message) as ticket:
+            return await self._asked(said, message, context, ticket)
+
+    async def _asked(self, said: StructuredMessage, message: StructuredMessage, context: Context, ticket: Ticket) -> Answered:
         async with handling(context, PATTERN) as here:
-            await say(message, "asked")
-            done = await self._done(message, None, context, context.message.id)
+            await say(said, "asked")
+            done = await self._done(message, None, context, ticket, is_said=True, until=context.message.id)
             self._vault.let_go(message)
             return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
 
@@ -119,17 +158,30 @@ class WorkerActor(_Agent):
     async def task(self, request: DoTask, context: Context) -> TaskDone:
         """Do a task."""
         message = from_wire(request.message, context.message.created_at)
-        async with left_open(context), ledger_run(context):
-            return await self._done(message, request.untrusted, context, request.history)
+        with self._slots.ticket(message) as ticket:
+            async with left_open(context), ledger_run(context):
+                return await self._done(message, request.untrusted, context, ticket, until=request.history)
 
-    async def _done(self, message: StructuredMessage, untrusted: str | None, context: Context, until: str | None) -> TaskDone:
+    async def _done(
+        self,
+        message: StructuredMessage,
+        untrusted: str | None,
+        context: Context,
+        ticket: Ticket,
+        *,
+        is_said: bool = False,
+        until: str | None,
+    ) -> TaskDone:
         """Do what a message says; if it says who goes on with it, hand on what it has come to.
 
         `until` is the message before which the history ends that the worker is told.
         """
+        _tag(message)
         ledger, thread_id = context.ledger, context.thread_id or ""
         history = () if until is None else await read_history(ledger, thread_id, until=until)
-        answer, untrusted = await self._mind.process(message, untrusted, history=history)
+        given: dict[str, Any] = {"is_said": is_said, "ticket": ticket, "history": history}
+        answer, untrusted = await self._mind.process(message, untrusted, **given)
+        await _end_late(answer, context, message)
         if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
             return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
         return await self._hand_on(message, answer, context, untrusted, until if history else None)
@@ -154,17 +206,19 @@ class WorkerActor(_Agent):
             tool_results=answer.tool_results,
         )
         await say(step, "handed-on", is_answer=message.message_type == MessageType.TASK)
-        reading = Reading()
-        reading.mark(untrusted)
+        taint = Taint()
+        taint.mark(untrusted)
         try:
-            done = await give(step, worker, context, reading, within=None, key="hand-on", history=until)
+            left = time_left(message)
+            done = await give(step, worker, context, taint, within=left, key=HAND_ON, history=until)
         except UNTOLD:
             raise
         except DeliveryError as exc:
+            await _end_late(exc, context, message, HAND_ON)
             done = TaskDone(message=error_to(step, worker, exc).to_dict(), handed_on=False)
         if not done.handed_on:
             await say(from_wire(done.message, None), "final", is_answer=False)
-        return TaskDone(message=done.message, handed_on=True, untrusted=reading.untrusted)
+        return TaskDone(message=done.message, handed_on=True, untrusted=taint.untrusted)
 
 
 def _matter(message: StructuredMessage) -> dict[str, Any]:
