@@ -39,7 +39,7 @@ from antiphon.messages import (
     loads,
 )
 from antiphon.patterns.options import Executor, Options
-from antiphon.patterns.peers._breaker import _failed
+from antiphon.patterns.peers._calls import _failed
 from antiphon.patterns.peers._letters import letter_of
 from antiphon.patterns.postchain import LIFE, ThreadLife
 from antiphon.patterns.postchain._config import current_agent, prepared_agent

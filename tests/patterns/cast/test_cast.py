@@ -17,7 +17,7 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Spoken
 from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError, Outcome, Patience, Pattern, together
-from antiphon.patterns.cast._asking import _wait
+from antiphon.patterns.cast._models import _wait
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, handles
 

@@ -20,7 +20,7 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, CastError, Outcome, Pattern, together
 from antiphon.patterns.peers import InvokePeer, Limits, PeerRegistry, Peers, PeerSpec, mesh, star
-from antiphon.patterns.peers._rules import find_refusal
+from antiphon.patterns.peers._registry import find_refusal
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, handles
 

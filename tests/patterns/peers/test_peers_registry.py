@@ -20,7 +20,7 @@ from antiphon.patterns.peers import (
     star,
     star_flow,
 )
-from antiphon.patterns.peers._spec import allows
+from antiphon.patterns.peers._registry import allows
 from antiphon.protocol.flows import Flow, Step, repeat, sequence
 
 

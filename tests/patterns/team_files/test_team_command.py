@@ -91,7 +91,7 @@ def test_a_task_that_was_interrupted_goes_on_by_the_command_that_is_printed(
         return "waited"
 
     tool = Tool[Any](wait, metadata={"antiphon": {"effects": "none"}})
-    monkeypatch.setattr("antiphon.patterns.team_files._build.file_tools", lambda root: [tool])
+    monkeypatch.setattr("antiphon.patterns.team_files._team_file.file_tools", lambda root: [tool])
     (folder / "script.toml").write_text('turns = [{ calls = [{ tool = "wait" }] }, { text = "it has {result}" }]')
     text = 'pattern = "peers"\nmodel = "scripted:script.toml"\nfiles = "."\n'
     (folder / "team.toml").write_text(f'{text}[[agents]]\nname = "ada"\nrole = "leader"\ntools = ["wait"]\n')

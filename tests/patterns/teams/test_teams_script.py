@@ -11,7 +11,7 @@ from tests.patterns.teams.crews import agent, manager, phase, plan, team_of, typ
 
 from antiphon.agents import Toolkit
 from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
-from antiphon.patterns.teams._script import segments_of
+from antiphon.patterns.teams._plans import segments_of
 
 
 def kit(done: list[str]) -> Toolkit:

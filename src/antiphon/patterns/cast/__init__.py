@@ -1,10 +1,17 @@
 """What all patterns share: who takes part, on which models, with which tools; how they are asked; how a pattern is opened."""
 
-from antiphon.patterns.cast._asking import Patience, ask_in_turn
-from antiphon.patterns.cast._cast import Answer, Cast, CastOptions
-from antiphon.patterns.cast._endings import end_open_calls, stopped
-from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by, log_unexpected
-from antiphon.patterns.cast._held import Gate, HeldModel
+from antiphon.patterns.cast._cast import AgentSpec, Answer, Cast, CastError, CastOptions
+from antiphon.patterns.cast._handling import (
+    RESTS,
+    UNHURRIED,
+    Handling,
+    end_open_calls,
+    handling,
+    known_by,
+    left_open,
+    log_unexpected,
+    stopped,
+)
 from antiphon.patterns.cast._history import (
     MessageHistory,
     Task,
@@ -17,9 +24,8 @@ from antiphon.patterns.cast._history import (
     untrusted_source,
     user_content,
 )
+from antiphon.patterns.cast._models import Gate, HeldModel, Patience, ask_in_turn
 from antiphon.patterns.cast._pattern import Outcome, Pattern, PatternOptions, failed, together
-from antiphon.patterns.cast._rest import RESTS, left_open
-from antiphon.patterns.cast._spec import AgentSpec, CastError
 
 __all__ = [
     "RESTS",

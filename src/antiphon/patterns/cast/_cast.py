@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import Tool
 from pydantic_ai.usage import UsageLimits
 from typing_extensions import TypedDict
@@ -21,12 +23,57 @@ from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.errors import AntiphonError
 from antiphon.ledger import Ledger
-from antiphon.patterns.cast._asking import Patience, ask_in_turn
-from antiphon.patterns.cast._held import Gate, HeldModel
-from antiphon.patterns.cast._spec import AgentSpec, CastError
+from antiphon.patterns.cast._models import Gate, HeldModel, Patience, ask_in_turn
 
-__all__ = ["Answer", "Cast", "CastOptions"]
+
+class CastError(AntiphonError):
+    """Somebody is named who takes no part, or takes part twice; the text says who does."""
+
+
+class AgentSpec(BaseModel):
+    """How one agent is set up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
+    """What others call it, and what stands in the ledger."""
+    instructions: str = ""
+    model: str | None = None
+    """As `antiphon.agents.model` takes it; None: the model of the whole cast."""
+    fallback: str | None = None
+    """The model to ask when the first one cannot be used."""
+    temperature: float | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Of one answer."""
+    tools: tuple[str, ...] = ()
+    """What it may use, by name: of the toolkit, or built in."""
+
+    @property
+    def models(self) -> tuple[str | None, ...]:
+        """The models to ask, one after the other."""
+        return (self.model,) if self.fallback is None else (self.model, self.fallback)
+
+    @property
+    def settings(self) -> ModelSettings:
+        """What its models are asked with."""
+        settings = ModelSettings()
+        if self.temperature is not None:
+            settings["temperature"] = self.temperature
+        if self.max_tokens is not None:
+            settings["max_tokens"] = self.max_tokens
+        return settings
+
+    @model_validator(mode="after")
+    def _check_fallback(self) -> Self:
+        if self.fallback is not None and self.fallback == self.model:
+            raise ValueError("the fallback is another model than the first")
+        return self
+
+
+# ---------------------------------------------------------------- the cast
+
 
 OutputT = TypeVar("OutputT")
 

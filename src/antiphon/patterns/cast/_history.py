@@ -10,7 +10,8 @@ thread before is history too, so a text is enough to go on with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, cast
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent, UserPromptPart
 
 from antiphon.dialects import decode, encode
-from antiphon.ledger import Ledger, is_foreign
+from antiphon.ledger import Ledger, Record, is_foreign
 from antiphon.messages import (
     Conversation,
     DataPart,
@@ -184,10 +185,11 @@ async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> Convers
         LedgerError: it cannot be read.
     """
     history = ThreadHistory()
-    async for record in ledger.read(thread_id):
-        if record.message.id == until:
-            break
-        history.take(record.message)
+    async with aclosing(cast("AsyncGenerator[Record]", ledger.read(thread_id))) as records:
+        async for record in records:
+            if record.message.id == until:
+                break
+            history.take(record.message)
     return Conversation(history.messages)
 
 
@@ -198,13 +200,12 @@ async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Messa
         LedgerError: it cannot be read.
     """
     found: list[Message] = []
-    async for record in ledger.read(thread_id, reverse=True):
-        if record.message.lane != "talk":
-            continue
-        if is_answer(record.message):
-            found.append(record.message)
-        elif found:
-            break
+    async with aclosing(cast("AsyncGenerator[Record]", ledger.read(thread_id, reverse=True))) as records:
+        async for record in records:
+            if record.message.lane == "talk" and is_answer(record.message):
+                found.append(record.message)
+            elif record.message.lane == "talk" and found:
+                break
     return tuple(reversed(found))
 
 

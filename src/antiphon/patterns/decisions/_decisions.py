@@ -10,13 +10,35 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from antiphon.ledger import Ledger, rewards_of
-from antiphon.messages import Conversation, Message, Transition, dumps
-from antiphon.patterns.decisions._top import Top
+from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
 
-__all__ = ["Decision", "DecisionReward", "decisions_of", "export_transitions"]
+# ---------------------------------------------------------------- the top of a thread
+
+
+RUN: Final = "RUN_POLICY"
+"""What the ledger calls a run."""
+
+
+class Top:
+    """What is said at the top of a thread, message by message."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._runs: set[str] = set()
+
+    def hear(self, message: Message) -> None:
+        """Take the next message of the thread into account."""
+        payload = message.payload
+        if message.lane == "control" and isinstance(payload, OptionCallPayload) and payload.option_name == RUN:
+            self._runs.add(payload.invocation_id)
+        if message.lane == "talk" and (message.parent_id is None or message.parent_id in self._runs):
+            self.messages.append(message)
+
+
+# ---------------------------------------------------------------- decisions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,54 +1,87 @@
-"""ExecutorActor: has policies run in threads, and calls completed; and what it is asked."""
+"""ExecutorActor: runs policies in threads, and completes open calls.
+
+The loop: a policy decides, every call without a result is run, the results are appended in the order of the calls; again. It
+ends when a decision calls nothing: then the policy's words are the answer. An option that is a policy runs the same loop as a
+part of the run: with its own keys, in the same thread. `parent_id` of a message of a loop is the invocation in whose course it
+runs, and the ids of everything below begin with that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from hashlib import sha256
 from typing import Any
 
-from antiphon.agents import LedgerRun
-from antiphon.errors import DecodeError, RefusedError
+from antiphon.agents import LedgerRun, current_run
+from antiphon.errors import BudgetExceededError, DecodeError, RefusedError
 from antiphon.ledger import from_outside
-from antiphon.messages import Conversation, Message, PartsPayload, TextPart, loads
+from antiphon.messages import Conversation, Message, PartsPayload, TextPart, dumps, loads
 from antiphon.patterns.cast import handling
-from antiphon.patterns.options._calls import Workshop, complete
-from antiphon.patterns.options._heed import heed
-from antiphon.patterns.options._loop import Loop
-from antiphon.patterns.options._past import PATTERN, RUN, Past
-from antiphon.protocol import ErrorCode, Reply, Request
+from antiphon.patterns.options._calls import Workshop, complete, heed
+from antiphon.patterns.options._decision import Answer, Decision, Past
+from antiphon.patterns.options._options import Choices, Policy, nesting
+from antiphon.patterns.options._protocol import PATTERN, CallsCompleted, CompleteCalls, PolicyRan, RunPolicy
+from antiphon.patterns.options._rules import rule_in
+from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["CallsCompleted", "CompleteCalls", "ExecutorActor", "PolicyRan", "RunPolicy"]
+# ---------------------------------------------------------------- the loop
 
 
-class PolicyRan(Reply, frozen=True, type="POLICY_RAN"):
-    """What the policy answered."""
+class Loop:
+    """A policy at work."""
 
-    response: str | None = None
-    data: Any = None
-    """The same as a JSON value, where it is more than text."""
+    def __init__(self, workshop: Workshop, run: LedgerRun, policy: Policy, past: Past, *, depth: int = 0) -> None:
+        self._workshop, self._run, self._policy, self._past, self._depth = workshop, run, policy, past, depth
+        self._hash = sha256()
+
+    async def go(self, observations: Iterable[Message], *, unhashed: Collection[str] = ()) -> Answer:
+        """Have the policy decide until it calls nothing, and return what it said then.
+
+        `unhashed` are observations, by id, that no hash is made of: runs that were begun without them still go on.
+
+        Raises:
+            BudgetExceededError: the run may not go on.
+            EffectFailedError, RefusedError: the policy cannot decide.
+            ParkedError: a person must settle or approve something.
+            HistoryMismatchError: the thread says that something else was done.
+            LedgerError: it cannot be written down.
+        """
+        options, name = self._workshop.options, self._policy.name
+        choices, tools = Choices(name, await options.offered_to(name)), await options.tools()
+        seen = self._seen(Conversation((), tools=choices.tools), observations, unhashed)
+        with nesting(self._nest):
+            while True:
+                observed = self._hash.hexdigest()[:32]
+                decision = Decision(self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools)
+                said = await decision.make()
+                calls = Conversation(said).open_calls()
+                if not calls:
+                    return Answer.of(said)
+                rule = rule_in(said) or self._workshop.rule
+                results = await complete(self._workshop, self._run, calls, rule, beyond=decision.beyond)
+                seen = self._seen(seen, [*said, *results])
+
+    def _seen(self, observations: Conversation, more: Iterable[Message], unhashed: Collection[str] = ()) -> Conversation:
+        added = list(more)
+        for message in added:
+            if message.id not in unhashed:
+                self._hash.update(dumps(message))
+        return observations.extend(added)
+
+    async def _nest(self, policy: Policy, task: str) -> Any:
+        """Have another policy do a task as a part of this."""
+        limits, run = self._workshop.limits, current_run()
+        if self._depth >= limits.depth:
+            raise BudgetExceededError(f"the run has used up its {limits.depth} policies inside of each other")
+        assert run is not None  # noqa: S101 (an option is called inside of a run)
+        asked = Message(policy=self._policy.name, payload=PartsPayload(parts=(TextPart(text=task),)), role_hint_for_llm="user")
+        record = await run.say(asked, key="task")
+        loop = Loop(self._workshop, run, policy, self._past, depth=self._depth + 1)
+        return (await loop.go([record.message])).value
 
 
-class RunPolicy(Request[PolicyRan], frozen=True, type=RUN, family="options"):
-    """Have a policy decide, and what it calls run, until it calls nothing."""
-
-    policy: str
-    input: str | None = None
-    """What is asked, as text."""
-    observations: tuple[str, ...] = ()
-    """What is to be observed, as messages of the house format, to the letter."""
-
-
-class CallsCompleted(Reply, frozen=True, type="CALLS_COMPLETED"):
-    """They have their results."""
-
-    results: tuple[str, ...] = ()
-    """The ids of those."""
-
-
-class CompleteCalls(Request[CallsCompleted], frozen=True, type="COMPLETE_CALLS", family="options"):
-    """Run every call at the top of the thread that has no result."""
-
-    observations: tuple[str, ...] = ()
-    """A conversation to be said in the thread before, in the same form."""
+# ---------------------------------------------------------------- the actor
 
 
 class ExecutorActor(Actor):
@@ -105,18 +138,21 @@ async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool)
         RefusedError: it is none.
     """
     try:
-        rows = [_heard(loads(each.encode(), Message)) for each in observations]
+        rows = [_heard(loads(each.encode(), Message), keeps_mark=outside) for each in observations]
     except DecodeError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
     return await _write(run, rows, outside=outside)
 
 
-def _heard(message: Message) -> Message:
+def _heard(message: Message, *, keeps_mark: bool) -> Message:
     """Return a message from elsewhere as talk: whatever it says of itself, it is no order to an actor.
 
-    Of the runtime's metadata only the mark of untrusted content stays.
+    Of the runtime's metadata at most the mark of untrusted content stays.
     """
-    return from_outside(message.model_copy(update={"lane": "talk", "to": ()}))
+    talk = message.model_copy(update={"lane": "talk", "to": ()})
+    if keeps_mark:
+        return from_outside(talk)
+    return talk.model_copy(update={"metadata": {name: value for name, value in talk.metadata.items() if name != "antiphon"}})
 
 
 async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> tuple[list[Message], list[Message]]:

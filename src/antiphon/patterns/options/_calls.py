@@ -9,15 +9,52 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from antiphon.agents import LedgerRun
+from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
-from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultBuilder, OptionResultPayload, thaw
-from antiphon.patterns.options._heed import heed, marked
-from antiphon.patterns.options._limits import ExecutorLimits
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultBuilder,
+    OptionResultPayload,
+    thaw,
+)
 from antiphon.patterns.options._options import Options
-from antiphon.patterns.options._race import run_stage
-from antiphon.patterns.options._rules import Rule, stages
+from antiphon.patterns.options._protocol import ExecutorLimits
+from antiphon.patterns.options._rules import Rule, run_stage, stages
 
-__all__ = ["SKIPPED", "Workshop", "complete"]
+# ---------------------------------------------------------------- taint of results
+
+
+_OWN: Final = "antiphon"
+_MARK: Final = "untrusted"
+
+
+def taint_of(run: LedgerRun) -> Taint:
+    """Return what the turn has read that is at work here."""
+    return current_taint() or run.opened.share(Taint)
+
+
+def marked(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
+    """Return results with the mark of what was read until they were there, if that was written by strangers."""
+    source = taint_of(run).untrusted
+    if source is None:
+        return list(results)
+    own: dict[str, Any] = {_OWN: {_MARK: source}}
+    return [result.model_copy(update={"metadata": {**result.metadata, **own}}) for result in results]
+
+
+def heed(run: LedgerRun, messages: Iterable[Message]) -> None:
+    """Take into account that messages of the thread are read."""
+    for message in messages:
+        own = message.metadata.get(_OWN)
+        if isinstance(own, JsonObject) and isinstance(source := own.get(_MARK), str):
+            taint_of(run).mark(source)
+
+
+# ---------------------------------------------------------------- running and closing calls
+
 
 SKIPPED: Final = "SKIPPED"
 """The code of a call that was left out because a group before it has failed."""

@@ -1,31 +1,238 @@
-"""A decision as an effect: the policy is asked once, and what it says and chooses is in the thread before anything starts.
+"""A decision as an effect: the policy is asked once, and its messages are in the thread before anything starts.
 
-The journal says how many messages that are; they are written in the same append as the outcome, so that a run that is taken
-up finds all of a decision or none. A decision that is recorded is never asked for again.
+The journal says how many messages the decision has. They are written in the same append as the outcome, so a run that is
+taken up finds all of a decision or none, and a recorded decision is never asked for again. `Past` is what the thread has of a
+run and from before it. It is read once when a run begins, or begins again; its counters matter only for new decisions, because
+a recorded one has its step, and whether it exceeded a limit, beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
+from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents import LedgerRun
 from antiphon.agents._run import run_scope
 from antiphon.agents.toolkit import ToolkitTool
-from antiphon.errors import AppendRefusedError
-from antiphon.messages import Conversation, Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.patterns.options._answer import read_decision
-from antiphon.patterns.options._choices import Choices
-from antiphon.patterns.options._options import Policy
-from antiphon.patterns.options._past import DECIDE, Past
+from antiphon.errors import AppendRefusedError, BudgetExceededError
+from antiphon.ledger import Ledger
+from antiphon.messages import (
+    Conversation,
+    DataPart,
+    Json,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+    TextPart,
+    current_port,
+    thaw,
+)
+from antiphon.patterns.decisions._decisions import Top
+from antiphon.patterns.options._options import Choices, Policy
+from antiphon.patterns.options._protocol import DECIDE, ExecutorLimits
 from antiphon.patterns.options._rules import rule_in
 from antiphon.runtime import Effect
 
-__all__ = ["INVALID_DECISION", "Decision"]
+# ---------------------------------------------------------------- what a policy returns
+
+
+class Answer(NamedTuple):
+    """What came of a loop: the last that its policy said."""
+
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, said: Iterable[Message]) -> Answer:
+        """Return what messages say that call nothing."""
+        return cls(tuple(part for message in said if message.kind == "parts" for part in message.parts))
+
+    @property
+    def text(self) -> str | None:
+        """As text: data as JSON, and media by their address; None if nothing was said."""
+        words = [_words(part) for part in self.parts]
+        return "\n".join(word for word in words if word is not None) if words else None
+
+    @property
+    def data(self) -> Any:
+        """As JSON, where it has data: one value by itself, several with the texts between them as a list; else None."""
+        said = [part for part in self.parts if isinstance(part, TextPart | DataPart)]
+        if not any(isinstance(part, DataPart) for part in said):
+            return None
+        values = [thaw(part.data) if isinstance(part, DataPart) else part.text for part in said]
+        return values[0] if len(values) == 1 else values
+
+    @property
+    def value(self) -> Any:
+        """As an option returns it: data as it is, else text, and media as they are."""
+        media = [part for part in self.parts if isinstance(part, MediaPart)]
+        others = tuple(part for part in self.parts if not isinstance(part, MediaPart))
+        has_data = any(isinstance(part, DataPart) for part in others)
+        value = Answer(others).data if has_data else Answer(others).text
+        return [value, *media] if media else value
+
+
+def _words(part: Part) -> str | None:
+    match part:
+        case TextPart(text=text):
+            return text
+        case DataPart(data=data):
+            return json.dumps(thaw(data), ensure_ascii=False)
+        case MediaPart(url=url):
+            return url
+        case _:
+            return None
+
+
+def read_decision(chosen: Any, policy: str) -> list[Message]:
+    """Return what a policy returned: messages as they are, and anything else as the message that says it.
+
+    Raises:
+        TypeError: some of it are messages, and some not.
+        ValueError: it cannot be written as JSON.
+    """
+    if isinstance(chosen, Message):
+        return [chosen]
+    if chosen is None:
+        return []
+    if isinstance(chosen, list | tuple | Iterator):
+        each = list(cast("Iterable[Any]", chosen))
+        messages = [one for one in each if isinstance(one, Message)]
+        if len(messages) == len(each):
+            return messages
+        if messages:
+            other = next(one for one in each if not isinstance(one, Message))
+            raise TypeError(f"policy {policy!r} returned messages and a {type(other).__name__}: return one or the other")
+        chosen = each
+    return [Message(policy=policy, payload=PartsPayload(parts=(_part(chosen),)), role_hint_for_llm="assistant")]
+
+
+def _part(value: Any) -> Part:
+    if isinstance(value, str):
+        return TextPart(text=value)
+    plain: Json = to_jsonable_python(value)
+    return DataPart(data=plain)
+
+
+# ---------------------------------------------------------------- what the thread has
+
+
+@dataclass
+class Past:
+    """What counts of a thread, for all loops of a run."""
+
+    limits: ExecutorLimits
+    before: tuple[Message, ...] = ()
+    """What was said in the thread before the run, without what was nested in earlier ones."""
+    taken: set[str] = field(default_factory=set[str])
+    """The invocations of the thread's talk."""
+    step: int = 0
+    """The last step of the thread."""
+    steps: int = 0
+    """Of the run, as are the others."""
+    calls: int = 0
+    began: datetime | None = None
+
+    @classmethod
+    async def read(cls, run: LedgerRun, limits: ExecutorLimits) -> Past:
+        """Read the thread of a run."""
+        past, root = cls(limits), run.course.invocation_id
+        top = Top()
+        async for record in run.ledger.read(run.thread_id):
+            message = record.message
+            past.step = max(past.step, message.step_num or 0)
+            if message.invocation_id == root and past.began is None:
+                past.began, past.before = record.recorded_at, tuple(top.messages)
+            past._count(message, root)
+            top.hear(message)
+        return past
+
+    def _count(self, message: Message, root: str) -> None:
+        payload = message.payload
+        if not isinstance(payload, OptionCallPayload):
+            return
+        if message.lane == "talk":
+            self.taken.add(payload.invocation_id)
+            if message.step_num is not None and _is_within(message.parent_id, root):
+                self.calls += 1
+        elif payload.option_name == DECIDE and _is_within(message.parent_id, root):
+            self.steps += 1
+
+    def begin_step(self) -> None:
+        """Count a decision that is about to be made.
+
+        Raises:
+            BudgetExceededError: the run may make none any more.
+        """
+        limits = self.limits
+        if limits.steps is not None and self.steps >= limits.steps:
+            raise BudgetExceededError(f"the run has used up its {limits.steps} steps")
+        if limits.seconds is not None and self.began is not None:
+            passed = (current_port().now() - self.began).total_seconds()
+            if passed >= limits.seconds:
+                raise BudgetExceededError(f"the run has used up its {limits.seconds:g} seconds")
+        self.steps += 1
+
+    def hear(self, messages: Iterable[Message]) -> None:
+        """Take the steps of messages into account that are said in the run: later steps come after them."""
+        self.step = max([self.step, *(message.step_num or 0 for message in messages)])
+
+    def step_of(self, decision: Sequence[Message]) -> int:
+        """Return the step of what a decision does not number: that of the first message it numbers, else a new one."""
+        given = next((message.step_num for message in decision if message.step_num is not None), None)
+        return self.step + 1 if given is None else given
+
+    def renamed(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages of a decision with invocations that no other call of the thread has: models count from 1."""
+        others: dict[str, str] = {}
+        found: list[Message] = []
+        for message in messages:
+            payload = message.payload
+            if isinstance(payload, OptionCallPayload):
+                own = payload.invocation_id
+                others[own] = current_port().new_id() if own in self.taken else own
+                self.taken.add(others[own])
+            found.append(_renamed(message, others))
+        return found
+
+    def goes_beyond(self, calls: int) -> str | None:
+        """Count calls, and return what they go beyond; None: nothing."""
+        self.calls += calls
+        most = self.limits.calls
+        return f"the run has used up its {most} calls" if most is not None and self.calls > most else None
+
+
+async def top_of(ledger: Ledger, thread_id: str) -> Conversation:
+    """Return what is said at the top of a thread."""
+    top = Top()
+    async for record in ledger.read(thread_id):
+        top.hear(record.message)
+    return Conversation(top.messages)
+
+
+def _renamed(message: Message, others: Mapping[str, str]) -> Message:
+    payload = message.payload
+    if isinstance(payload, PartsPayload) or payload.invocation_id not in others:
+        return message
+    return message.model_copy(update={"payload": payload.model_copy(update={"invocation_id": others[payload.invocation_id]})})
+
+
+def _is_within(parent_id: str | None, root: str) -> bool:
+    return parent_id is not None and (parent_id == root or parent_id.startswith(f"{root}/"))
+
+
+# ---------------------------------------------------------------- the decision
+
 
 INVALID_DECISION: Final = "INVALID_DECISION"
 """The code of what a policy says that no thread takes in."""

@@ -25,9 +25,9 @@ from antiphon.patterns.cast import (
 )
 from antiphon.patterns.options._actor import CompleteCalls, ExecutorActor, RunPolicy
 from antiphon.patterns.options._calls import Workshop
-from antiphon.patterns.options._limits import ExecutorLimits
+from antiphon.patterns.options._decision import top_of
 from antiphon.patterns.options._options import Options
-from antiphon.patterns.options._past import top_of
+from antiphon.patterns.options._protocol import ExecutorLimits
 from antiphon.patterns.options._rules import All, Rule
 from antiphon.runtime import Settings, System
 

@@ -1,26 +1,119 @@
 """Options: what there is to choose, and the policies that choose. A policy, and so an agent, can be an option of others.
 
-Every option is a tool of one `Toolkit`, whatever stands behind it: so arguments, permissions, approvals, time and what is done
-to the world are seen to in one place.
+Every option is a tool of one `Toolkit`, whatever it runs: so arguments, permissions, approvals, timeouts and effects are
+handled in one place. An option that is a policy finds the run in which it was called by a context variable (`nest`).
+`AgentPolicy` has an agent of a cast decide with its model, one request a step: the observations are the prompt, in the
+dialect of Pydantic AI, and the answer is the decision, so the calls of a model are run, limited and recorded like all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar, Unpack
+from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast
 
 from pydantic_ai import Tool as AgentTool
+from pydantic_ai.direct import model_request
+from pydantic_ai.messages import InstructionPart, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents import Toolkit
+from antiphon.agents.durability._prices import price_of
+from antiphon.agents.durability._talk import say
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
-from antiphon.messages import RESERVED_POLICIES, Conversation, Tool
-from antiphon.patterns.cast import Cast
-from antiphon.patterns.options._agents import AgentPolicy
-from antiphon.patterns.options._choices import Choices
-from antiphon.patterns.options._nesting import nest
+from antiphon.messages import (
+    RESERVED_POLICIES,
+    Conversation,
+    Json,
+    Message,
+    OptionCallPayload,
+    PartsPayload,
+    TextPart,
+    Tool,
+    current_port,
+    thaw,
+)
+from antiphon.patterns.cast import Cast, ask_in_turn, model_messages
 
-__all__ = ["Decide", "Options", "Policy"]
+# ---------------------------------------------------------------- what a policy chooses from
+
+
+class Choices:
+    """The options of a policy, at one step."""
+
+    def __init__(self, policy: str, tools: tuple[Tool, ...]) -> None:
+        self.policy = policy
+        """Who chooses."""
+        self.tools = tools
+        """The options: name, description, and the schema of the arguments."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What there is to choose."""
+        return tuple(tool.name for tool in self.tools)
+
+    def call(self, option: str, /, **arguments: Json) -> Message:
+        """Return the choice of an option; it runs when the policy has returned it."""
+        payload = OptionCallPayload(invocation_id=current_port().new_id(), option_name=option, arguments=arguments)
+        return Message(policy=self.policy, payload=payload, role_hint_for_llm="assistant")
+
+    def say(self, text: str) -> Message:
+        """Return something to be said beside calls, or as the answer."""
+        return Message(policy=self.policy, payload=PartsPayload(parts=(TextPart(text=text),)), role_hint_for_llm="assistant")
+
+
+# ---------------------------------------------------------------- an agent as a policy
+
+
+class AgentPolicy:
+    """Decides as an agent does."""
+
+    def __init__(self, members: Cast, name: str) -> None:
+        """Take an agent.
+
+        Raises:
+            CastError: there is none of the name.
+        """
+        self._cast = members
+        self._spec = members.spec(name)
+        self.__name__ = name
+        self.__doc__ = self._spec.instructions
+
+    async def __call__(self, observations: Conversation, choices: Choices) -> list[Message]:
+        """Return what the model says and chooses.
+
+        Raises:
+            RefusedError: its models do not answer, after all patience.
+        """
+        spec = self._spec
+        prompt = model_messages(observations, spec.name)
+        tools = [_definition(tool) for tool in choices.tools]
+        parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
+        parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
+
+        async def ask(model: str | None) -> ModelResponse:
+            held = self._cast.model(model)
+            return await model_request(held, prompt, model_settings=spec.settings, model_request_parameters=parameters)
+
+        return _decided(await ask_in_turn(spec.models, ask, self._cast.patience, who=spec.name))
+
+
+def _definition(tool: Tool) -> ToolDefinition:
+    return ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=thaw(tool.parameters))
+
+
+def _decided(response: ModelResponse) -> list[Message]:
+    """Return an answer as messages, under ids of their own: the same words said twice are two messages."""
+    units = cast("list[dict[str, Any]]", ModelMessagesTypeAdapter.dump_python([response], mode="json"))
+    messages = say(units[0], price_of(response))
+    return [message.model_copy(update={"id": current_port().new_id()}) for message in messages]
+
+
+# ---------------------------------------------------------------- options and policies
+
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -161,3 +254,35 @@ class Options:
 def _check_free(name: str) -> None:
     if name in RESERVED_POLICIES:
         raise ValueError(f"{name!r} is what the runtime speaks under; give it another name")
+
+
+# ---------------------------------------------------------------- a policy as an option
+
+
+Nest: TypeAlias = "Callable[[Policy, str], Awaitable[Any]]"
+"""Has a policy do a task, as a part of what is at work."""
+
+_nest: ContextVar[Nest | None] = ContextVar("antiphon.patterns.options.nest", default=None)
+
+
+async def nest(policy: Policy, task: str) -> Any:
+    """Have a policy do a task as a part of the run that is at work here, and return its answer.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    inside = _nest.get()
+    if inside is None:
+        raise RuntimeError(f"policy {policy.name!r} is an option of an executor's run: call it from there")
+    return await inside(policy, task)
+
+
+@contextmanager
+def nesting(inside: Nest) -> Generator[None]:
+    """Have policies that are called as options run by this."""
+    token = _nest.set(inside)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the event loop is gone, and this is closed from somewhere else
+            _nest.reset(token)

@@ -1,13 +1,9 @@
 """Peers: named agents that ask each other, within limits, each with a memory of its own; from MARSYS."""
 
-from antiphon.patterns.peers._agent import PeerAgent
-from antiphon.patterns.peers._flows import pipeline_flow, star_flow
 from antiphon.patterns.peers._memory import PeerMemory
-from antiphon.patterns.peers._peers import Peers
-from antiphon.patterns.peers._protocol import DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard
-from antiphon.patterns.peers._registry import PeerRegistry
-from antiphon.patterns.peers._spec import Limits, PeerSpec
-from antiphon.patterns.peers._topologies import hierarchy, mesh, pipeline, star
+from antiphon.patterns.peers._peers import PeerAgent, Peers
+from antiphon.patterns.peers._protocol import DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, pipeline_flow, star_flow
+from antiphon.patterns.peers._registry import Limits, PeerRegistry, PeerSpec, hierarchy, mesh, pipeline, star
 
 __all__ = [
     "DelegateToPeer",

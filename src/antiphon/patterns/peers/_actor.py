@@ -24,12 +24,9 @@ from antiphon.patterns.peers._additions import memory_address
 from antiphon.patterns.peers._calls import Calls, Turn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory
-from antiphon.patterns.peers._prompts import prompt_of
+from antiphon.patterns.peers._prompts import prompt_of, recollect
 from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, peer_at
-from antiphon.patterns.peers._recollection import recollect
-from antiphon.patterns.peers._registry import PeerRegistry
-from antiphon.patterns.peers._rules import PEER_NOT_FOUND
-from antiphon.patterns.peers._spec import Limits
+from antiphon.patterns.peers._registry import PEER_NOT_FOUND, Limits, PeerRegistry
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles
 

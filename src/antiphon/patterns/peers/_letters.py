@@ -1,17 +1,20 @@
 """Letters: what passes between two peers, in the form of MARSYS, as messages of the thread.
 
 An `agent_call` is an option call whose option is a peer; the `agent_response` or `error` that answers it is its result. An
-error that answers no call, because the call was refused, is something said by whoever wanted to call. Beside the form stands
-who wrote to whom, so that nobody has to read the form to know.
+error that answers no call, because the call was refused, is said by the peer that wanted to call. The metadata has sender
+and receiver, so that nobody has to parse the form to know them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from antiphon.dialects import decode, encode, marsys
+from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name
+from antiphon.dialects.marsys._content import with_heading
 from antiphon.ledger import Record
 from antiphon.messages import (
     Conversation,
@@ -23,8 +26,6 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-
-__all__ = ["Exchange", "Letter", "Refusal", "as_known", "dated", "letter_of", "marsys_form", "role_of", "words_of"]
 
 _OWN: Final = "peers"
 _DIALECT: Final = "marsys"
@@ -176,3 +177,44 @@ def marsys_form(messages: Conversation) -> list[marsys.Message]:
     """Return messages of a thread as MARSYS has them."""
     units: Any = encode(messages, _DIALECT).value
     return [marsys.Message.from_dict(unit) for unit in units]
+
+
+# ---------------------------------------------------------------- to and from a model that speaks the format of OpenAI
+
+
+def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's response as what the peer says: under its name, with plain names of tools, and nothing that is null."""
+    said = {key: value for key, value in response.items() if value is not None}
+    said |= {"role": "assistant", "name": name, "content": said.get("content") or ""}
+    if calls := said.pop("tool_calls", None):
+        said["tool_calls"] = [_plain(call) for call in calls]
+    return said
+
+
+def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
+    """Return a message as a model takes it that speaks for the peer: what it asked others is its own, the rest a user's.
+
+    So what another agent has said, and passed on, is a user's too: else the model takes it for its own words.
+    """
+    if message.role == "agent_call" and message.caller == name:
+        return {"role": "assistant", "content": with_heading(f"[Request to {message.name}]:", message.content)}
+    if message.role == "assistant" and message.name not in (None, name):
+        return {"role": "user", "content": with_heading(f"[Message from {message.name}]:", _said(message))}
+    return process_for_llm(message)
+
+
+def _said(message: marsys.Message) -> str | list[Any]:
+    """Return what an agent has said, with the tools that it called: their results are not told with it."""
+    calls = message.to_llm_dict().get("tool_calls", ())
+    called = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
+    if isinstance(message.content, str):
+        return " ".join(each for each in (message.content, *called) if each)
+    return [*message.content, *({"type": "text", "text": each} for each in called)]
+
+
+def _plain(call: Any) -> Any:
+    match call:
+        case {"function": {"name": str(tool)} as function}:
+            return {**call, "function": {**function, "name": sanitize_tool_name(tool)}}
+        case _:
+            return call

@@ -28,6 +28,7 @@ from antiphon.messages import (
 from antiphon.patterns.cast import ThreadHistory
 from antiphon.patterns.peers._additions import (
     Addition,
+    Retold,
     addition_in,
     memory_address,
     post_additions,
@@ -35,11 +36,9 @@ from antiphon.patterns.peers._additions import (
     stored_units,
     units_of,
 )
-from antiphon.patterns.peers._letters import as_known, dated, letter_of, marsys_form, role_of
-from antiphon.patterns.peers._processors import for_model
+from antiphon.patterns.peers._letters import as_known, dated, for_model, letter_of, marsys_form, role_of
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
-from antiphon.patterns.peers._retelling import Retold
-from antiphon.patterns.peers._spec import INVOKE_AGENT
+from antiphon.patterns.peers._registry import INVOKE_AGENT
 
 __all__ = ["Added", "PeerMemory", "Remembering", "is_answer", "request_of", "run_of", "speaker_of"]
 

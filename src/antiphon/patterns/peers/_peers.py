@@ -1,8 +1,8 @@
-"""Peers: what a user has of the pattern. Agents with names, each at its address, who ask each other within limits."""
+"""Peers: the pattern as a user has it. Agents with names, each at its address, who ask each other within limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
@@ -28,20 +28,90 @@ from antiphon.patterns.cast import (
     read_answer,
 )
 from antiphon.patterns.peers._actor import PeerActor, invoke_agent
-from antiphon.patterns.peers._agent import PeerAgent
-from antiphon.patterns.peers._breaker import BreakerState
-from antiphon.patterns.peers._calls import Calls
-from antiphon.patterns.peers._delegation import delegation
-from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
+from antiphon.patterns.peers._calls import BreakerState, Calls
+from antiphon.patterns.peers._letters import dated, for_model, from_model, letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory, is_answer
-from antiphon.patterns.peers._protocol import KIND, InvokePeer, address_of
-from antiphon.patterns.peers._registry import PeerRegistry
-from antiphon.patterns.peers._spec import EVERYBODY, INVOKE_AGENT, Limits, PeerSpec
-from antiphon.patterns.peers._topologies import Topology
+from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, address_of
+from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, Limits, PeerRegistry, PeerSpec, Topology
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import System
 
-__all__ = ["Peers"]
+# ---------------------------------------------------------------- a request in words, or as an agent_call
+
+
+def delegation(
+    target: str | marsys.Message, request: str | None, caller: str | None, passed: tuple[str, ...]
+) -> tuple[str, DelegateToPeer, tuple[str, ...]]:
+    """Return who is to ask, what it is told, and what makes this the same as another.
+
+    Raises:
+        ValueError: something is not said, or the message is no `agent_call`.
+    """
+    more: dict[str, Any] = {"context_message_ids": passed} if passed else {}
+    if isinstance(target, marsys.Message):
+        call = target
+        who, name, words = _read_call(call, request, caller)
+        more |= {"message_id": call.message_id} | ({} if call.task_id is None else {"task_id": call.task_id})
+        return who, DelegateToPeer(target=name, request=words, **more), (who, name, words, *passed, call.message_id)
+    if request is None or caller is None:
+        raise ValueError("say what is asked and who asks: invoke(target, request, caller=…), or give an agent_call")
+    return caller, DelegateToPeer(target=target, request=request, **more), (caller, target, request, *passed)
+
+
+def _read_call(call: marsys.Message, request: str | None, caller: str | None) -> tuple[str, str, str]:
+    """Return who asks whom what, as an `agent_call` says it."""
+    if call.role != "agent_call" or not call.name or not call.text:
+        raise ValueError(f"expected an agent_call with a name and a content, not {call.role!r} for {call.name!r}")
+    who = call.caller or caller
+    if who is None or request is not None or caller not in (None, who):
+        raise ValueError("an agent_call says who asks (metadata['caller']) and what: give neither a second time")
+    if not isinstance(call.content, str) and any(part.get("type") != "text" for part in call.content):
+        raise ValueError("a peer is asked in words; pass on other messages by context_message_ids")
+    return who, call.name, call.text
+
+
+# ---------------------------------------------------------------- one peer
+
+
+class PeerAgent:
+    """One peer: its name, its memory, what it asks others, and what stands between it and a model."""
+
+    def __init__(self, peers: Peers, name: str) -> None:
+        self._peers = peers
+        self.name = name
+
+    @property
+    def spec(self) -> PeerSpec:
+        """How it is set up."""
+        return self._peers.registry.get(self.name)
+
+    async def memory(self, thread_id: str) -> PeerMemory:
+        """Return what it remembers of a thread, as of now."""
+        return await self._peers.memory(self.name, thread_id)
+
+    async def invoke_agent(
+        self,
+        target: str | marsys.Message,
+        request: str | None = None,
+        *,
+        thread_id: str | None = None,
+        context_message_ids: Sequence[str] = (),
+    ) -> marsys.Message:
+        """Ask another peer, by its name or with an `agent_call`, and return its answer, or an error: see `Peers.invoke`."""
+        passed, peers = context_message_ids, self._peers
+        return await peers.invoke(target, request, caller=self.name, thread_id=thread_id, context_message_ids=passed)
+
+    def _input_message_processor(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return what makes of a model's response what the peer says; for `Message.from_response_dict`."""
+        return partial(from_model, self.name)
+
+    def _output_message_processor(self) -> Callable[[marsys.Message], dict[str, Any]]:
+        """Return what makes of a message what a model takes that speaks for the peer."""
+        return partial(for_model, self.name)
+
+
+# ---------------------------------------------------------------- the pattern
+
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 

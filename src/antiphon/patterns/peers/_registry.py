@@ -1,16 +1,73 @@
-"""PeerRegistry: who there is, by name. Any thread of the process may ask it or change it."""
+"""Who there is and who may ask whom: specs, the registry, topologies, and the rules for a call.
+
+```
+star            pipeline          mesh                hierarchy
+
+    a           a ─► b ─► c       a ◄──► b            a
+ ┌──┼──┐                          ▲      ▲            ├─► b ─► d
+ ▼  ▼  ▼                          └► c ◄─┘            └─► c
+ b  c  d
+```
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, Union, cast
 
-from antiphon.patterns.cast import CastError
-from antiphon.patterns.peers._spec import PeerSpec
+from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["PeerRegistry"]
+from antiphon.patterns.cast import AgentSpec, CastError
+from antiphon.patterns.peers._letters import Refusal
+
+# ---------------------------------------------------------------- specs and limits
+
+
+EVERYBODY: Final = "*"
+INVOKE_AGENT: Final = "invoke_agent"
+"""The tool by which a peer asks another."""
+
+AllowedPeers: TypeAlias = tuple[str, ...] | Literal["*"]
+
+
+class PeerSpec(AgentSpec):
+    """How one peer is set up."""
+
+    allowed_peers: AllowedPeers = ()
+    """Whom it may ask, by name; `*` is everybody but itself."""
+    shares: tuple[str, ...] = ()
+    """The memories that it has in common with others, by name; see `Peers.shared`."""
+
+
+class Limits(BaseModel):
+    """How far peers may go in one task: what a user asked, with all that follows from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_depth: int = Field(default=5, ge=0)
+    """How many may stand one behind the other: a peer that is asked by one that is asked, and so on."""
+    max_interactions: int = Field(default=10, ge=0)
+    """How often peers may ask each other, all branches together."""
+    remember: int = Field(default=5, ge=0)
+    """How many of its earlier exchanges in a thread a peer is told when it is asked again."""
+    told: int = Field(default=50, ge=0)
+    """How many messages that were added to its memory, and to each that it shares, a peer is told when it is asked."""
+    within: float = Field(default=3600.0, gt=0)
+    """Seconds that a peer may take to answer another, people whom it waits for included."""
+    failures: int = Field(default=5, ge=1)
+    """How often a peer may fail in a row, in whatever threads, before nobody asks it any more."""
+    recovery: float = Field(default=60.0, ge=0)
+    """Seconds after the last failure until one may try again."""
+
+
+def allows(spec: PeerSpec, target: str) -> bool:
+    """Whether a peer may ask another."""
+    return target != spec.name if spec.allowed_peers == EVERYBODY else target in spec.allowed_peers
+
+
+# ---------------------------------------------------------------- the registry
 
 
 class PeerRegistry:
@@ -104,3 +161,75 @@ class PeerRegistry:
 
     def _nobody(self, name: str) -> str:
         return f"there is no peer {name!r}; there are {', '.join(self._peers) or 'none'}"
+
+
+# ---------------------------------------------------------------- whether a peer may ask another, checked in this order
+
+
+PEER_NOT_FOUND: Final = "PEER_NOT_FOUND"
+PEER_NOT_ALLOWED: Final = "PEER_NOT_ALLOWED"
+MAX_DEPTH: Final = "MAX_DEPTH"
+MAX_INTERACTIONS: Final = "MAX_INTERACTIONS"
+
+
+def find_refusal(
+    registry: PeerRegistry, limits: Limits, caller: PeerSpec, target: str, *, depth: int, interactions: int
+) -> Refusal | None:
+    """Return why a call is not to be made that would be at this depth, after so many others; None: it is."""
+    if target not in registry:
+        return Refusal(PEER_NOT_FOUND, f"there is no agent {target!r}; there are {', '.join(registry.names)}")
+    if not allows(caller, target):
+        allowed = ", ".join(name for name in registry.names if allows(caller, name)) or "nobody"
+        return Refusal(PEER_NOT_ALLOWED, f"{caller.name!r} may not ask {target!r}; it may ask {allowed}")
+    if depth > limits.max_depth:
+        return Refusal(MAX_DEPTH, f"agents ask each other {limits.max_depth} deep already; answer with what you have")
+    if interactions >= limits.max_interactions:
+        done = f"agents have asked each other {interactions} times for this task"
+        return Refusal(MAX_INTERACTIONS, f"{done}, which is as often as they may; answer with what you have")
+    return None
+
+
+# ---------------------------------------------------------------- topologies
+
+
+Topology: TypeAlias = dict[str, tuple[str, ...]]
+"""By peer, whom it may ask."""
+Tree: TypeAlias = Mapping[str, Union["Tree", Iterable[str]]]
+"""By peer, those below it: a tree again, or names."""
+
+
+def star(center: str, leaves: Iterable[str]) -> Topology:
+    """One in the middle asks all others, who ask nobody."""
+    around = tuple(leaves)
+    return _checked({center: around, **dict.fromkeys(around, ())}, [center, *around])
+
+
+def pipeline(*names: str) -> Topology:
+    """Each asks the next."""
+    following = [(name,) for name in names[1:]]
+    return _checked(dict(zip(names, [*following, ()], strict=False)), names)
+
+
+def mesh(*names: str) -> Topology:
+    """Everybody asks everybody else."""
+    return _checked({name: tuple(other for other in names if other != name) for name in names}, names)
+
+
+def hierarchy(tree: Tree) -> Topology:
+    """Each asks those directly below it."""
+    found: Topology = {}
+    named: list[str] = []
+    for name, below in tree.items():
+        found[name] = tuple(below)
+        named.append(name)
+        under = hierarchy(cast("Tree", below)) if isinstance(below, Mapping) else dict.fromkeys(below, ())
+        named += under
+        found |= under
+    return _checked(found, named)
+
+
+def _checked(topology: Topology, named: Iterable[str]) -> Topology:
+    names = list(named)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]!r} stands in two places; name each peer once")
+    return topology

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from antiphon.errors import (
     ActorFailedError,
@@ -25,17 +26,19 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import Json, thaw
-from antiphon.patterns.cast import UNHURRIED
-from antiphon.patterns.teams._endings import end_open_calls, stopped
-from antiphon.patterns.teams._requests import PhaseDone, TaskDone
-from antiphon.patterns.teams._voice import Voice
+from antiphon.patterns import cast
+from antiphon.patterns.cast import UNHURRIED, stopped
+from antiphon.patterns.teams._protocol import PhaseDone, TaskDone
+from antiphon.patterns.teams._roster import Crew
+from antiphon.patterns.teams._transcript import DIALECT, Voice
 from antiphon.protocol import Request
 from antiphon.runtime import Context
 
-if TYPE_CHECKING:
-    from antiphon.patterns.teams._crew import Crew
+end_open_calls = partial(cast.end_open_calls, fields=lambda _: {"metadata": {DIALECT: {"type": "error"}}})
 
-__all__ = ["DelegationEnd", "Done", "delegate", "side_by_side"]
+
+# ---------------------------------------------------------------- delegations
+
 
 ReplyT = TypeVar("ReplyT", PhaseDone, TaskDone)
 ResultT = TypeVar("ResultT")

@@ -9,13 +9,11 @@ from typing import Any
 from antiphon.dialects.agent_framework import ScriptPlanContent
 from antiphon.messages import Conversation, Json, Message
 from antiphon.patterns.cast import Answer, model_messages
-from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
-from antiphon.patterns.teams._plans import ScriptDraft, StepsDraft, steps_of
-from antiphon.patterns.teams._requests import DoTask, LeadPhase, PhaseDone, Status
-from antiphon.patterns.teams._script import Segment, problems_of, segments_of
-from antiphon.patterns.teams._specs import ManagerSpec
-from antiphon.patterns.teams._voice import Voice, at_work
+from antiphon.patterns.teams._plans import ScriptDraft, Segment, StepsDraft, problems_of, segments_of, steps_of
+from antiphon.patterns.teams._protocol import DoTask, LeadPhase, ManagerSpec, PhaseDone, Status
+from antiphon.patterns.teams._roster import Crew
+from antiphon.patterns.teams._transcript import Voice, at_work
 from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["Assignment", "ManagerActor"]

@@ -14,14 +14,11 @@ from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import Phase, StrategicPlanContent
 from antiphon.errors import WithdrawnError
 from antiphon.messages import Conversation, Json
-from antiphon.patterns.teams._crew import Crew
-from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
-from antiphon.patterns.teams._endings import end_open_calls, stopped
-from antiphon.patterns.teams._host import read_conversation
+from antiphon.patterns.teams._delegation import DelegationEnd, delegate, end_open_calls, side_by_side, stopped
 from antiphon.patterns.teams._plans import PhaseDraft, PlanDraft, plan_of
-from antiphon.patterns.teams._requests import DoTask, EndTurn, HistoryPlace, LeadPhase, RunTurn, TurnDone
-from antiphon.patterns.teams._store import Entry, TeamStore
-from antiphon.patterns.teams._voice import PATTERN, Voice, at_work
+from antiphon.patterns.teams._protocol import DoTask, EndTurn, HistoryPlace, LeadPhase, RunTurn, TurnDone
+from antiphon.patterns.teams._roster import Crew
+from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Voice, at_work, read_conversation
 from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["OrchestratorActor"]

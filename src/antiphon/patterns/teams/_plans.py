@@ -1,32 +1,24 @@
-"""Plans: what models are asked for when they plan or have finished, as structured output.
+"""Plans: what models are asked for when they plan or have finished, as structured output; and scripts of tool calls.
 
-Whether something is done is said by a field, never read out of a text. The names of those who can be chosen stand in the
-schema, so that a model which keeps to it cannot name anybody else; one that does so all the same is understood, and its step
-fails aloud.
+Whether a task is done is said by a field, never read out of a text. The names that can be chosen are in the schema, so that a
+model which keeps to it cannot name anybody else; the step of one that does so all the same fails, and says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, Field, JsonValue, create_model, model_validator
 from typing_extensions import override
 
-from antiphon.dialects.agent_framework import Phase, Plan, StrategicPlanContent
+from antiphon.dialects.agent_framework import Phase, Plan, ScriptPlanContent, ScriptStep, StrategicPlanContent
+from antiphon.messages import thaw
+from antiphon.patterns.cast import Cast
 
-__all__ = [
-    "DISPLAY_MESSAGE",
-    "Finished",
-    "PhaseDraft",
-    "PlanDraft",
-    "ScriptDraft",
-    "StepDraft",
-    "StepsDraft",
-    "finished_of",
-    "plan_of",
-    "steps_of",
-]
+# ---------------------------------------------------------------- drafts
 
 
 DISPLAY_MESSAGE: Final = "display_message"
@@ -168,3 +160,54 @@ def _one_of(names: Sequence[str]) -> Any:
 def _listed(item: type[BaseModel], most: int) -> Any:
     """Return a list of these as a field."""
     return list[item], Field(min_length=1, max_length=most)  # type: ignore[valid-type]
+
+
+# ---------------------------------------------------------------- scripts
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps that follow each other, of the same worker and in the same mode."""
+
+    worker: str
+    is_direct: bool
+    steps: tuple[ScriptStep, ...]
+
+    @property
+    def task(self) -> str:
+        """What the worker is to do, in words."""
+        return "; ".join(step.name for step in self.steps)
+
+    def script(self) -> list[dict[str, Any]]:
+        """Return the steps as they are to be run."""
+        return [step.to_dict() for step in self.steps]
+
+    def suggested(self) -> list[dict[str, Any]]:
+        """Return the steps as a suggestion: which tools, and how, is for the worker to find."""
+        return [{"name": step.name, **({"notes": step.notes} if step.notes else {})} for step in self.steps]
+
+
+def segments_of(script: ScriptPlanContent) -> list[Segment]:
+    """Cut a script where the worker or the mode changes."""
+    cut = groupby(script.steps, key=lambda step: (step.worker, step.execution_mode == "direct"))
+    return [Segment(worker, is_direct, tuple(steps)) for (worker, is_direct), steps in cut]
+
+
+async def problems_of(script: ScriptPlanContent, workers: Collection[str], cast: Cast) -> list[str]:
+    """Return what is wrong with a script, a sentence each: workers, tools and arguments that are none."""
+    found: list[str] = []
+    for number, step in enumerate(script.steps):
+        found += [f"step {number} ({step.name}): {each}" for each in await _problems(step, workers, cast)]
+    return found
+
+
+async def _problems(step: ScriptStep, workers: Collection[str], cast: Cast) -> Sequence[str]:
+    if step.worker not in workers:
+        return [f"there is no worker {step.worker!r}; there are {', '.join(workers)}"]
+    tools = await cast.toolkit.tools_of(step.worker)
+    if step.tool_name not in tools:
+        return [f"{step.worker!r} has no tool {step.tool_name!r}; it has {', '.join(tools) or 'none'}"]
+    if step.execution_mode == "guided":
+        return []  # the worker chooses its arguments itself
+    tool, arguments = tools[step.tool_name], thaw(step.args)
+    return tool.check.problems(arguments) or (tool.types(arguments) if tool.types is not None else [])

@@ -28,16 +28,13 @@ from antiphon.patterns.cast import (
     known_by,
     read_answer,
 )
-from antiphon.patterns.teams._crew import ROLES, Crew, Role
-from antiphon.patterns.teams._guards import Guards
-from antiphon.patterns.teams._host import hand_over
 from antiphon.patterns.teams._manager import ManagerActor
 from antiphon.patterns.teams._orchestrator import OrchestratorActor
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
-from antiphon.patterns.teams._requests import EndTurn, RunTurn
-from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
-from antiphon.patterns.teams._store import TeamStore
-from antiphon.patterns.teams._worker import WorkerActor
+from antiphon.patterns.teams._protocol import EndTurn, ManagerSpec, RunTurn, TeamLimits
+from antiphon.patterns.teams._roster import ROLES, Crew, Role
+from antiphon.patterns.teams._transcript import TeamStore, hand_over
+from antiphon.patterns.teams._worker import Guards, WorkerActor
 from antiphon.runtime import System
 
 __all__ = ["Team"]

@@ -16,12 +16,9 @@ Every class of Atlas can be imported from here: messages, tools and agents.
 
 from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool, Tool, ToolSchema
 from antiphon.dialects.atlas import MessageType, StructuredMessage, ToolCall, ToolResult, ToolStatus
-from antiphon.patterns.workers._agent import ToolCapableAgent, WorkFailedError
-from antiphon.patterns.workers._controller import CONTROLLER
-from antiphon.patterns.workers._desk import Desk, Policy
-from antiphon.patterns.workers._ready import ANALYSIS_WORKER, DRAFT_WORKER, RETRIEVAL_WORKER
-from antiphon.patterns.workers._reports import Reporting, report
-from antiphon.patterns.workers._talk import conversation, structured
+from antiphon.patterns.workers._agent import ANALYSIS_WORKER, DRAFT_WORKER, RETRIEVAL_WORKER, ToolCapableAgent, WorkFailedError
+from antiphon.patterns.workers._assignment import CONTROLLER, Desk, Policy
+from antiphon.patterns.workers._conversation import Reporting, conversation, report, structured
 from antiphon.patterns.workers._workers import Workers
 
 __all__ = [

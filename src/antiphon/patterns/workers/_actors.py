@@ -1,18 +1,21 @@
 """The actors: a controller that goes by its policy, and workers that answer.
 
-Both answer whoever is outside (WORKERS_MESSAGE) and say in the thread what they were asked and what they answer. What the
-controller gives to a worker (WORKERS_TASK), and a worker hands on to another, is said by whoever gives it.
+Both answer clients (WORKERS_MESSAGE) and say in the thread what they were asked and what they answer. A task that the
+controller gives (WORKERS_TASK), or a worker hands on, is said by whoever gives it. Sensitive arguments of tool calls that came
+with a message are kept in memory only: a process that ends loses them, and a call that was not begun is then refused.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from typing_extensions import override
 
 from antiphon.agents import current_run, ledger_run
+from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
@@ -26,17 +29,55 @@ from antiphon.patterns.cast import (
     stopped,
     untrusted_source,
 )
-from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
-from antiphon.patterns.workers._mind import Mind, answer_to, error_to
+from antiphon.patterns.workers._assignment import UNTOLD, Desk, Policy, give
+from antiphon.patterns.workers._conversation import HAND_ON, Reporting, ended_fields, reports_of, say
 from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
-from antiphon.patterns.workers._reports import Reporting, reports_of
+from antiphon.patterns.workers._responder import Mind, answer_to, error_to, shown
 from antiphon.patterns.workers._schedule import Slots, Ticket, time_left, within_deadline
-from antiphon.patterns.workers._talk import HAND_ON, ended_fields, say
-from antiphon.patterns.workers._vault import Vault
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles, tag
 
-__all__ = ["Control", "ControllerActor", "WorkerActor"]
+# ---------------------------------------------------------------- sensitive arguments
+
+
+_MOST: Final = 10_000
+"""Of how many messages it keeps something; those that nobody came for are let go of, the oldest first."""
+
+
+class Vault:
+    """What was taken out of messages, by their ids."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+
+    def take_out(self, message: StructuredMessage, tools: Mapping[str, ToolkitTool]) -> StructuredMessage:
+        """Return a message as it may be written down, and keep the rest."""
+        calls = message.tool_calls
+        said = [{**call, "arguments": shown(call["arguments"], tools.get(call["name"]))} for call in calls]
+        if said == calls:
+            return message
+        self._kept[message.message_id] = calls
+        if len(self._kept) > _MOST:
+            self._kept.popitem(last=False)
+        cleaned = message.copy()
+        cleaned.tool_calls = said
+        return cleaned
+
+    def put_back(self, message: StructuredMessage) -> StructuredMessage:
+        """Return a message as it was before, as far as that is here."""
+        calls = self._kept.get(message.message_id)
+        if calls is None:
+            return message
+        whole = message.copy()
+        whole.tool_calls = calls
+        return whole
+
+    def let_go(self, message: StructuredMessage) -> None:
+        """Keep nothing of a message that is answered."""
+        self._kept.pop(message.message_id, None)
+
+
+# ---------------------------------------------------------------- the actors
 
 
 class _Agent(Actor):

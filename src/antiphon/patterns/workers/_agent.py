@@ -1,13 +1,16 @@
-"""ToolCapableAgent: an agent that answers structured messages and uses tools, as Atlas writes it.
+"""ToolCapableAgent: an agent that answers structured messages and uses tools, as Atlas writes it; and workers that are ready.
 
 Every method is there twice: one waits, for programs without an event loop, and one, with an `a` before its name, is awaited.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Unpack
+from contextvars import Context
+from typing import Any, Final, TypeVar, Unpack
 
 from pydantic_ai.models import Model
 
@@ -18,12 +21,53 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, Patience
-from antiphon.patterns.workers._blocking import wait_for
-from antiphon.patterns.workers._mind import ROUNDS, Mind, model_or_script
-from antiphon.patterns.workers._reports import Hear, Reporting
+from antiphon.patterns.workers._conversation import Hear, Reporting
+from antiphon.patterns.workers._responder import ROUNDS, Mind, model_or_script
 from antiphon.protocol import ErrorCode
 
-__all__ = ["ToolCapableAgent", "WorkFailedError"]
+# ---------------------------------------------------------------- workers that are ready
+
+
+RETRIEVAL_WORKER: Final = AgentSpec(
+    name="retrieval_worker",
+    instructions="You find what is known. Look it up, and say what you found and where; if there is nothing, say so.",
+    tools=("knowledge_base",),
+)
+ANALYSIS_WORKER: Final = AgentSpec(
+    name="analysis_worker",
+    instructions="You analyse what you are given: what follows from it, what is missing, what contradicts what. Be exact.",
+    tools=("calculator",),
+)
+DRAFT_WORKER: Final = AgentSpec(
+    name="draft_worker",
+    instructions="You write the text that you are asked for, from what you are given and nothing else.",
+)
+
+
+# ---------------------------------------------------------------- waiting without an event loop
+
+
+ResultT = TypeVar("ResultT")
+
+
+def wait_for(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+    """Do something asynchronous in an event loop of its own, and wait for it; in a running loop, which stands still, too.
+
+    It begins with no context: a run that goes on around it belongs to another loop, and it is no part of that.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return Context().run(_run, work)
+    with ThreadPoolExecutor(1, thread_name_prefix="antiphon-worker") as pool:
+        return pool.submit(Context().run, _run, work).result()
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+    return asyncio.run(work())
+
+
+# ---------------------------------------------------------------- the agent
 
 
 class WorkFailedError(RuntimeError):

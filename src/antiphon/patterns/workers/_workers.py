@@ -27,16 +27,21 @@ from antiphon.patterns.cast import (
     known_by,
     read_answer,
 )
-from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
+from antiphon.patterns.workers._actors import Control, ControllerActor, Vault, WorkerActor
 from antiphon.patterns.workers._agent import ToolCapableAgent
-from antiphon.patterns.workers._controller import CONTROLLER, assign_task, model_policy, with_workers
-from antiphon.patterns.workers._desk import UNTOLD, Policy, worker_address
-from antiphon.patterns.workers._mind import ROUNDS, Mind, error_to
+from antiphon.patterns.workers._assignment import (
+    CONTROLLER,
+    UNTOLD,
+    Policy,
+    assign_task,
+    model_policy,
+    with_workers,
+    worker_address,
+)
+from antiphon.patterns.workers._conversation import Reporting, check, is_said, is_tool_use, sent
 from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
-from antiphon.patterns.workers._reports import Reporting
+from antiphon.patterns.workers._responder import ROUNDS, Mind, error_to
 from antiphon.patterns.workers._schedule import Slots, late, lent_slot, time_left
-from antiphon.patterns.workers._talk import check, is_said, is_tool_use, sent
-from antiphon.patterns.workers._vault import Vault
 from antiphon.runtime import System
 
 __all__ = ["Workers"]

@@ -1,16 +1,24 @@
-"""What agents say to each other, as talk in the thread; and the thread read back as what they said.
+"""What agents say to each other, as talk in the thread: written, read back, and STATUS reports.
 
-Whoever gives a task says it, and says what came of it, so a task has one result whatever happens to its worker. Tool calls
-are not said with a message: they stand in the thread before it, as calls and results of their own. What a worker hands
-on to another is the answer to its task; what the last one says is no answer to that, but told to whoever waits for it.
+Whoever gives a task says it, and says the result, so a task has one result whatever happens to its worker. Tool calls are not
+said with a message: they are rows of their own before it. A worker that hands its work on answers its task with that; what the
+last one says answers no task, and is only told to the caller.
+
+Tools and policies tell how far they are with `report`, never more often than is allowed. Of work that takes long and reports
+nothing, it is told that it goes on: after a while, then after twice that, and so on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Collection
-from contextlib import suppress
-from typing import Any, Final, cast
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon.agents import current_run
 from antiphon.dialects import decode, encode
@@ -21,21 +29,8 @@ from antiphon.messages import Conversation, Message, OptionCallPayload, OptionRe
 from antiphon.patterns.workers._schedule import due_at
 from antiphon.protocol import ErrorCode
 
-__all__ = [
-    "DIALECT",
-    "HAND_ON",
-    "TOOLS",
-    "check",
-    "conversation",
-    "ended_fields",
-    "is_said",
-    "is_tool_use",
-    "rows_of",
-    "say",
-    "say_now",
-    "sent",
-    "structured",
-]
+# ---------------------------------------------------------------- messages
+
 
 DIALECT: Final = "atlas"
 
@@ -194,3 +189,94 @@ def _asked_by(exchange: str) -> tuple[str, str]:
         return "", ""
     steps = [each for each in course[0].split("/")[1:] if each != HAND_ON]
     return agent.partition("=")[0], steps[-1] if steps else ""
+
+
+# ---------------------------------------------------------------- reports
+
+
+Hear: TypeAlias = Callable[[StructuredMessage], None]
+"""Is given what is said, as it is said."""
+
+_reports: ContextVar[Reports | None] = ContextVar("antiphon.patterns.workers.reports", default=None)
+
+
+class Reporting(BaseModel):
+    """How often it is told how far work has come."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    after: float = Field(default=10.0, gt=0)
+    """Seconds of silence after which it is told that work goes on; then twice as many, and so on."""
+    most: int = Field(default=20, ge=0)
+    """How many reports there are of one piece of work; more are left out."""
+
+
+def report(text: str) -> None:
+    """Tell how far the work has come that this is part of, from a tool or a policy; elsewhere it does nothing."""
+    reports = _reports.get()
+    if reports is not None:
+        reports.add(text)
+
+
+def reports_of(
+    message: StructuredMessage, worker: str, reporting: Reporting, hear: Hear | None = None
+) -> AbstractAsyncContextManager[object]:
+    """Return the block for work on a message; work inside of other work is told of as that."""
+    return Reports(message, worker, reporting, hear) if _reports.get() is None else nullcontext()
+
+
+class Reports:
+    """An `async with` block around work, in which it is told how far that has come."""
+
+    def __init__(self, message: StructuredMessage, worker: str, reporting: Reporting, hear: Hear | None = None) -> None:
+        self._message, self._worker, self._reporting, self._hear = message, worker, reporting, hear
+        self._texts: asyncio.Queue[str | None] = asyncio.Queue(reporting.most + 1)
+        self._left = reporting.most
+
+    def add(self, text: str) -> None:
+        """Tell something; tools that are not asynchronous do it from another thread."""
+        self._loop.call_soon_threadsafe(self._put, text)
+
+    def _put(self, text: str) -> None:
+        if self._left:
+            self._left -= 1
+            self._texts.put_nowait(text)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._telling = self._loop.create_task(self._tell())
+        self._token = _reports.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _reports.reset(self._token)
+        try:
+            if error is None:
+                await asyncio.sleep(0)  # what another thread has just told comes in
+                self._left = 0
+                self._texts.put_nowait(None)
+                await self._telling
+        finally:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        silence, began = self._reporting.after, self._loop.time()
+        while (text := await self._next(silence)) is not None:
+            if not text:
+                text, silence = f"at work for {self._loop.time() - began:.0f} seconds", silence * 2
+            status = StructuredMessage.create_status(text, self._message, source_agent=self._worker)
+            await say_now(status)
+            if self._hear is not None:
+                self._hear(status)
+
+    async def _next(self, silence: float) -> str | None:
+        """Return what is told next; empty: nothing was, for so long; None: the work has ended."""
+        try:
+            async with asyncio.timeout(silence if self._left else None):
+                return await self._texts.get()
+        except TimeoutError:
+            self._left -= 1
+            return ""

@@ -1,4 +1,4 @@
-"""Crew: who is in a team, where each lives, and what all their actors share."""
+"""Roster: who is in a team, the address of each, and what their actors share."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ from antiphon.patterns.cast import (
     untrusted_source,
 )
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
-from antiphon.patterns.teams._requests import HistoryPlace
-from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
+from antiphon.patterns.teams._protocol import HistoryPlace, ManagerSpec, TeamLimits
 from antiphon.protocol import ErrorCode
-
-__all__ = ["ROLES", "Crew", "Role"]
 
 OutputT = TypeVar("OutputT")
 

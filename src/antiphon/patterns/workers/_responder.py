@@ -1,8 +1,8 @@
-"""Mind: how a worker answers a message: the tools that it asks for are run, then the worker's model answers, with its own.
+"""Responder: how an agent answers a message: the tools that it asks for are run, then the agent's model answers.
 
-Calls that came with the message are run first, in their order; then the model is told what came of them, and what its own
-calls give goes back to it, for a bounded number of rounds. All of them are on the answer, each result with the id of its call.
-Whatever goes wrong is an ERROR message; only what a person, or whoever keeps the ledger, must see to is raised.
+Calls that came with the message run first, in their order. Then the model is told their results, and its own calls run, for a
+bounded number of rounds. The answer has all of them, each result with the id of its call. A failure is an ERROR message; only
+what a person, or the owner of the ledger, must see to is raised.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
 from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer, Cast, model_messages, untrusted_source
-from antiphon.patterns.workers._reports import Hear, Reporting, reports_of
+from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, within_deadline
-from antiphon.patterns.workers._talk import TOOLS, check, say
-
-__all__ = ["ROUNDS", "Mind", "answer_to", "error_to", "is_tool_request", "model_or_script", "shown"]
 
 ROUNDS: Final = 8
 """How often a model is asked for one answer, unless something else is said."""

@@ -1,21 +1,95 @@
-"""TeamStore: what a team has said in a thread, as messages of the format, seen from one side or another.
+"""What a team has said: written as one of the fourteen types of message, read from any side, and given to a host's store.
 
-The ledger is the only truth; these are views of it, in its order. What agents were asked and have answered in their own runs
-is not shown, but the tools that they used on the way are: as their actions, observations and errors.
+The ledger is the only truth; the views are in its order. What agents were asked and have answered in their own runs is not
+shown, but the tools that they used on the way are: as actions, observations and errors.
+
+Untrusted content taints the reader: every request and answer carries the source of such content, so that a worker whose task
+follows from it may use only tools that allow it, or a person is asked.
+
+A host may have a message store of its own. What is read from it is recorded in the ledger before anything follows from it, so
+a turn that is taken up plans with the same. The messages of a turn are given to it when the turn has ended, each at least
+once: after a crash in between, or if the store fails, the same task in the same thread gives them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import Any, TypeAlias
 
-from antiphon.dialects import encode
-from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNTHESIS, TASK
+from pydantic import ValidationError
+
+from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.dialects import decode, encode
+from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessageStore, normalise_message
+from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNTHESIS, TASK, USER_MESSAGE
+from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
-from antiphon.patterns.teams._voice import DIALECT
+from antiphon.patterns.cast import Handling, handling
+from antiphon.protocol import ErrorCode
+from antiphon.runtime import Context
 
-__all__ = ["OUTPUT", "Entry", "TeamStore"]
+# ---------------------------------------------------------------- writing
+
+
+DIALECT = "agent-framework"
+PATTERN = "teams"
+"""What threads of teams are listed as."""
+
+
+@asynccontextmanager
+async def at_work(context: Context, agent: str, turn: str, untrusted: str | None = None) -> AsyncGenerator[Voice]:
+    """Have one of a team handle a message: durably, waiting for people, and tainted by what it was given.
+
+    Raises:
+        ParkedError: a person must settle or approve something; the message stays open.
+    """
+    async with handling(context, PATTERN) as handled:
+        with taint_scope(Taint()) as taint:
+            taint.mark(untrusted)
+            yield Voice(handled, agent, turn, taint)
+
+
+class Voice:
+    """How one of a team speaks in the handling of a message."""
+
+    def __init__(self, handled: Handling, agent: str, turn: str, taint: Taint) -> None:
+        self.handled = handled
+        self.run = handled.run
+        self.agent = agent
+        self.turn = turn
+        self.taint = taint
+        """What it has read."""
+
+    def call_id(self, key: str) -> str:
+        """Return what a call is known by that is said under a key, and its answer."""
+        return f"{key}-{sha256(self.run.course.invocation_id.encode()).hexdigest()[:16]}"
+
+    async def say(self, type: str, key: str, **fields: Any) -> Record:
+        """Say a message. It has no time of its own: the ledger's is when it was said.
+
+        Raises:
+            ValidationError: it is no message of its type.
+            HistoryMismatchError, LedgerError: as for everything that is said in a run.
+        """
+        (message,) = decode([self._entry(type, fields)], DIALECT)
+        return await self.run.say(message, key=key)
+
+    async def answer(self, asked: dict[str, Any], type: str, key: str, **fields: Any) -> Record:
+        """Say the message that answers another: a task, a delegation or an action that was given as its fields."""
+        entry = self._entry(type, {"call_id": asked["call_id"], **fields})
+        _, message = decode([normalise_message(asked), entry], DIALECT)
+        return await self.run.say(message, key=key)
+
+    def _entry(self, type: str, fields: dict[str, Any]) -> dict[str, Any]:
+        given = {"agent_key": self.agent, "turn_id": self.turn, **fields}
+        return normalise_message({"type": type, **{name: value for name, value in given.items() if value is not None}})
+
+
+# ---------------------------------------------------------------- reading
+
 
 Entry: TypeAlias = dict[str, Any]
 """A message of the format, as a plain dict."""
@@ -156,3 +230,42 @@ def _of_latest_turn(entries: list[Entry]) -> list[Entry]:
 
 def _latest(entries: list[Entry], limit: int | None) -> list[Entry]:
     return entries if limit is None else entries[len(entries) - min(limit, len(entries)) :]
+
+
+# ---------------------------------------------------------------- the store of a host
+
+
+async def read_conversation(store: BaseMessageStore, location: str, *, limit: int, request: str) -> list[dict[str, Any]]:
+    """Return the latest messages of a conversation, without the request, which hosts may have written before they ask.
+
+    The limit is not left to the store: some take it from the beginning.
+
+    Raises:
+        RefusedError: the store gives what are no messages of the format.
+    """
+    given = store.get_conversation_messages(location)
+    given = given if isinstance(given, Sequence) else await given
+    found = [entry for entry in map(_checked, given) if entry["type"] in CONVERSATION_TYPES]
+    if found and (found[-1]["type"], found[-1]["content"]) == (USER_MESSAGE, request):
+        found.pop()
+    return found[max(0, len(found) - limit) :]
+
+
+async def hand_over(store: RecordingMessageStore, location: str, entries: Iterable[dict[str, Any]]) -> None:
+    """Give messages to a store that takes them, in order. What it raises is its own."""
+    for entry in entries:
+        if (added := store.add_message(location, entry)) is not None:
+            await added
+
+
+def _checked(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a message says, and where strangers' words in it come from. Its time is the host's, in any form."""
+    said = {name: value for name, value in entry.items() if name != "timestamp" and value is not None}
+    try:
+        checked = normalise_message(said)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "message"
+        reason = f"the message store gave a message that is none: {where}: {first['msg']}"
+        raise RefusedError(reason, ErrorCode.VALIDATION_ERROR) from exc
+    return {name: checked[name] for name in ("type", "content", "metadata") if name in checked}

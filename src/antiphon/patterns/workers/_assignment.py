@@ -1,29 +1,34 @@
-"""Desk: what a controller works with: it gives tasks to workers, one after the other or side by side, and gets results.
+"""How tasks are given to workers: by a policy in Python, or by the model of a controller.
 
-A task that ends without an answer (nobody of the name, no time left, a worker that failed for good) ends with an ERROR
+A task that ends without an answer (there is no such worker, the time is over, the worker failed for good) ends with an ERROR
 message, which a policy reads like any other. What a person must see to is raised, so that the whole thread waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, cast
+
+from pydantic_ai.tools import RunContext
 
 from antiphon.agents import current_run
 from antiphon.agents._course import as_key
-from antiphon.agents.toolkit.taint import Taint
-from antiphon.dialects.atlas import StructuredMessage
+from antiphon.agents.toolkit.taint import Taint, current_taint
+from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
-from antiphon.patterns.cast import UNHURRIED
-from antiphon.patterns.workers._mind import error_to
+from antiphon.patterns.cast import UNHURRIED, AgentSpec
+from antiphon.patterns.workers._conversation import say, structured
 from antiphon.patterns.workers._protocol import DoTask, TaskDone, from_wire, to_wire
+from antiphon.patterns.workers._responder import Mind, error_to
 from antiphon.patterns.workers._schedule import time_left
-from antiphon.patterns.workers._talk import say, structured
 from antiphon.runtime import Context
 
-__all__ = ["UNTOLD", "Desk", "Policy", "give", "worker_address"]
+# ---------------------------------------------------------------- by a policy
+
 
 UNTOLD: Final = (ParkedError, HistoryMismatchError, WithdrawnError)
 """What no ERROR message is made of: a person must see to it, the program has changed, or nobody waits any more."""
@@ -175,3 +180,63 @@ async def give(
     done = await context.ask(worker_address(worker), request, within=UNHURRIED if within is None else within, key=key)
     taint.mark(done.untrusted)
     return done
+
+
+# ---------------------------------------------------------------- by a model
+
+
+CONTROLLER: Final = AgentSpec(
+    name="controller",
+    instructions=(
+        "You are the controller. Break what you are asked into tasks, give each to the worker that is good at it, and answer "
+        "with what they come to. Give tasks that do not depend on each other at the same time."
+    ),
+)
+"""The controller, unless there is another."""
+
+_desk: ContextVar[Desk] = ContextVar("antiphon.patterns.workers.desk")
+
+
+async def assign_task(  # noqa: D417 (the context is not for the model)
+    ctx: RunContext[Any], worker: str, task: str, then: list[str] | None = None
+) -> dict[str, Any]:
+    """Give a task to a worker, and get its result.
+
+    Args:
+        worker: The name of the worker.
+        task: What it is to do, with everything that it must know.
+        then: Other workers that go on with the result, one after the other, if there are any.
+    """
+    desk, taint = _desk.get(), current_taint()
+    answer = await desk.assign(worker, task, route=then or (), key=ctx.tool_call_id)
+    if taint is not None:
+        taint.mark(desk.untrusted)  # what the worker has read counts for whoever gave the task
+    said = "error" if answer.message_type == MessageType.ERROR else "result"
+    return {"worker": answer.source_agent, said: answer.content}
+
+
+def model_policy(mind: Mind) -> Policy:
+    """Return the policy of a controller whose model decides."""
+
+    async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
+        with _at(desk):
+            answer, _ = await mind.process(query, is_said=True, history=desk.history)
+        return answer
+
+    return policy
+
+
+@contextmanager
+def _at(desk: Desk) -> Generator[None]:
+    token = _desk.set(desk)
+    try:
+        yield
+    finally:
+        _desk.reset(token)
+
+
+def with_workers(spec: AgentSpec, workers: dict[str, str], tool: str) -> AgentSpec:
+    """Return how a controller is set up, told who there is, and with the tool that gives tasks."""
+    listed = "\n".join(f"- {name}: {good_at}" for name, good_at in workers.items())
+    told = f"{spec.instructions}\n\n## Workers\n{listed}".strip()
+    return spec.model_copy(update={"instructions": told, "tools": (*spec.tools, tool)})

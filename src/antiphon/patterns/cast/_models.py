@@ -1,0 +1,179 @@
+"""Asking models: how many requests run at once, for how long, what is retried, and which model is asked next.
+
+`HeldModel` wraps a model. A request waits for a slot after its intent was written down, so its thread may be paused
+meanwhile: then the slot goes to another request, and is taken again when the thread goes on. `ask_in_turn` retries a model
+where that may help, then asks the next one; if none answers, it raises one error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelTimeoutError,
+    UnexpectedModelBehavior,
+    UserError,
+)
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
+from typing_extensions import override
+
+from antiphon.agents import current_run
+from antiphon.errors import AntiphonError, DeliveryError, EffectFailedError, LedgerError, RefusedError
+from antiphon.protocol import ErrorCode
+
+# ---------------------------------------------------------------- retries and fallbacks
+
+
+ModelT = TypeVar("ModelT")
+AnswerT = TypeVar("AnswerT")
+
+_RETRYABLE: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""What a provider may say that another try can change."""
+_FAILURES: Final = (AgentRunError, UserError, EffectFailedError, AntiphonError, ModuleNotFoundError, ValueError)
+"""What an agent may raise, or whatever it takes to make one."""
+
+
+class Patience(BaseModel):
+    """How long, and how often, models are asked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    timeout: float = Field(default=120.0, gt=0)
+    """Seconds that a model may take to answer."""
+    attempts: int = Field(default=3, ge=1)
+    """How often a model is asked that fails, before the next one is."""
+    backoff: float = Field(default=0.5, ge=0)
+    """Seconds before the second try; doubled with each, unless the provider says how long to wait."""
+    longest_backoff: float = Field(default=30.0, ge=0)
+    concurrency: int = Field(default=64, ge=1)
+    """How many requests a model gets at once, from all threads together."""
+
+
+async def ask_in_turn(
+    models: Sequence[ModelT], ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience, *, who: str
+) -> AnswerT:
+    """Ask one model after the other, each again where that may help, and return the first answer.
+
+    Raises:
+        RefusedError: nobody answers: AGENT_ERROR, and whether it may help to try later.
+        DeliveryError, LedgerError: it is not about the models: a person must be asked, a thread is over, a disk is full.
+    """
+    failure: Exception = RuntimeError("there is no model")
+    for model in models:
+        try:
+            return await _asked(model, ask, patience)
+        except _FAILURES as exc:
+            _raise_if_not_about_models(exc)
+            failure = exc
+    details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": str(failure)}
+    reason = f"the agent cannot answer: {failure}"
+    raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=_is_retryable(failure))
+
+
+async def _asked(model: ModelT, ask: Callable[[ModelT], Awaitable[AnswerT]], patience: Patience) -> AnswerT:
+    attempt = 1
+    while True:
+        try:
+            return await ask(model)
+        except AgentRunError as exc:
+            if attempt == patience.attempts or not _is_retryable(exc):
+                raise
+            await asyncio.sleep(_wait(exc, attempt, patience))
+            attempt += 1
+
+
+def _raise_if_not_about_models(error: Exception) -> None:
+    is_about_delivery = isinstance(error, DeliveryError) and not isinstance(error, EffectFailedError)
+    if is_about_delivery or isinstance(error, LedgerError):
+        raise error
+
+
+def _is_retryable(error: Exception) -> bool:
+    if isinstance(error, ModelHTTPError):
+        return error.status_code in _RETRYABLE
+    return isinstance(error, ModelAPIError | UnexpectedModelBehavior)
+
+
+def _wait(error: Exception, attempt: int, patience: Patience) -> float:
+    """Return how long to wait before the next try: as the provider says, if it does."""
+    said = getattr(error, "retry_after", None)
+    delay = said if isinstance(said, int | float) else patience.backoff * 2 ** (attempt - 1)
+    return min(patience.longest_backoff, delay)
+
+
+# ---------------------------------------------------------------- slots and gates
+
+
+class Gate(Protocol):
+    """What threads pass that can be held."""
+
+    def is_open(self, thread_id: str) -> bool:
+        """Whether nobody has to wait, as far as is known here."""
+        ...
+
+    async def passed(self, thread_id: str) -> None:
+        """Wait until the gate of a thread is open."""
+        ...
+
+
+class HeldModel(WrapperModel):
+    """A model whose requests wait for their turn, and for their thread."""
+
+    def __init__(self, wrapped: Model, turns: asyncio.Semaphore, timeout: float, gate: Gate | None = None) -> None:
+        super().__init__(wrapped)
+        self._turns = turns
+        self._timeout = timeout
+        self._gate = gate
+
+    @override
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        async with self._turn(), self._in_time():
+            return await self.wrapped.request(messages, model_settings, model_request_parameters)
+
+    @override
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        async with self._turn(), self._in_time():
+            given = messages, model_settings, model_request_parameters, run_context
+            async with self.wrapped.request_stream(*given) as stream:
+                yield stream
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._timeout):
+                yield
+        except TimeoutError as exc:
+            raise ModelTimeoutError(self.model_name, f"no answer within {self._timeout:g} seconds") from exc
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        run, gate = current_run(), self._gate
+        while True:
+            async with self._turns:
+                if run is None or gate is None or gate.is_open(run.thread_id):
+                    yield
+                    return
+            await gate.passed(run.thread_id)

@@ -1,0 +1,281 @@
+"""Team files: who works together, and how, as a TOML file says it; and the pattern that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from antiphon.agents import AgentBudget, Toolkit
+from antiphon.agents._config import read_toml
+from antiphon.agents.toolkit import ApprovalRule
+from antiphon.agents.tools import file_tools
+from antiphon.dialects.agent_framework import ScriptStep
+from antiphon.errors import AntiphonError
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns.cast import AgentSpec, Cast, CastError, Patience, Pattern
+from antiphon.patterns.options import Executor, Options
+from antiphon.patterns.peers import Peers, PeerSpec
+from antiphon.patterns.teams import ManagerSpec, Team
+from antiphon.patterns.workers import Workers
+from antiphon.runtime import Settings
+
+# ---------------------------------------------------------------- the file
+
+
+PatternName: TypeAlias = Literal["options", "peers", "teams", "workers"]
+Role: TypeAlias = Literal["leader", "manager", "worker"]
+
+
+class TeamFileError(AntiphonError):
+    """A team file cannot be read, or says something that nobody understands."""
+
+
+class _Section(BaseModel):
+    """A typing mistake must not grant something, or leave it out, in silence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TeamAgent(AgentSpec):
+    """One of the team."""
+
+    role: Role = "worker"
+    """`leader`: who is asked first; the orchestrator of `teams`, the controller of `workers`, the policy of `options`."""
+    manages: tuple[str, ...] = ()
+    """The workers of a manager."""
+    plans: Literal["steps", "script", "whole"] = "steps"
+    """How a manager breaks a phase down; see `ManagerSpec`."""
+    script: tuple[ScriptStep, ...] = ()
+    """The script of a manager that no model shall write one for."""
+    is_global: bool = True
+    """Whether a manager's syntheses are broadcast; see `ManagerSpec`."""
+    peers: tuple[str, ...] | None = None
+    """Whom a peer may call; None: everybody."""
+
+
+class TeamGrant(_Section):
+    """What an agent may do besides using the tools that it names: a tool under conditions."""
+
+    agent: str
+    tool: str
+    where: Mapping[str, Any] | None = None
+    """A JSON schema that the arguments must meet."""
+    calls: int | None = Field(default=None, ge=1)
+
+
+class TeamServer(_Section):
+    """A server of the Model Context Protocol, with tools."""
+
+    url: str | None = None
+    command: tuple[str, ...] | None = None
+    required: bool = False
+    """Whether nothing is done without it."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.url is None) == (self.command is None):
+            raise ValueError("a server has a url or a command: one of them")
+        return self
+
+
+class TeamBudget(_Section):
+    """What a task may use, with all agents."""
+
+    requests: int | None = Field(default=None, ge=1)
+    tool_calls: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    cost: Decimal | None = Field(default=None, gt=0)
+    seconds: float | None = Field(default=None, gt=0)
+
+    def as_budget(self) -> AgentBudget:
+        """Return it as agents have it."""
+        return AgentBudget(**self.model_dump())
+
+
+class TeamFile(_Section):
+    """The whole file."""
+
+    pattern: PatternName
+    """How they work together."""
+    about: str = ""
+    """What the team is good for, in a sentence."""
+    model: str | None = None
+    """For agents that name none, as `antiphon.agents.model` takes it; a script's file is beside this one."""
+    files: str | None = None
+    """The folder whose files tools may read, beside this file."""
+    agents: tuple[TeamAgent, ...] = Field(min_length=1)
+    grants: tuple[TeamGrant, ...] = ()
+    approvals: tuple[str, ...] = ()
+    """Tools that a person must approve, call by call."""
+    approvers: tuple[str, ...] = ()
+    mcp: Mapping[str, TeamServer] = Field(default_factory=dict[str, TeamServer])
+    """Servers with tools; the name is what their tools' names begin with."""
+    budget: TeamBudget = TeamBudget()
+    patience: Patience = Patience()
+
+    @classmethod
+    def read(cls, path: Path | str) -> Self:
+        """Read a file.
+
+        Raises:
+            TeamFileError: it cannot be read, or is wrong; the text says where.
+        """
+        return read_toml(path, cls, TeamFileError)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [agent.name for agent in self.agents]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two agents are called {name!r}")
+        named = [(agent.name, other) for agent in self.agents for other in (*agent.manages, *(agent.peers or ()))]
+        for agent, other in (*named, *(("a grant", grant.agent) for grant in self.grants)):
+            if other not in names:
+                raise ValueError(f"{agent} names {other!r}, and there is no such agent; there are {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_leader(self) -> Self:
+        leaders = [agent.name for agent in self.agents if agent.role == "leader"]
+        if len(leaders) != 1:
+            raise ValueError(f'one agent has role = "leader", and only one; there are {len(leaders)}')
+        return self
+
+    @property
+    def leader(self) -> TeamAgent:
+        """Who is asked first."""
+        return next(agent for agent in self.agents if agent.role == "leader")
+
+    def those(self, role: Role) -> tuple[TeamAgent, ...]:
+        """Return the agents of a role."""
+        return tuple(agent for agent in self.agents if agent.role == role)
+
+
+# ---------------------------------------------------------------- the pattern
+
+
+_SCRIPTED: Final = "scripted:"
+_Shared: TypeAlias = dict[str, Any]
+
+
+def open_team(
+    path: Path | str,
+    ledger: Ledger | None = None,
+    *,
+    model: str | None = None,
+    files: Path | str | None = None,
+    settings: Settings = Settings(),  # noqa: B008 (frozen)
+) -> Pattern:
+    """Return the pattern that a team file describes; open it with `async with`.
+
+    `model` is for all agents, whatever the file says; `files` is another folder to work on; `settings` are those of every
+    system.
+
+    Raises:
+        TeamFileError: the file cannot be read, or is wrong; the text says where.
+    """
+    path = Path(path)
+    team = TeamFile.read(path)
+    folder = path.resolve().parent
+    team = team.model_copy(update={"agents": tuple(_placed(agent, folder, model) for agent in team.agents)})
+    try:
+        shared: _Shared = {
+            "model": model or _beside(team.model, folder),
+            "toolkit": _toolkit(team, folder, files),
+            "patience": team.patience,
+            "thread_budget": team.budget.as_budget(),
+        }
+        return _BUILDERS[team.pattern](team, ledger, shared, settings)
+    except (CastError, ValueError) as exc:
+        raise TeamFileError(f"{path}: {exc}") from exc
+
+
+# ---------------------------------------------------------------- the patterns
+
+
+def _options(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
+    cast = Cast(MemoryLedger() if ledger is None else ledger, _specs(team.agents), **shared)
+    options = Options(shared["toolkit"])
+    leader = team.leader.name
+    for agent in team.agents:
+        options.add_agent(cast, agent.name, to=() if agent.name == leader else (leader,))
+    return Executor(cast.ledger, options, policy=leader, settings=settings)
+
+
+def _peers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
+    others = [agent for agent in team.agents if agent.role != "leader"]
+    specs = [PeerSpec(**_plain(agent), allowed_peers="*" if agent.peers is None else agent.peers) for agent in others]
+    leader = team.leader
+    first = PeerSpec(**_plain(leader), allowed_peers="*" if leader.peers is None else leader.peers)
+    return Peers(ledger, [first, *specs], settings=settings, **shared)
+
+
+def _teams(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
+    managers = [
+        ManagerSpec(
+            **_plain(agent),
+            workers=agent.manages,
+            plans=agent.plans,
+            script=agent.script or None,
+            is_global=agent.is_global,
+        )
+        for agent in team.those("manager")
+    ]
+    (orchestrator,) = _specs([team.leader])
+    workers = _specs(team.those("worker"))
+    return Team(ledger, orchestrator=orchestrator, managers=managers, workers=workers, settings=settings, **shared)
+
+
+def _workers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
+    (controller,) = _specs([team.leader])
+    workers = _specs([agent for agent in team.agents if agent.role != "leader"])
+    return Workers(ledger, controller, workers, settings=settings, **shared)
+
+
+_BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, _Shared, Settings], Pattern]]] = {
+    "options": _options,
+    "peers": _peers,
+    "teams": _teams,
+    "workers": _workers,
+}
+
+# ---------------------------------------------------------------- what they share
+
+
+def _toolkit(team: TeamFile, folder: Path, files: Path | str | None) -> Toolkit:
+    rules = [ApprovalRule(tool) for tool in team.approvals]
+    toolkit = Toolkit(rules=rules, approvers=team.approvers)
+    root = files or (None if team.files is None else folder / team.files)
+    for tool in () if root is None else file_tools(root):
+        toolkit.add(tool)
+    for name, server in team.mcp.items():
+        toolkit.add_mcp(server.url or list(server.command or ()), prefix=name, required=server.required)
+    for grant in team.grants:
+        toolkit.grant(grant.agent, grant.tool, where=grant.where, calls=grant.calls)
+    return toolkit
+
+
+def _placed(agent: TeamAgent, folder: Path, model: str | None) -> TeamAgent:
+    """Return an agent on the model that is said for all, or with its script where that is."""
+    own = None if model is not None else _beside(agent.model, folder)
+    return agent.model_copy(update={"model": own, "fallback": _beside(agent.fallback, folder)})
+
+
+def _beside(model: str | None, folder: Path) -> str | None:
+    """Return the name of a model; a script's file is beside the team's."""
+    if model is None or not model.startswith(_SCRIPTED):
+        return model
+    return f"{_SCRIPTED}{folder / model.removeprefix(_SCRIPTED)}"
+
+
+def _plain(agent: TeamAgent) -> dict[str, Any]:
+    return {name: getattr(agent, name) for name in AgentSpec.model_fields}
+
+
+def _specs(agents: Any) -> list[AgentSpec]:
+    return [AgentSpec(**_plain(agent)) for agent in agents]
