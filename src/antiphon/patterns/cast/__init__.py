@@ -1,7 +1,7 @@
 """What all patterns share: who takes part, on which models, with which tools; how they are asked; how a pattern is opened."""
 
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
-from antiphon.patterns.cast._cast import Answer, Cast, CastOptions
+from antiphon.patterns.cast._cast import AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by, log_unexpected
 from antiphon.patterns.cast._held import Gate, HeldModel
 from antiphon.patterns.cast._pattern import Outcome, Pattern, PatternOptions, failed, together
@@ -12,12 +12,14 @@ __all__ = [
     "RESTS",
     "UNHURRIED",
     "AgentSpec",
+    "AgentTools",
     "Answer",
     "Cast",
     "CastError",
     "CastOptions",
     "Gate",
     "Handling",
+    "Hear",
     "HeldModel",
     "Outcome",
     "Patience",
