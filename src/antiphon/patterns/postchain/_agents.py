@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
-from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, WithdrawnError
 from antiphon.messages import Json, thaw
 from antiphon.patterns.cast import RESTS, Hear, left_open
@@ -132,12 +132,12 @@ class AgentManagerActor(Actor):
         async with ledger_run(context) as run:
             chain.talks.give(run, is_first=context.attempt == 1)
             async with self._unless_over(run.thread_id):
-                with reading_scope(Reading()) as reading:  # what one phase has read counts for the others
-                    reading.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
+                with taint_scope(Taint()) as taint:  # what one phase has read counts for the others
+                    taint.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
                     answer = await chain.cast.ask_phase(phase, config, prompt, hear)
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
-        return _result(answer.run, answer.model, reading.untrusted)
+        return _result(answer.run, answer.model, taint.untrusted)
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:

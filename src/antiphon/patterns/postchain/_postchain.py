@@ -14,7 +14,7 @@ from typing_extensions import override
 from antiphon.errors import ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
-from antiphon.patterns.cast import RESTS, Outcome, Pattern, PatternOptions
+from antiphon.patterns.cast import RESTS, MessageHistory, Outcome, Pattern, PatternOptions, Task, TaskInput
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent
@@ -155,12 +155,24 @@ class PostChain(Pattern):
     # ------------------------------------------------------------ one turn
 
     @override
-    async def run(self, text: str, *, thread_id: str | None = None, user_id: str = "user") -> ChainResult:
+    async def run(
+        self,
+        task: Task,
+        *,
+        thread_id: str | None = None,
+        message_history: MessageHistory = (),
+        user_id: str = "user",
+    ) -> ChainResult:
         """Have a question answered: in a new thread, or as the next turn of one.
 
         Raises:
             RefusedError: the thread cannot take a turn now; the code says why.
+            ValueError: the task is more than a text.
         """
+        given = TaskInput.of(task, message_history)
+        if given.history or given.message is not None:
+            raise ValueError("a chain takes a text")
+        text = given.text
         if thread_id is None:
             thread_id = await self.create(text, user_id=user_id)
             return await self._until_final(thread_id, self._begin(thread_id))
