@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
-from antiphon.dialects._said import error_text
 from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.messages import Message, OptionResultPayload, thaw

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.dialects._units import UnitDialect, is_one_of, sample_units
+from antiphon.dialects._reading import is_one_of, sample_units
+from antiphon.dialects._unit_dialect import UnitDialect
 from antiphon.dialects.agent_framework._read import read
 from antiphon.dialects.agent_framework._write import together, write
 from antiphon.dialects.agent_framework.constants import ALL_TYPES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.dialects._units import Unit, as_object
+from antiphon.dialects._reading import Unit, as_object
 from antiphon.messages import Message, Part
 from antiphon.messages._trusted import data_part, text_part
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._content import lose_option, lose_shown, request_of, said_as_text, time_text
-from antiphon.dialects._units import Writing, notes_of
+from antiphon.dialects._reading import notes_of
+from antiphon.dialects._unit_dialect import Writing
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 
 __all__ = ["together", "write"]

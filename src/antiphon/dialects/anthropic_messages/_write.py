@@ -14,9 +14,18 @@ from typing import Any
 from antiphon.checks import TARGETS
 from antiphon.checks._speech import PLACEHOLDER
 from antiphon.dialects._body import said_together
-from antiphon.dialects._media import described, file_id, mime_of, split_data_url
-from antiphon.dialects._said import INSTRUCTION, arguments_object, error_text, outcome_text, text_of
-from antiphon.dialects._units import as_object
+from antiphon.dialects._content import (
+    INSTRUCTION,
+    arguments_object,
+    described,
+    error_text,
+    file_id,
+    mime_of,
+    outcome_text,
+    split_data_url,
+    text_of,
+)
+from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.anthropic_messages._wire import FILE, NAME, SETTINGS, TITLES
 from antiphon.messages import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.dialects._units import UnitDialect, sample_units
+from antiphon.dialects._reading import sample_units
+from antiphon.dialects._unit_dialect import UnitDialect
 from antiphon.dialects.atlas._read import read
 from antiphon.dialects.atlas._write import together, write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from antiphon.dialects._units import Unit, as_object
+from antiphon.dialects._reading import Unit, as_object
 from antiphon.messages import Part
 from antiphon.messages._trusted import data_part, text_part
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from antiphon.dialects._content import has_words, lose_shown, request_of, result_text, said_as_text
-from antiphon.dialects._units import Writing, notes_of
+from antiphon.dialects._reading import notes_of
+from antiphon.dialects._unit_dialect import Writing
 from antiphon.messages import (
     JsonObject,
     Message,

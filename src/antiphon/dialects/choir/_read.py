@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.dialects._units import Unit
+from antiphon.dialects._reading import Unit
 from antiphon.messages._trusted import data_part, text_part
 from antiphon.protocol import CATALOGUE
 

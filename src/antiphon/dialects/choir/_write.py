@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._content import lose_option, lose_shown, said_as_text, time_text
-from antiphon.dialects._units import Writing, as_object
+from antiphon.dialects._reading import as_object
+from antiphon.dialects._unit_dialect import Writing
 from antiphon.dialects.choir._read import request_type
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.protocol import response_type_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from antiphon.dialects._units import as_object
+from antiphon.dialects._reading import as_object
 from antiphon.dialects.gemini._keys import look
 from antiphon.messages import Citation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.dialects._bodies import BodyDialect
+from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects.gemini._plain import write_plain
 from antiphon.dialects.gemini._read import read, read_instructions
 from antiphon.dialects.gemini._tools import read_tool, write_tool

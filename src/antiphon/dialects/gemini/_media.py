@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from antiphon.dialects._media import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
-from antiphon.dialects._units import as_object, notes_of
+from antiphon.dialects._content import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
+from antiphon.dialects._reading import as_object, notes_of
 from antiphon.dialects.gemini._keys import DATA, MODIFIERS, NAME, kept_proof, known, proof, respelled, spelled_otherwise
 from antiphon.messages import MediaPart, thaw
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.dialects._content import json_text
-from antiphon.dialects._said import error_of, fresh
-from antiphon.dialects._units import as_object
+from antiphon.dialects._content import error_of, json_text
+from antiphon.dialects._reading import as_object, fresh
 from antiphon.messages import OptionResultPayload
 
 __all__ = ["read_outcome", "write_outcome"]

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import orjson
 
-from antiphon.dialects._plain import Content, NotPlainError, follows_words, only_text, words
-from antiphon.dialects._said import arguments_object
+from antiphon.dialects._content import arguments_object
+from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.gemini._outcome import write_outcome
 from antiphon.dialects.gemini._write import ROLES, STAND_IN, write

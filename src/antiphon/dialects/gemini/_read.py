@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from antiphon.dialects._said import read_arguments
-from antiphon.dialects._units import Reading, Unit, as_object, kind_of
+from antiphon.dialects._content import read_arguments
+from antiphon.dialects._reading import Reading, Unit, as_object, kind_of
 from antiphon.dialects.gemini._citations import read_citations
 from antiphon.dialects.gemini._keys import DATA, NAME, kept_proof, known, spelled_otherwise
 from antiphon.dialects.gemini._media import read_medium

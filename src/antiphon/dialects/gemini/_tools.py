@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, cast
 
-from antiphon.dialects._units import as_object, kind_of, notes_of
+from antiphon.dialects._reading import as_object, kind_of, notes_of
 from antiphon.dialects.gemini._keys import NAME
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, thaw

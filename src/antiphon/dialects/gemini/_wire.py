@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
-from antiphon.dialects._said import count_of
-from antiphon.dialects._units import as_object, kind_of, sample_units
+from antiphon.dialects._content import count_of
+from antiphon.dialects._reading import as_object, kind_of, sample_units
 from antiphon.dialects.gemini._keys import DATA, NAME, known, look
 from antiphon.dialects.gemini._tools import join_tools, native_tools, split_tools
 from antiphon.errors import DecodeError

@@ -13,9 +13,8 @@ from typing import Any, cast
 
 from antiphon.checks._speech import PLACEHOLDER
 from antiphon.dialects._body import said_together
-from antiphon.dialects._media import described
-from antiphon.dialects._said import INSTRUCTION, arguments_object, text_of
-from antiphon.dialects._units import as_object, notes_of
+from antiphon.dialects._content import INSTRUCTION, arguments_object, described, text_of
+from antiphon.dialects._reading import as_object, notes_of
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.gemini._keys import NAME, look, proof, respelled
 from antiphon.dialects.gemini._media import write_medium

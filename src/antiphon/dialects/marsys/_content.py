@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.dialects._content import json_text
+from antiphon.dialects._content import file_id, json_text, mime_of, split_data_url
 from antiphon.dialects._frozen import thawed
-from antiphon.dialects._media import file_id, mime_of, split_data_url
-from antiphon.dialects._units import as_object
+from antiphon.dialects._reading import as_object
 from antiphon.dialects.openai_chat._read import FILE, read_medium
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, TextPart, thaw
 from antiphon.messages._trusted import text_part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.dialects._units import Unit, as_object
+from antiphon.dialects._reading import Unit, as_object
 from antiphon.dialects.marsys._content import part_of, text_of
 from antiphon.messages import RUNTIME_POLICY, Part, TextPart
 from antiphon.messages._json import JsonError, parse, write

@@ -16,8 +16,9 @@ from antiphon.dialects._content import (
     said_as_text,
     time_text,
 )
-from antiphon.dialects._meaning import continued, facets_of_parts, joined
-from antiphon.dialects._units import Writing, notes_of
+from antiphon.dialects._losses import continued, facets_of_parts, joined
+from antiphon.dialects._reading import notes_of
+from antiphon.dialects._unit_dialect import Writing
 from antiphon.dialects.marsys._content import item_of, part_of
 from antiphon.messages import RUNTIME_POLICY, DataPart, Message, OptionCallPayload, OptionResultPayload, Part, TextPart
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.dialects._bodies import BodyDialect
+from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects.openai_chat._plain import write_plain
 from antiphon.dialects.openai_chat._read import read
 from antiphon.dialects.openai_chat._wire import NAME, close_body, open_body, read_tool, recognise, write_tool

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from antiphon.dialects._plain import Content, NotPlainError, follows_words, only_text, words
-from antiphon.dialects._said import arguments_text, outcome_text
+from antiphon.dialects._content import arguments_text, outcome_text
+from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_chat._write import named, write
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._body import said_together
-from antiphon.dialects._meaning import continued, is_refusal
-from antiphon.dialects._media import described, file_id, mime_of, split_data_url
-from antiphon.dialects._said import arguments_text, outcome_text, text_of
+from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
+from antiphon.dialects._losses import continued, is_refusal
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_chat._read import AUDIO, FILE
 from antiphon.dialects.openai_chat._wire import NAME

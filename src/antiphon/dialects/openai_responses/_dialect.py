@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.dialects._bodies import BodyDialect
+from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects.openai_responses._read import read, read_instructions
 from antiphon.dialects.openai_responses._wire import NAME, close_body, open_body, read_tool, recognise, write_tool
 from antiphon.dialects.openai_responses._write import OPTIONS, alone, write, write_instructions

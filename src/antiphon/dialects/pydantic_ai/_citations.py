@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from antiphon.dialects._units import as_object
+from antiphon.dialects._reading import as_object
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.messages import Citation, thaw
 from antiphon.messages._json import plain

@@ -1,6 +1,6 @@
 """The dialect `pydantic-ai`, put together."""
 
-from antiphon.dialects._bodies import BodyDialect
+from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects.pydantic_ai._read import read
 from antiphon.dialects.pydantic_ai._wire import NAME, close_body, open_body, read_tool, recognise, write_tool
 from antiphon.dialects.pydantic_ai._write import OPTIONS, invocation_in, together, write

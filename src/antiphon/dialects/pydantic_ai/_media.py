@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.dialects._media import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
-from antiphon.dialects._units import as_object
+from antiphon.dialects._content import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
+from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled
 from antiphon.messages import MediaPart, thaw
