@@ -24,11 +24,11 @@ _OURS = {
     "marsys": "antiphon.dialects.marsys._dialect",
     "agent-framework": "antiphon.dialects.agent_framework._dialect",
     "atlas": "antiphon.dialects.atlas._dialect",
-    "openai-chat": "antiphon.dialects.openai_chat._dialect",
-    "openai-responses": "antiphon.dialects.openai_responses._dialect",
-    "anthropic-messages": "antiphon.dialects.anthropic_messages._dialect",
-    "gemini": "antiphon.dialects.gemini._dialect",
-    "pydantic-ai": "antiphon.dialects.pydantic_ai._dialect",
+    "openai-chat": "antiphon.dialects.openai_chat",
+    "openai-responses": "antiphon.dialects.openai_responses",
+    "anthropic-messages": "antiphon.dialects.anthropic_messages",
+    "gemini": "antiphon.dialects.gemini",
+    "pydantic-ai": "antiphon.dialects.pydantic_ai",
 }
 
 
