@@ -20,6 +20,7 @@ __all__ = [
     "REPLAYED",
     "RESULT",
     "SENDER",
+    "TAG",
     "THREAD_ID",
     "kind_of",
 ]
@@ -32,6 +33,8 @@ SENDER: Final = "antiphon.message.sender"
 ATTEMPT: Final = "antiphon.message.attempt"
 MESSAGE: Final = "antiphon.message.body"
 RESULT: Final = "antiphon.message.result"
+TAG: Final = "antiphon.message."
+"""What the names of tags begin with."""
 THREAD_ID: Final = "antiphon.thread.id"
 EFFECT_KEY: Final = "antiphon.effect.key"
 EFFECTS: Final = "antiphon.effect.effects"

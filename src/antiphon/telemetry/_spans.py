@@ -128,6 +128,7 @@ class Spans:
             return
         span = note.span
         detach(note.token)
+        span.set_attributes({f"{names.TAG}{name}": value for name, value in activity.tags.items()})
         if span.is_recording():
             if activity.operation is not None:
                 span.update_name(name_of(activity.operation))

@@ -16,10 +16,10 @@ from antiphon.agents._guards import Cover
 from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.toolkit._call import Call
-from antiphon.agents.toolkit._origin import Reading
 from antiphon.agents.toolkit._permissions import Grant, Permissions
 from antiphon.agents.toolkit._rules import Decision, Verdict
 from antiphon.agents.toolkit._schema import canonical
+from antiphon.agents.toolkit.taint import Taint
 from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
 
@@ -103,15 +103,15 @@ class Marks:
         self._own = run.course.invocation_id
         self._written = run.opened.share(_Page).readings
 
-    async def keep(self, reading: Reading, agent_run: str | None) -> None:
+    async def keep(self, taint: Taint, agent_run: str | None) -> None:
         """Write down what was read, if it must be known later; and take into account what is written down."""
         if self._run.is_again:
-            await self._recall(reading, agent_run)
-        if reading.is_inside and reading.own is not None and self._own not in self._written:
+            await self._recall(taint, agent_run)
+        if taint.is_inside and taint.own is not None and self._own not in self._written:
             self._written.add(self._own)
-            await self._run.note(_row({"type": _READ, "source": reading.own}, _READ), key=_READ)
+            await self._run.note(_row({"type": _READ, "source": taint.own}, _READ), key=_READ)
 
-    async def _recall(self, reading: Reading, agent_run: str | None) -> None:
+    async def _recall(self, taint: Taint, agent_run: str | None) -> None:
         for row in await self._run.ledger.by_correlation(_READ, thread_id=self._run.thread_id):
             said, name = _data(row.message), row.message.id
             if said.get("type") != _READ:
@@ -119,7 +119,7 @@ class Marks:
             if name.startswith(f"{self._own}/"):
                 self._written.add(self._own)
             if agent_run is not None and name.startswith(f"{agent_run}/"):
-                reading.mark(str(said["source"]))
+                taint.mark(str(said["source"]))
 
 
 class Uses:

@@ -38,12 +38,12 @@ from antiphon.agents.toolkit._errors import (
 )
 from antiphon.agents.toolkit._execution import execute
 from antiphon.agents.toolkit._invocations import Invocations
-from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._policy import Policy
 from antiphon.agents.toolkit._results import check_row
 from antiphon.agents.toolkit._rules import Circumstances, Decision, judge
 from antiphon.agents.toolkit._tool import ToolkitTool
+from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
@@ -71,7 +71,7 @@ class Asked:
     ctx: RunContext[Any]
     invocation: str
     """What it is known by in its run: the same when the program runs again. It stands for one execution."""
-    reading: Reading
+    taint: Taint
     run: LedgerRun | None = None
     """The run that it is part of; None: nothing is written down."""
     parent_id: str | None = None
@@ -125,10 +125,10 @@ class Guard:
         try:
             outcome = await self._perform(asked, call, run, needs_approval=needs_approval)
         except ToolRefusal as exc:
-            asked.reading.mark(exc.untrusted or _source(asked.tool))
+            asked.taint.mark(exc.untrusted or _source(asked.tool))
             raise
         outcome = replace(outcome, untrusted=outcome.untrusted or _source(asked.tool))
-        asked.reading.mark(outcome.untrusted)
+        asked.taint.mark(outcome.untrusted)
         return outcome
 
     def _call(self, asked: Asked, run: LedgerRun | None) -> Call:
@@ -160,7 +160,7 @@ class Guard:
             if (known := await book.recall(call)) is not None:
                 return known
             await book.write_permissions(self._agent, policy.permissions)
-        tainted = None if asked.tool.allows_untrusted else asked.reading.untrusted
+        tainted = None if asked.tool.allows_untrusted else asked.taint.untrusted
         decision = await self._judge(asked, call, run, tainted=tainted)
         while not policy.uses.take(run, decision.grant, call):  # before anybody waits, so that two are not counted as one
             decision = await self._judge(asked, call, run, tainted=tainted)
@@ -266,9 +266,9 @@ class Guard:
             raise _refusal(approval, "expired")
 
     async def _start(self, asked: Asked) -> Outcome:
-        inner = Reading(asked.reading)
+        inner = Taint(asked.taint)
         try:
-            with reading_scope(inner):
+            with taint_scope(inner):
                 outcome = await execute(asked.tool, asked.arguments, asked.ctx, self._cleaner(asked))
         except ToolRefusal as exc:
             exc.untrusted = inner.own

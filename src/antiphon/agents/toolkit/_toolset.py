@@ -21,10 +21,10 @@ from antiphon.agents.durability._talk import Talk
 from antiphon.agents.toolkit._book import Marks, begin_under
 from antiphon.agents.toolkit._errors import ToolRefusal
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
-from antiphon.agents.toolkit._origin import Reading, current_reading, enter_reading, untrusted_in
 from antiphon.agents.toolkit._outcome import Outcome
 from antiphon.agents.toolkit._results import as_tool_return
 from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
+from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.errors import ParkedError
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ class AgentToolset(AbstractToolset[Any]):
         self._toolkit = toolkit
         self._agent = agent
         self._guard = toolkit.guard(agent)
-        self._reading = Reading()
+        self._taint = Taint()
         self._run: LedgerRun | None = None
         self._tools: dict[str, ToolkitTool] = {}
         self._entered: list[AsyncExitStack] = []
-        self._outer: list[Reading | None] = []
+        self._outer: list[Taint | None] = []
         """What was being read where it was entered: tools that are in no toolkit run inside of this one."""
 
     @property
@@ -63,7 +63,7 @@ class AgentToolset(AbstractToolset[Any]):
     async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
         """Return the same for one run, which remembers what the run has read."""
         mine = copy.copy(self)
-        mine._reading = Reading(current_reading())
+        mine._taint = Taint(current_taint())
         mine._run = None
         mine._tools = {}
         mine._entered = []
@@ -73,12 +73,12 @@ class AgentToolset(AbstractToolset[Any]):
     @override
     async def __aenter__(self) -> Self:
         self._entered.append(await self._toolkit.connect())
-        self._outer.append(enter_reading(self._reading))
+        self._outer.append(enter_taint(self._taint))
         return self
 
     @override
     async def __aexit__(self, *args: object) -> None:
-        enter_reading(self._outer.pop())
+        enter_taint(self._outer.pop())
         await self._entered.pop().aclose()
 
     @override
@@ -86,7 +86,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._read(ctx)
         self._run = self._run or self._part_of_run()
         if self._run is not None:
-            await Marks(self._run).keep(self._reading, ctx.run_id)
+            await Marks(self._run).keep(self._taint, ctx.run_id)
         self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
         if self._run is not None:
             own = ctx.run_id if _is_durable(ctx.run_id) else None
@@ -95,9 +95,9 @@ class AgentToolset(AbstractToolset[Any]):
 
     def _read(self, ctx: RunContext[Any]) -> None:
         """Take into account what the model has been shown."""
-        if self._reading.untrusted is None:
+        if self._taint.untrusted is None:
             untrusted = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
-            self._reading.mark(untrusted_in(ctx.messages, untrusted))
+            self._taint.mark(untrusted_in(ctx.messages, untrusted))
 
     def _part_of_run(self) -> LedgerRun | None:
         """Return what this run of the agent is in the ledger: the same when the program runs again."""
@@ -137,7 +137,7 @@ class AgentToolset(AbstractToolset[Any]):
             arguments=self._whole(tool_args, ctx),
             ctx=ctx,
             invocation=f"{ctx.tool_call_id}@{ctx.run_step}",
-            reading=self._reading,
+            taint=self._taint,
             run=self._run,
             parent_id=ctx.tool_call_id,
             is_approved=ctx.tool_call_approved,

@@ -24,7 +24,7 @@ from tests.agents.toolkit.kit import Witness, call, failure, noted, returns, run
 
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Toolkit, quoted
-from antiphon.agents.toolkit._origin import untrusted_in
+from antiphon.agents.toolkit.taint import untrusted_in
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, open_ledger
 
