@@ -15,7 +15,7 @@ from antiphon.checks import is_left_out, projected
 from antiphon.dialects._api import Encoded, Loss, Losses
 from antiphon.dialects._body import Body, BodyFormat, opened, read_body, read_tools, read_units
 from antiphon.dialects._body_write import began, joins, talk, write_body, write_long, write_more
-from antiphon.dialects._losses import Written, around, kept_out, measured, refusal
+from antiphon.dialects._losses import Written, all_losses, reported
 from antiphon.dialects._order import is_regular, is_whole
 from antiphon.dialects._reading import parsed_loosely
 from antiphon.dialects._writing import BodyWriting
@@ -62,9 +62,7 @@ class BodyDialect(BodyFormat):
         body, writing = write_body(self, conversation, as_policy, self._checked(options))
         given = writing.aliases.given
         encoded = Encoded(self.close(body), lambda: self._losses(conversation, as_policy, options), given)
-        if losses == "raise" and encoded.losses:
-            raise refusal(self.name, encoded.losses)
-        return encoded
+        return reported(self.name, encoded, losses)
 
     def _checked(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         if unknown := options.keys() - self.options:
@@ -83,12 +81,9 @@ class BodyDialect(BodyFormat):
         body = write_long(self, shown, writing, written)
         again = self.open(parsed_loosely(self.close(body), self.name))
         groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]
-        losses = (*kept_out(conversation), *measured(shown, written, groups, self.reasons, f"{self.name} has no place for it"))
-        losses = (*losses, *around(conversation, self.name))
         tools = read_tools(self, again.tools, writing.aliases.given)
-        if [tool.name for tool in tools] != [tool.name for tool in conversation.tools]:
-            return (*losses, Loss(None, "tools", f"{self.name} cannot say all tools"))
-        return losses
+        reasons, otherwise = self.reasons, f"{self.name} has no place for it"
+        return all_losses(conversation, shown, written, groups, tools, target=self.name, reasons=reasons, otherwise=otherwise)
 
     # ---------------------------------------------------------------- a conversation that grows
 

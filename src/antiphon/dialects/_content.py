@@ -10,9 +10,8 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from antiphon.dialects._losses import continued, facets_of_parts, joined
+from antiphon.dialects._losses import continued, joined
 from antiphon.dialects._reading import fresh
-from antiphon.dialects._unit_dialect import Writing
 from antiphon.messages import (
     DataPart,
     MediaPart,
@@ -47,19 +46,10 @@ def arguments_text(call: OptionCallPayload) -> str:
     return json_text_of(call, "arguments") if call.arguments_text is None else call.arguments_text
 
 
-def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
-    """Return a message's parts as text, data as JSON text, and report what is not the same in text."""
+def said_as_text(message: Message) -> str:
+    """Return a message's parts as text, data as JSON text."""
     parts = message.parts
-    text = parts[0].text if len(parts) == 1 and parts[0].kind == "text" else joined(_lines(parts), continued(message))
-    if not writing.counts:
-        return text
-    facets = facets_of_parts(parts)
-    for what in facets.keys() - {"text"}:
-        writing.lose(message, what, f"{format_name} says plain text")
-    words = [(part, part.text) for part in parts if isinstance(part, TextPart)]
-    if text != joined(words, continued(message)):
-        writing.lose(message, "text", f"in {format_name} it has data in it")
-    return text
+    return parts[0].text if len(parts) == 1 and parts[0].kind == "text" else joined(_lines(parts), continued(message))
 
 
 def _lines(parts: Iterable[Part]) -> list[tuple[Part, str]]:
@@ -80,28 +70,9 @@ def time_text(time: datetime) -> str:
     return orjson.dumps(time)[1:-1].decode()
 
 
-def lose_shown(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> None:
-    """Report all that a result shows besides."""
-    for what in facets_of_parts(outcome.parts) if outcome.parts and writing.counts else ():
-        writing.lose(message, what, f"a result in {format_name} shows nothing besides")
-
-
-def lose_option(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str:
-    """Return the option that a reader will think a result is of: the one that was called; report it if that is another."""
-    call = writing.call_of(message)
-    if call is None or call.payload.kind != "option_call" or outcome.option_name in writing.options_of(outcome.invocation_id):
-        return outcome.option_name
-    writing.lose(message, "option", f"a result in {format_name} is of the option that was called")
-    return call.payload.option_name
-
-
-def result_text(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str | None:
+def result_text(outcome: OptionResultPayload) -> str | None:
     """Return a result as text, JSON as JSON text; None for no result."""
     result = outcome.__dict__["result"]
-    if writing.counts:
-        lose_shown(message, outcome, writing, format_name)
-        if isinstance(result, bool | int | float):
-            writing.lose(message, "result", f"a result in {format_name} is text")
     return result if result is None or type(result) is str else json_text_of(outcome, "result")
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from antiphon.checks import is_left_out
-from antiphon.dialects._api import Loss
+from antiphon.dialects._api import Encoded, Loss, Losses
 from antiphon.errors import EncodeError
 from antiphon.messages import (
     Conversation,
@@ -32,6 +32,7 @@ from antiphon.messages import (
     Part,
     ReasoningPart,
     TextPart,
+    Tool,
     thaw,
 )
 from antiphon.messages._json import JsonError, parse
@@ -68,6 +69,8 @@ FACETS = (
 """Everything that a message can say, by the word that a `Loss` has for it."""
 
 
+PARTS = ("refusal", "media", "hint", "filename", "reasoning", "data", "foreign", "citations")
+"""The facets of parts other than their text."""
 _PIECEWISE = frozenset({"anthropic-messages", "gemini", "pydantic-ai"})
 """Formats in which the texts of an answer are pieces of one text."""
 _REFUSING = ("openai-chat", "openai-responses")
@@ -242,6 +245,38 @@ def measured(
     return (*losses, *_differences(before, pairs, Conversation(m for unit in after for m in unit), reasons, otherwise))
 
 
+def all_losses(
+    conversation: Conversation,
+    shown: Conversation,
+    written: Written,
+    after: Sequence[Sequence[Message]],
+    tools: Sequence[Tool],
+    *,
+    target: str,
+    reasons: Mapping[str, str],
+    otherwise: str,
+) -> tuple[Loss, ...]:
+    """Return what a format lost of a conversation: of what is said, of what is around it, and of the tools.
+
+    `shown` is what was to be written of it, `after` the messages and `tools` the tools that were read back.
+    """
+    losses = (*kept_out(conversation), *measured(shown, written, after, reasons, otherwise), *around(conversation, target))
+    if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
+        return losses
+    return (*losses, Loss(None, "tools", f"{target} cannot say all tools" if tools else f"{target} has no place for tools"))
+
+
+def reported(dialect: str, encoded: Encoded, losses: Losses) -> Encoded:
+    """Return what was encoded; its losses are found when they are looked at.
+
+    Raises:
+        EncodeError: `losses="raise"`, and something is lost.
+    """
+    if losses == "raise" and encoded.losses:
+        raise _refusal(dialect, encoded.losses)
+    return encoded
+
+
 def kept_out(conversation: Conversation) -> Iterator[Loss]:
     """Yield what a repair keeps out of all that is written."""
     reason = "it was kept out by a repair"
@@ -337,7 +372,7 @@ def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, 
     return {**facets, **changed}
 
 
-def refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
+def _refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
     """Return the error for what would be lost."""
     first = losses[0]
     more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""

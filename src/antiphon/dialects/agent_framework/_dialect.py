@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import lose_option, lose_shown, request_of, said_as_text, time_text
+from antiphon.dialects._content import request_of, said_as_text, time_text
+from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import Unit, as_object, is_one_of, notes_of, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
@@ -127,8 +128,6 @@ def _read_error(content: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- writing
 
-_SAYS = frozenset({"time"})
-_REASON = "an agent_framework entry has no place for it"
 _FROM_MANAGER = frozenset({"synthesis"})
 
 
@@ -149,8 +148,6 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     entry["message_id"] = message.id
     if message.created_at is not None:
         entry["timestamp"] = time_text(message.created_at)
-    if writing.counts:
-        writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
     return entry
 
 
@@ -176,7 +173,7 @@ def _content(message: Message, writing: Writing) -> Any:
     parts = message.parts
     if len(parts) == 1 and parts[0].kind == "data" and not isinstance(parts[0].data, str):
         return writing.json(parts[0], "data")
-    return said_as_text(message, writing, "agent_framework")
+    return said_as_text(message)
 
 
 def _is_task(message: Message) -> bool:
@@ -191,8 +188,6 @@ def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> 
         if _type_of(message) == "delegation":
             entry = {"type": "delegation", "task": thaw(request), "worker": call.option_name}
         return {**entry, "from_manager": message.policy, "call_id": call.invocation_id}
-    if call.arguments_text is not None and not call.arguments:
-        writing.lose(message, "arguments", "the args of an action are an object")
     return {
         "type": "action",
         "tool": call.option_name,
@@ -204,8 +199,6 @@ def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> 
 
 def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     call = writing.call_of(message)
-    if writing.counts:
-        _lose_of_answer(message, outcome, writing)
     task = call is not None and _is_task(call)
     entry: dict[str, Any] = {
         "type": "error" if outcome.is_error else "final" if task else "observation",
@@ -216,12 +209,6 @@ def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writi
     if call is None:
         entry["tool"] = outcome.option_name
     return entry
-
-
-def _lose_of_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> None:
-    lose_shown(message, outcome, writing, "agent_framework")
-    if message.policy != lose_option(message, outcome, writing, "agent_framework"):
-        writing.lose(message, "speaker", "an observation is said by the tool")
 
 
 def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
@@ -245,4 +232,19 @@ def recognise(data: Any) -> str | None:
     return "types of agent_framework" if known else None
 
 
-DIALECT = UnitDialect("agent-framework", "agent_framework history entries", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="agent-framework",
+    summary="agent_framework history entries",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="an agent_framework entry has no place for it",
+    reasons={
+        **dict.fromkeys(PARTS, "an entry says text or one piece of data, and an observation shows nothing besides"),
+        "text": "data among the words are written as JSON text",
+        "speaker": "an observation is said by the tool",
+        "arguments": "the args of an action are an object",
+        "option": "an observation is of the tool that was called",
+    },
+)

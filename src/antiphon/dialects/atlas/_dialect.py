@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from antiphon.dialects._content import has_words, lose_shown, request_of, result_text, said_as_text
+from antiphon.dialects._content import has_words, request_of, result_text, said_as_text
+from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import Unit, as_object, notes_of, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import (
@@ -151,8 +152,6 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
 
 # ---------------------------------------------------------------- writing
 
-_SAYS = frozenset({"time", "to", "correlation_id"})
-_REASON = "an Atlas message has no place for it"
 _LAST_SECOND = 253402300799.99997
 """The float before the year 10000, to which the last microseconds of 9999 would be rounded."""
 _ORDER = {"option_call": 0, "option_result": 1, "parts": 2}
@@ -194,25 +193,15 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write the messages of one unit."""
     first, payload = group[0], group[0].payload
     if payload.kind == "option_call" and _is_task(first):
-        unit = _write_task(first, payload, writing)
+        unit = _write_task(first, payload)
     elif payload.kind == "option_result" and len(group) == 1 and _is_answer(first, writing.call_of(first)):
-        unit = _write_answer(first, payload, writing)
+        unit = _write_answer(first, payload)
     else:
         unit = _write_talk(group, writing)
     unit["message_id"] = first.id
     if first.created_at is not None:
         unit["timestamp"] = min(first.created_at.timestamp(), _LAST_SECOND)
-    if writing.counts:
-        _lose_around(group, unit, writing)
     return unit
-
-
-def _lose_around(group: Sequence[Message], unit: dict[str, Any], writing: Writing) -> None:
-    first, last = group[0], group[-1]
-    if first.created_at is not None and datetime.fromtimestamp(unit["timestamp"], UTC) != first.created_at:
-        writing.lose(first, "time", "seconds as a float are not exact so far from 1970")
-    replying = last if _asked(last, writing) is not None else None
-    writing.lose_unsaid(group, says=_SAYS, reason=_REASON, replying=replying)
 
 
 def _asked(message: Message, writing: Writing) -> Message | None:
@@ -233,18 +222,12 @@ def _is_answer(message: Message, call: Message | None) -> bool:
     return _is_task(call) if call is not None else _type_of(message) in ("result", "error", "response")
 
 
-def _add_receiver(unit: dict[str, Any], message: Message, writing: Writing) -> None:
+def _add_receiver(unit: dict[str, Any], message: Message) -> None:
     if message.to:
         unit["target_agent"] = message.to[0]
-    if len(message.to) > 1:
-        writing.lose(message, "to", "an Atlas message has one receiver")
 
 
-def _write_task(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
-    if message.to:
-        writing.lose(message, "to", "an Atlas task goes to the agent that it calls")
-    if message.correlation_id:
-        writing.lose(message, "correlation_id", "an Atlas task is known by its task_id")
+def _write_task(message: Message, call: OptionCallPayload) -> dict[str, Any]:
     return {
         "content": request_of(call),
         "metadata": {"type": "task"},
@@ -254,12 +237,8 @@ def _write_task(message: Message, call: OptionCallPayload, writing: Writing) -> 
     }
 
 
-def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
-    if message.correlation_id:
-        writing.lose(message, "correlation_id", "an Atlas answer is known by the task it answers")
-    content = outcome.error_message if outcome.is_error else result_text(message, outcome, writing, "Atlas")
-    if outcome.is_error:
-        _lose_error_details(message, outcome, writing)
+def _write_answer(message: Message, outcome: OptionResultPayload) -> dict[str, Any]:
+    content = outcome.error_message if outcome.is_error else result_text(outcome)
     kind = "error" if outcome.is_error else _type_of(message) or "result"
     unit = {
         "content": content or "",
@@ -267,20 +246,8 @@ def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writi
         "task_id": outcome.invocation_id,
         "source_agent": message.policy,
     }
-    _add_receiver(unit, message, writing)
+    _add_receiver(unit, message)
     return unit
-
-
-def _lose_error_details(message: Message, outcome: OptionResultPayload, writing: Writing) -> None:
-    lose_shown(message, outcome, writing, "Atlas")
-    lost = {
-        "error": outcome.error_type != "Error",
-        "retryable": outcome.retryable is not None,
-        "result": outcome.result is not None,
-    }
-    for what, is_lost in lost.items():
-        if is_lost:
-            writing.lose(message, what, "an Atlas error is a text")
 
 
 def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
@@ -290,18 +257,18 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     for message in group:
         payload = message.payload
         if payload.kind == "option_call":
-            calls.append(_write_tool_call(payload, message, writing))
+            calls.append(_write_tool_call(payload, writing))
         elif payload.kind == "option_result":
-            results.append(_write_tool_result(payload, message, writing))
+            results.append(_write_tool_result(payload, writing))
         else:
             echoes = _echoes(payload)
-            content = said_as_text(_without_echoes(message) if echoes else message, writing, "Atlas")
+            content = said_as_text(_without_echoes(message) if echoes else message)
             results += [_echoed(invocation, writing) for invocation in echoes]
     unit: dict[str, Any] = {"content": content}
     if speaker := _speaker(group):
         unit["source_agent"] = speaker
     unit["metadata"] = _metadata(group, writing)
-    _add_receiver(unit, first, writing)
+    _add_receiver(unit, first)
     if first.correlation_id:
         unit["task_id"] = first.correlation_id
     if calls:
@@ -344,7 +311,7 @@ def _echoed(invocation: str, writing: Writing) -> dict[str, Any]:
     result = writing.conversation.result(invocation)
     if result is None or not isinstance(result.payload, OptionResultPayload):
         return {"name": "unknown", "call_id": invocation, "result": None, "status": "success"}
-    return _write_tool_result(result.payload, result, Writing(writing.conversation))
+    return _write_tool_result(result.payload, Writing(writing.conversation))
 
 
 def _usual_type(first: Message) -> str:
@@ -354,16 +321,11 @@ def _usual_type(first: Message) -> str:
     return "query" if "user" in (first.policy, first.role_hint_for_llm) else "response"
 
 
-def _write_tool_call(call: OptionCallPayload, message: Message, writing: Writing) -> dict[str, Any]:
-    if call.arguments_text is not None and not call.arguments:
-        writing.lose(message, "arguments", "the arguments of an Atlas tool call are an object")
+def _write_tool_call(call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
     return {"id": call.invocation_id, "name": call.option_name, "arguments": writing.json(call, "arguments")}
 
 
-def _write_tool_result(outcome: OptionResultPayload, message: Message, writing: Writing) -> dict[str, Any]:
-    lose_shown(message, outcome, writing, "Atlas")
-    if message.policy != outcome.option_name:
-        writing.lose(message, "speaker", "an Atlas tool result is said by the tool")
+def _write_tool_result(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     result = writing.json(outcome, "result")
     unit = {"name": outcome.option_name, "call_id": outcome.invocation_id, "result": result, "status": "success"}
     if not outcome.is_error:
@@ -386,4 +348,24 @@ def recognise(data: Any) -> str | None:
     return "content with a task_id, agents or tool_results"
 
 
-DIALECT = UnitDialect("atlas", "Atlas structured messages", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="atlas",
+    summary="Atlas structured messages",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="an Atlas message has no place for it",
+    reasons={
+        **dict.fromkeys(PARTS, "Atlas says plain text, and a result shows nothing besides"),
+        "text": "data among the words are written as JSON text",
+        "time": "what is said in one message has one time; far from 1970, seconds as a float are not exact",
+        "to": "a message has one receiver, and a task goes to the agent that it calls",
+        "correlation_id": "a task and its answer are known by the task_id",
+        "speaker": "a tool result is said by the tool",
+        "arguments": "the arguments of a tool call are an object",
+        "result": "the answer to a task is a text",
+        "error": "the answer to a task that failed is a text",
+        "retryable": "the answer to a task that failed is a text",
+    },
+)

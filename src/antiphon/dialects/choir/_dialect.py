@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import lose_option, lose_shown, said_as_text, time_text
+from antiphon.dialects._content import said_as_text, time_text
+from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import Unit, as_object, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
@@ -88,10 +89,6 @@ def _read_error(data: dict[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- writing
 
-_SAYS = frozenset({"time", "to", "correlation_id"})
-_SAYS_CONTROL = _SAYS | {"lane"}
-_REASON = "a Choir message has no place for it"
-
 
 def together(group: Sequence[Message], message: Message) -> bool:
     """Each message is one of its own."""
@@ -101,29 +98,23 @@ def together(group: Sequence[Message], message: Message) -> bool:
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write one Choir message."""
     message, payload = group[0], group[0].payload
-    says = _SAYS_CONTROL
     if payload.kind == "option_call":
-        unit = _write_request(message, payload, writing)
+        unit = _write_request(payload, writing)
     elif payload.kind == "option_result":
         unit = _write_response(message, payload, writing)
     elif (told := _told(message)) is not None:
         unit = {"id": message.id, **told}
     else:
-        unit = _write_talk(message, writing)
-        says = _SAYS
-    _add_envelope(unit, message, writing)
-    if writing.counts:
-        writing.lose_unsaid(group, says=says, reason=_REASON)
+        unit = _write_talk(message)
+    _add_envelope(unit, message)
     return unit
 
 
-def _add_envelope(unit: dict[str, Any], message: Message, writing: Writing) -> None:
+def _add_envelope(unit: dict[str, Any], message: Message) -> None:
     """Add who says it, to whom, when and in which exchange."""
     unit["sender"] = message.policy
     if message.to:
         unit["receiver"] = message.to[0]
-    if len(message.to) > 1:
-        writing.lose(message, "to", "a Choir message has one receiver")
     if message.created_at is not None:
         unit["timestamp"] = time_text(message.created_at).replace("+00:00", "Z")
     if message.correlation_id is not None:
@@ -141,35 +132,19 @@ def _told(message: Message) -> dict[str, Any] | None:
             return None
 
 
-def _write_talk(message: Message, writing: Writing) -> dict[str, Any]:
+def _write_talk(message: Message) -> dict[str, Any]:
     role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
-    return {"id": message.id, "type": "MESSAGE", "data": {"role": role, "content": said_as_text(message, writing, "Choir")}}
+    return {"id": message.id, "type": "MESSAGE", "data": {"role": role, "content": said_as_text(message)}}
 
 
-def _write_request(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
-    if call.arguments_text is not None and not call.arguments:
-        writing.lose(message, "arguments", "the data of a Choir message are an object")
-    if message.lane == "talk":
-        writing.lose(message, "lane", "a Choir request is control")
+def _write_request(call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
     return {"id": call.invocation_id, "type": call.option_name, "data": writing.json(call, "arguments")}
 
 
 def _write_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
-    if writing.counts:
-        _lose_of_response(message, outcome, writing)
     data = _write_error(outcome, writing) if outcome.is_error else _data(writing.json(outcome, "result"))
     kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
     return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
-
-
-def _lose_of_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> None:
-    lose_shown(message, outcome, writing, "Choir")
-    lose_option(message, outcome, writing, "Choir")
-    if message.lane == "talk":
-        writing.lose(message, "lane", "a Choir response is control")
-    kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
-    if writing.call_of(message) is None and request_type(kind) != outcome.option_name:
-        writing.lose(message, "option", "a Choir response names its request only by id")
 
 
 def _data(result: Any) -> dict[str, Any]:
@@ -206,4 +181,20 @@ def _carries(unit: dict[str, Any]) -> bool:
     return sum(marks) > 1
 
 
-DIALECT = UnitDialect("choir", "Choir requests, responses and errors", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="choir",
+    summary="Choir requests, responses and errors",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="a Choir message has no place for it",
+    reasons={
+        **dict.fromkeys(PARTS, "Choir says plain text, and a response shows nothing besides its data"),
+        "text": "data among the words are written as JSON text",
+        "to": "a Choir message has one receiver",
+        "lane": "requests and responses are control, a MESSAGE is talk",
+        "arguments": "the data of a request are an object",
+        "option": "a response names its request only by id",
+    },
+)

@@ -14,8 +14,6 @@ from antiphon.dialects._content import (
     file_id,
     has_words,
     json_text,
-    lose_option,
-    lose_shown,
     mime_of,
     request_of,
     result_text,
@@ -23,7 +21,7 @@ from antiphon.dialects._content import (
     split_data_url,
     time_text,
 )
-from antiphon.dialects._losses import continued, facets_of_parts, joined
+from antiphon.dialects._losses import PARTS, continued
 from antiphon.dialects._reading import Unit, as_object, is_one_of, notes_of, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.marsys._message import text_of
@@ -261,9 +259,7 @@ def _as(role: str) -> dict[str, dict[str, str]]:
 
 # ---------------------------------------------------------------- writing
 
-_SAYS = frozenset({"time"})
 _TALKING = ("system", "user", "assistant")
-_REASON = "a MARSYS message has no place for it"
 
 
 def together(group: Sequence[Message], message: Message) -> bool:
@@ -299,8 +295,6 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     unit["message_id"] = first.id
     if first.created_at is not None:
         unit["timestamp"] = time_text(first.created_at)
-    if writing.counts:
-        writing.lose_unsaid(group, says=_SAYS, reason=_REASON)
     return unit
 
 
@@ -318,7 +312,7 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     content: Any = ""
     if first.payload.kind == "parts":
         is_list = _needs_list(first.parts)
-        content = _list(first, first.parts, writing) if is_list else said_as_text(first, writing, "MARSYS")
+        content = _list(first, first.parts) if is_list else said_as_text(first)
     unit: dict[str, Any] = {"role": role, "content": content}
     if first.policy != role:
         unit["name"] = first.policy
@@ -332,8 +326,8 @@ def _needs_list(parts: Sequence[Part]) -> bool:
     return any(not isinstance(part, TextPart | DataPart) and item_of(part) is not None for part in parts)
 
 
-def _list(message: Message, parts: Sequence[Part], writing: Writing) -> list[dict[str, Any]]:
-    """Return parts as a list, and report what is not the same when it is read again."""
+def _list(message: Message, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return parts as a list."""
     items: list[dict[str, Any]] = []
     goes_on = continued(message)
     for part in parts:
@@ -342,13 +336,6 @@ def _list(message: Message, parts: Sequence[Part], writing: Writing) -> list[dic
             items[-1]["text"] += item["text"]
         elif item is not None:
             items.append(item)
-    if writing.counts:
-        texts = joined([(part, part.text) for part in parts if isinstance(part, TextPart)], goes_on)
-        said = facets_of_parts(tuple(parts)) | ({"text": texts} if texts else {})
-        again = facets_of_parts(tuple(part_of(item) for item in items))
-        for what in said.keys() | again.keys():
-            if said.get(what) != again.get(what):
-                writing.lose(message, what, "a list in MARSYS says texts, images, sounds and files")
     return items
 
 
@@ -373,13 +360,11 @@ def _write_agent_call(message: Message, call: OptionCallPayload) -> dict[str, An
 
 def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     shows = outcome.result is None and _needs_list(outcome.parts)
-    content: Any = _list(message, outcome.parts, writing) if shows else result_text(message, outcome, writing, "MARSYS")
+    content: Any = _list(message, outcome.parts) if shows else result_text(outcome)
     call = writing.call_of(message)
     unit: dict[str, Any] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
     if _role_of(message) == "agent_response" or (call is not None and _asks_agent(call)):
         unit = {"role": "agent_response", "name": outcome.option_name, "metadata": {"task_id": outcome.invocation_id}}
-    if message.policy != outcome.option_name:
-        writing.lose(message, "speaker", "a MARSYS result is said by the tool or agent that was called")
     if content is not None:
         unit["content"] = content
     return unit
@@ -388,9 +373,6 @@ def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writi
 def _write_failure(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     """Write a failure: of a tool as a tool message, so that its call has a result; of an agent as an error."""
     metadata = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": writing.json(outcome, "result")}
-    if message.policy != RUNTIME_POLICY:
-        writing.lose(message, "speaker", "a MARSYS error is said by the runtime")
-    lose_shown(message, outcome, writing, "MARSYS")
     unit = {
         "role": "tool",
         "content": outcome.error_message,
@@ -400,7 +382,6 @@ def _write_failure(message: Message, outcome: OptionResultPayload, writing: Writ
     }
     call = writing.call_of(message)
     if _role_of(message) == "error" or (call is not None and _asks_agent(call)):
-        lose_option(message, outcome, writing, "MARSYS")
         unit["role"] = "error"
         if call is not None:
             del unit["name"]
@@ -422,4 +403,22 @@ def recognise(data: Any) -> str | None:
     return "roles of MARSYS, and keys that only it has" if own else None
 
 
-DIALECT = UnitDialect("marsys", "MARSYS messages with seven roles", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="marsys",
+    summary="MARSYS messages with seven roles",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="a MARSYS message has no place for it",
+    reasons={
+        **dict.fromkeys(
+            PARTS, "a list in MARSYS says texts, images, sounds and files; a result in words shows nothing besides"
+        ),
+        "text": "data among the words are written as JSON text",
+        "speaker": "a result is said by the tool or agent that was called, an error by the runtime",
+        "option": "an error is of the option that was called",
+        "result": "a result in MARSYS is text",
+        "time": "what is said in one message has one time",
+    },
+)
