@@ -26,8 +26,8 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_core import to_jsonable_python
 
+from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
-from antiphon.dialects._said import error_text
 from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
