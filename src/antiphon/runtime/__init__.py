@@ -3,7 +3,7 @@
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
-from antiphon.runtime._context import ActorSystem, Context
+from antiphon.runtime._context import Context
 from antiphon.runtime._effects import Effect, Effects, Park, Run
 from antiphon.runtime._envelope import Course, Standing
 from antiphon.runtime._escalation import Down
@@ -39,9 +39,11 @@ from antiphon.runtime._rows import (
     unused,
 )
 from antiphon.runtime._run import run
+from antiphon.runtime._services import ActorSystem
 from antiphon.runtime._settings import Budget, RuntimePort, Settings
 from antiphon.runtime._state import ActorState
-from antiphon.runtime._supervision import Backoff, Decision, Supervision, Supervisor, concerned, decide
+from antiphon.runtime._supervision import Backoff, Decision, Supervision, concerned, decide
+from antiphon.runtime._supervisor import Supervisor
 from antiphon.runtime._system import ROOT, Ref, System
 from antiphon.runtime._topics import Subscription, Topic, subscribe, type_of
 

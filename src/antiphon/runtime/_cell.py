@@ -47,10 +47,10 @@ from antiphon.runtime._results import result_of
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler, OrderingKey, Props
-    from antiphon.runtime._context import Services
     from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._services import Services
 
 
 class Mailbox:

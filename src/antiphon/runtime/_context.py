@@ -16,10 +16,9 @@ what such a task sends afterwards is sent from outside.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
@@ -34,124 +33,14 @@ from antiphon.runtime._results import answer_to, message_of, response_to, respon
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.runtime._address import Address
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._observer import Operation
-    from antiphon.runtime._results import StoredIds
-    from antiphon.runtime._run import Lifetime
-    from antiphon.runtime._state import ActorState, States
+    from antiphon.runtime._services import ActorSystem, Services
+    from antiphon.runtime._state import ActorState
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 StateT = TypeVar("StateT")
 AnswerT = TypeVar("AnswerT")
-
-# ---------------------------------------------------------------- what a context needs of a system
-
-
-class Receiver(Protocol):
-    """An actor as others see it."""
-
-    async def receive(self, message: WireMessage, *, within: float | None = None) -> Response: ...
-
-
-class ActorSystem(Protocol):
-    """The system that an actor lives in, as its handlers see it.
-
-    What is asked and told through it follows from no message. What is sent through it, by `send_message` or by an actor
-    that `get_actor` gave, follows from the one that is handled.
-    """
-
-    @property
-    def ledger(self) -> Ledger: ...
-
-    @overload
-    async def ask(
-        self,
-        to: str,
-        said: Request[ReplyT],
-        *,
-        within: float | None = None,
-        thread_id: str | None = None,
-        sender: str = "client",
-        id: str | None = None,
-    ) -> ReplyT: ...
-    @overload
-    async def ask(
-        self,
-        to: str,
-        said: Message,
-        *,
-        within: float | None = None,
-        thread_id: str | None = None,
-        sender: str = "client",
-        id: str | None = None,
-    ) -> Message: ...
-
-    async def tell(
-        self,
-        to: str,
-        said: Request[Any] | Notice | Message,
-        *,
-        within: float | None = None,
-        thread_id: str | None = None,
-        sender: str = "client",
-        id: str | None = None,
-    ) -> None: ...
-
-    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response: ...
-
-    async def get_actor(self, address: str) -> Receiver: ...
-
-    def spawn(self, address: str, factory: Callable[[], Any], *, supervisor: str = ...) -> Address: ...
-
-
-class Messenger(Protocol):
-    """Carries messages to actors, and outcomes back."""
-
-    async def ask(self, envelope: Envelope, within: float | None) -> Any: ...
-    async def tell(self, envelope: Envelope, within: float | None) -> None: ...
-    async def work_out(self, envelope: Envelope, handle: Callable[[Envelope], Awaitable[Any]]) -> Any: ...
-    async def answer(self, envelope: Envelope, outcome: Any) -> None: ...
-    async def forward(self, envelope: Envelope, to: str) -> None: ...
-    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None: ...
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None: ...
-    async def original(self, request: Retry, thread_id: str | None) -> Message: ...
-    def knows(self, address: str) -> bool: ...
-
-
-class Reminders(Protocol):
-    """Tells actors something later."""
-
-    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None: ...
-
-
-class Ties(Protocol):
-    """Knows who is told when an actor ends, and who fails with it."""
-
-    def monitor(self, watcher: str, watched: str) -> None: ...
-    def link(self, one: str, other: str) -> None: ...
-
-
-class OpenWork(Protocol):
-    """Delivers what is open in a thread."""
-
-    async def thread(self, thread_id: str) -> object: ...
-    async def message(self, thread_id: str, invocation_id: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What the contexts of a system share."""
-
-    system: ActorSystem
-    lifetime: Lifetime
-    journal: Journal
-    states: States
-    stored_ids: StoredIds
-    messenger: Messenger
-    reminders: Reminders
-    ties: Ties
-    open_work: OpenWork
 
 
 class Home(Protocol):

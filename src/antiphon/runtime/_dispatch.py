@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._durable import Durable
     from antiphon.runtime._envelope import InFlight
+    from antiphon.runtime._hooks import DeadLetters
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import DeadLetters
     from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._run import Lifetime
     from antiphon.runtime._settings import Settings

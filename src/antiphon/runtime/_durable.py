@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._envelope import Envelope, InFlight
+    from antiphon.runtime._hooks import DeadLetters
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import DeadLetters
     from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._run import Lifetime
 

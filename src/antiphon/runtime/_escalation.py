@@ -20,7 +20,7 @@ from antiphon.runtime._results import reply_of
 if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
     from antiphon.runtime._tree import Lifecycle, Tree
 

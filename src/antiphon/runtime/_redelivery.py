@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._envelope import Envelope, InFlight
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import Hooks
     from antiphon.runtime._settings import Settings
 
 _WITHDRAWN: dict[str, Any] = {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._actor import Props
     from antiphon.runtime._cell import Cell, Outcomes
     from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
 
 _AT_ONCE: Final = 1000
