@@ -5,7 +5,7 @@ from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
 from antiphon.runtime._context import Context
 from antiphon.runtime._effects import Effect, Effects, Park, Run
-from antiphon.runtime._envelope import Course, Standing
+from antiphon.runtime._envelope import Course
 from antiphon.runtime._escalation import Down
 from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._journal import Admit, Journal, observe
@@ -28,6 +28,7 @@ from antiphon.runtime._results import error_of, error_response, from_wire, respo
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
+    Standing,
     again_id,
     begun,
     cut_result,

@@ -21,7 +21,7 @@ from antiphon.errors import DeliveryError, LedgerError
 from antiphon.ledger import Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
-from antiphon.runtime._envelope import Course, Envelope
+from antiphon.runtime._envelope import Course, DeliveryState
 from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, about
 from antiphon.runtime._observer import (
     Activity,
@@ -72,50 +72,50 @@ class Hooks:
     def closed(self, system: WatchedSystem) -> None:
         self.tell(self._observer.closed, system)
 
-    def said(self, envelope: Envelope) -> None:
+    def said(self, delivery: DeliveryState) -> None:
         """Note in which trace something is said, if that is not in the course of a message."""
-        if envelope.parent is None and envelope.origin is None:
+        if delivery.parent is None and delivery.origin is None:
             origin = self.tell(self._observer.origin)
             if origin is not None:
-                envelope.come_from(origin)
+                delivery.come_from(origin)
 
-    def accepted(self, envelope: Envelope) -> None:
-        envelope.accepted_at = self.now()
-        self.tell(self._observer.accepted, Delivery(envelope))
+    def accepted(self, delivery: DeliveryState) -> None:
+        delivery.accepted_at = self.now()
+        self.tell(self._observer.accepted, Delivery(delivery))
 
     def restarted(self, address: str, incarnation: int) -> None:
         self.tell(self._observer.restarted, str(address), incarnation)
 
-    def parked(self, envelope: Envelope) -> None:
-        self.tell(self._observer.parked, Delivery(envelope))
+    def parked(self, delivery: DeliveryState) -> None:
+        self.tell(self._observer.parked, Delivery(delivery))
 
     def died(self, letter: DeadLetter) -> None:
         self.tell(self._observer.died, letter)
 
-    async def run(self, cell: DeclaresTypes, envelope: Envelope, running: Awaitable[ResultT]) -> ResultT:
+    async def run(self, cell: DeclaresTypes, delivery: DeliveryState, running: Awaitable[ResultT]) -> ResultT:
         """Have a message handled, and tell the observer. Heartbeats are nobody's concern."""
-        if envelope.type == Heartbeat.message_type:
+        if delivery.type == Heartbeat.message_type:
             return await running
-        activity = Activity(envelope.thread_id, str(envelope.to), Delivery(envelope))
-        if envelope.accepted_at is not None:
-            activity.waited, envelope.accepted_at = self.now() - envelope.accepted_at, None
-        envelope.activity = activity
+        activity = Activity(delivery.thread_id, str(delivery.to), Delivery(delivery))
+        if delivery.accepted_at is not None:
+            activity.waited, delivery.accepted_at = self.now() - delivery.accepted_at, None
+        delivery.activity = activity
         await self._redact(activity)
         with _Watched(self, activity):
             try:
                 outcome = activity.outcome = await running
             finally:
-                activity.is_declared = cell.declares(envelope.type) or envelope.is_command
+                activity.is_declared = cell.declares(delivery.type) or delivery.is_command
         return outcome
 
     def effect(
         self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
     ) -> Callable[[str], Awaitable[Json]]:
         """Return what does an effect and tells the observer."""
-        delivery = Delivery(course) if isinstance(course, Envelope) else None
+        handled = Delivery(course) if isinstance(course, DeliveryState) else None
 
         async def watched(key: str) -> Json:
-            activity, around = Activity(course.thread_id, str(course.to), delivery, effect, operation=operation), current.get()
+            activity, around = Activity(course.thread_id, str(course.to), handled, effect, operation=operation), current.get()
             await self._redact(activity)
             try:
                 with _Watched(self, activity):
@@ -240,20 +240,20 @@ class DeadLetters:
         self._kept: deque[DeadLetter] = deque(maxlen=limit)
         self.counts: Counter[str] = Counter()
 
-    def add(self, envelope: Envelope, code: str, reason: str) -> None:
+    def add(self, delivery: DeliveryState, code: str, reason: str) -> None:
         """Keep a message that nobody will handle. Its body is not logged."""
         self.counts[code] += 1
-        letter = DeadLetter(envelope.message, envelope.to, code, reason, current_port().now())
+        letter = DeadLetter(delivery.message, delivery.to, code, reason, current_port().now())
         self._kept.append(letter)
         if self._hooks is not None:
             self._hooks.died(letter)
-        fields = about(envelope, error=code)
-        LOG.warning("dead letter: %s to %s: %s", envelope.type or "talk", envelope.to, code, extra=fields)
+        fields = about(delivery, error=code)
+        LOG.warning("dead letter: %s to %s: %s", delivery.type or "talk", delivery.to, code, extra=fields)
 
-    def add_unless_asked(self, envelope: Envelope, error: DeliveryError) -> None:
+    def add_unless_asked(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """Keep a message that ends with an error, if no caller gets to know."""
-        if envelope.waiter is None and not envelope.is_call:
-            self.add(envelope, error.code, error.reason)
+        if delivery.waiter is None and not delivery.is_call:
+            self.add(delivery, error.code, error.reason)
 
     @property
     def kept(self) -> tuple[DeadLetter, ...]:

@@ -22,7 +22,7 @@ from antiphon.runtime._actor import Actor, Props
 from antiphon.runtime._cell import Cell, CellParts
 from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
-from antiphon.runtime._envelope import Envelope, InFlight
+from antiphon.runtime._envelope import DeliveryState, InFlight
 from antiphon.runtime._escalation import Commands, Escalation, Links
 from antiphon.runtime._hooks import DeadLetters
 from antiphon.runtime._journal import Journal, observe
@@ -145,8 +145,8 @@ class Kernel:
     def _make_cell(self, address: str, props: Props) -> Cell:
         return Cell(self._parts, address, props)
 
-    def _obey(self, cell: Cell, envelope: Envelope) -> None:
-        self.commands.give(cell, envelope)
+    def _obey(self, cell: Cell, delivery: DeliveryState) -> None:
+        self.commands.give(cell, delivery)
 
     def _doubt(self, thread_id: str) -> None:
         self.recovery.later(thread_id)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, Usage
-from antiphon.runtime._envelope import Envelope, origin_of
+from antiphon.runtime._envelope import DeliveryState
+from antiphon.runtime._rows import origin_of
 
 if TYPE_CHECKING:
     pass
@@ -103,66 +104,66 @@ class Place(NamedTuple):
 class Delivery:
     """A message that is on its way to an actor, or in its hands."""
 
-    __slots__ = ("_envelope",)
+    __slots__ = ("_state",)
 
-    def __init__(self, envelope: Envelope) -> None:
-        self._envelope = envelope
+    def __init__(self, state: DeliveryState) -> None:
+        self._state = state
 
     @property
     def to(self) -> str:
         """The address of the actor."""
-        return self._envelope.to
+        return self._state.to
 
     @property
     def sender(self) -> str:
-        return self._envelope.sender
+        return self._state.sender
 
     @property
     def type(self) -> str:
         """The type of a request or a notice, the option of a call; empty for talk."""
-        return self._envelope.type
+        return self._state.type
 
     @property
     def id(self) -> str:
-        return self._envelope.id
+        return self._state.id
 
     @property
     def thread_id(self) -> str | None:
-        return self._envelope.thread_id
+        return self._state.thread_id
 
     @property
     def exchange(self) -> str:
         """The exchange that it belongs to: what follows from one message said from outside has the same."""
-        return self._envelope.exchange
+        return self._state.exchange
 
     @property
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
-        return self._envelope.attempt
+        return self._state.attempt
 
     @property
     def message(self) -> Message:
         """The message itself. To look at it has a price, where what is said is a typed request outside of a thread."""
-        return self._envelope.message
+        return self._state.message
 
     @property
     def place(self) -> Place:
         """What it is, now: deliveries that a handler has failed count, those that a process did not survive do not."""
-        envelope = self._envelope
-        return Place(envelope.invocation_id, str(envelope.to), envelope.standing.failed + envelope.reruns)
+        state = self._state
+        return Place(state.invocation_id, str(state.to), state.standing.failed + state.reruns)
 
     @property
     def parent(self) -> Delivery | None:
         """The message in whose course it was said, if that is here."""
-        parent = self._envelope.parent
+        parent = self._state.parent
         return None if parent is None else Delivery(parent)
 
     @property
     def parent_place(self) -> Place | None:
         """The message in whose course it was said, also if another process had that; then as it was at first."""
-        if self._envelope.parent is not None:
-            return Delivery(self._envelope.parent).place
-        message = self._envelope.made
+        if self._state.parent is not None:
+            return Delivery(self._state.parent).place
+        message = self._state.made
         if message is None or message.parent_id is None:
             return None
         return Place(message.parent_id, message.policy, 0)
@@ -170,18 +171,18 @@ class Delivery:
     @property
     def origin(self) -> str | None:
         """The trace in which it was said from outside, as a W3C `traceparent`."""
-        message = self._envelope.made
-        return self._envelope.origin or (None if message is None else origin_of(message))
+        message = self._state.made
+        return self._state.origin or (None if message is None else origin_of(message))
 
     @property
     def withdrawn(self) -> str | None:
         """The code of the reason why nobody wants the answer any more."""
-        return None if self._envelope.withdrawn is None else self._envelope.withdrawn.code
+        return None if self._state.withdrawn is None else self._state.withdrawn.code
 
     @property
     def activity(self) -> Activity | None:
         """What the actor does about it at present, or did at last."""
-        activity = self._envelope.activity
+        activity = self._state.activity
         return activity if isinstance(activity, Activity) else None
 
 

@@ -22,7 +22,7 @@ from antiphon.runtime._actor import Actor, props_of
 from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._bus import Remote
 from antiphon.runtime._context import context_in
-from antiphon.runtime._envelope import Envelope, outside
+from antiphon.runtime._envelope import DeliveryState, Envelope, outside
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._redelivery import Outcome, settle
@@ -281,11 +281,11 @@ class System:
             DeliveryError: there is no answer, or an error; the class says what to do.
             LedgerError: it could not be written down.
         """
-        envelope = outside(to, said, thread_id, sender, id)
+        delivery = outside(to, said, thread_id, sender, id)
         try:
-            return answer_to(said, envelope, await self._kernel.dispatcher.ask(envelope, within))
+            return answer_to(said, delivery, await self._kernel.dispatcher.ask(delivery, within))
         except DeliveryError as exc:
-            exc.message_id = envelope.id
+            exc.message_id = delivery.id
             raise
 
     async def tell(
@@ -382,7 +382,9 @@ class System:
             actor = await self.get_actor(message.receiver)
         except UndeliverableError as exc:
             self._kernel.dead.add(
-                Envelope(from_wire(message, None), message.sender or "unknown", message.receiver), exc.code, exc.reason
+                DeliveryState(Envelope.of(from_wire(message, None), message.sender or "unknown", message.receiver)),
+                exc.code,
+                exc.reason,
             )
             return error_response(message, exc)
         return await actor.receive(message, within=within)

@@ -31,9 +31,9 @@ from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._address import system_thread
-from antiphon.runtime._envelope import told
 from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._results import response_type
+from antiphon.runtime._rows import told
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record, Tailed
