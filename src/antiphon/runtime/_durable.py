@@ -348,8 +348,9 @@ class Durable:
 
 
 def _thread(delivery: DeliveryState) -> str:
-    assert delivery.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
-    return delivery.thread_id
+    thread_id = delivery.envelope.thread_id
+    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
+    return thread_id
 
 
 def _said(delivery: DeliveryState) -> list[Message]:

@@ -134,7 +134,6 @@ class DeliveryState:
     Most deliveries need few of the fields: the class has the defaults, and a field is set when it is needed.
     """
 
-    _message: Message | None = None
     seq: int = 0
     """Its place in the thread."""
     deadline: float | None = None
@@ -143,9 +142,6 @@ class DeliveryState:
     """Where its deadline is kept."""
     origin: str | None = None
     """The trace in which it was said from outside, as a W3C `traceparent`."""
-    may_be_known: bool = False
-    """Whether the ledger, or this process, may have the message already."""
-
     # -- where it is
     cell: Holder | None = None
     """The cell that has it."""
@@ -206,13 +202,12 @@ class DeliveryState:
     lender: DeliveryState | None = None
     """The duplicate whose caller this one has, because it had none of its own."""
 
-    def __init__(self, envelope: Envelope, *, may_be_known: bool = False) -> None:
+    def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
         self.envelope = envelope
         self._id = envelope.id
-        if envelope.message is not None:
-            self._message = envelope.message
-        if may_be_known:
-            self.may_be_known = True
+        self._message = envelope.message
+        self.may_be_known = may_be_known
+        """Whether the ledger, or this process, may have the message already."""
 
     @property
     def to(self) -> str:
@@ -310,18 +305,19 @@ class DeliveryState:
             self.envelope = self.envelope._replace(said=None, message=record.message)
 
     def _made(self) -> Message:
-        said, parent, now = cast("Request[Any] | Notice", self.envelope.said), self.parent, current_port().now()
+        envelope, now = self.envelope, current_port().now()
+        said, parent = cast("Request[Any] | Notice", envelope.said), envelope.parent
         payload: PartsPayload | OptionCallPayload
         if isinstance(said, Request):
             payload = own_call(self.id, said.message_type, said.to_data())
         else:
             payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
         return own_message(
-            str(self.sender),
+            str(envelope.sender),
             payload,
             id=self.id,
-            thread_id=self.thread_id,
-            to=(str(self.to),),
+            thread_id=envelope.thread_id,
+            to=(str(envelope.to),),
             lane="control",
             correlation_id=self.exchange,
             parent_id=None if parent is None else parent.invocation_id,
@@ -492,8 +488,9 @@ class InFlight:
 
 
 def _place(delivery: DeliveryState) -> tuple[str, str]:
-    assert delivery.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
-    return delivery.thread_id, delivery.invocation_id
+    thread_id = delivery.envelope.thread_id
+    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
+    return thread_id, delivery.invocation_id
 
 
 # ---------------------------------------------------------------- how what is said becomes an delivery
@@ -512,14 +509,14 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
     Raises:
         ValueError: it is a message of the journal, or of another thread.
     """
-    if isinstance(said, Message):
-        thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
-        message = _stamped(said, to, thread_id)
-        envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
-        return DeliveryState(envelope, may_be_known=True)
-    if not thread_id and type(said) in SYSTEM_TYPES:
-        thread_id = system_thread(to)
-    return DeliveryState(Envelope(said, None, sender, to, id, thread_id), may_be_known=id is not None)
+    if not isinstance(said, Message):
+        if not thread_id and type(said) in SYSTEM_TYPES:
+            thread_id = system_thread(to)
+        return DeliveryState(Envelope(said, None, sender, to, id, thread_id), id is not None)
+    thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
+    return DeliveryState(envelope, may_be_known=True)
 
 
 def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str | None) -> DeliveryState:
@@ -529,18 +526,18 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
         ValueError: the key is malformed; or it is a message of the journal.
     """
     hops, exchange = handled.envelope.hops + 1, handled.exchange
-    if isinstance(said, Message):
-        thread_id = said.thread_id or handled.thread_id
-        message = _stamped(said, to, thread_id)
-        envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
-        return DeliveryState(envelope, may_be_known=handled.attempt > 1)
-    thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
-    # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
-    # finds in the ledger what it has already said.
-    is_derived = thread_id is not None and handled.thread_id is not None
-    own_id = child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
-    envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
-    return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+    if not isinstance(said, Message):
+        thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
+        # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
+        # finds in the ledger what it has already said.
+        is_derived = thread_id is not None and handled.thread_id is not None
+        own_id = child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
+        envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
+        return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+    thread_id = said.thread_id or handled.thread_id
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
+    return DeliveryState(envelope, may_be_known=handled.attempt > 1)
 
 
 def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:

@@ -156,9 +156,9 @@ def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: An
     Raises:
         DeliveryError: the answer is an error.
     """
-    if isinstance(said, Message):
-        return message_of(delivery, outcome)
-    return outcome if isinstance(outcome, Reply) else reply_of(said, outcome, delivery.to)
+    if isinstance(said, Request):
+        return outcome if isinstance(outcome, Reply) else reply_of(said, outcome, delivery.to)
+    return message_of(delivery, outcome)
 
 
 def message_of(delivery: DeliveryState, outcome: Any) -> Message:
