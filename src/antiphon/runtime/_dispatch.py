@@ -6,19 +6,13 @@ What is said in a thread goes through the journal on its way, there and back: se
 **Deadlines.** A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next
 tick, all of one tick share a bucket, and only the earliest bucket has a timer. Those far away are rounded more, to a
 five-hundredth of the time that is left, so that there are never more than some thousand buckets, however long callers wait.
-
-**Duplicates.** The latest messages outside of threads that have an id of their own are kept (`Recent`), so that the same
-message gets the same answer. A RETRY finds its message there, or in the ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
-
-from pydantic import ValidationError
 
 from antiphon.errors import (
     ActorFailedError,
@@ -26,20 +20,19 @@ from antiphon.errors import (
     AntiphonError,
     DeliveryError,
     HopLimitError,
-    RefusedError,
     WithdrawnError,
 )
-from antiphon.messages import JsonObject, Message, OptionCallPayload, thaw
-from antiphon.protocol import ErrorCode, Heartbeat, Notice, Retry
-from antiphon.protocol import Message as WireMessage
+from antiphon.messages import Message
+from antiphon.protocol import Heartbeat, Notice, Retry
 from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._failures import LOG, about
-from antiphon.runtime._results import error_result, from_wire, result_of
+from antiphon.runtime._redelivery import Recent, find_original
+from antiphon.runtime._results import error_result, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from antiphon.ledger import Ledger, Record
+    from antiphon.ledger import Record
     from antiphon.messages import Json
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._durable import Durable
@@ -103,77 +96,6 @@ class Deadlines:
                 delivery.expire()
         if self._ticks:
             self._arm(self._ticks[0])
-
-
-class Recent:
-    """Messages by their id, in hand or answered. What failed in a way that may pass is not held against a second try."""
-
-    def __init__(self, limit: int = 10_000) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[str, DeliveryState] = OrderedDict()
-
-    def knows(self, delivery: DeliveryState) -> bool:
-        """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
-        known = self._kept.get(delivery.id)
-        if known is not None and not _may_pass(known):
-            known.share(delivery)
-            return True
-        self._kept[delivery.id] = delivery
-        if len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
-        return False
-
-    def message(self, id: str) -> Message | None:
-        """Return a message by its id."""
-        known = self._kept.get(id)
-        return None if known is None else known.message
-
-
-def _may_pass(delivery: DeliveryState) -> bool:
-    error = None if delivery.outcome is None else delivery.outcome[1]
-    return isinstance(error, AntiphonError) and error.retryable
-
-
-async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
-    """Return the message that is to be tried again.
-
-    Raises:
-        RefusedError: it was tried often enough, or nobody has it.
-    """
-    original, tries = None, request.attempt
-    if thread_id is not None:
-        records = await ledger.by_invocation(request.original_message_id, thread_id=thread_id)
-        calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
-        if calls:
-            original = calls[0].message
-            tries = max(tries, await _tries(ledger, request, thread_id, calls[0].seq))
-    if tries > request.max_attempts:
-        raise RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
-    original = original or _given(request) or recent.message(request.original_message_id)
-    if original is None:
-        raise RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
-    return original
-
-
-async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
-    """Return which try this is: the first was the message itself."""
-    tries = 1
-    async for record in ledger.read(thread_id, seq):
-        match record.message.payload:
-            case OptionCallPayload(option_name=Retry.message_type, arguments={"original_message_id": str(original)}):
-                tries += original == request.original_message_id
-            case _:
-                pass
-    return tries
-
-
-def _given(request: Retry) -> Message | None:
-    if not isinstance(request.original_message, JsonObject):
-        return None
-    try:
-        return from_wire(WireMessage.model_validate(thaw(request.original_message)), None)
-    except ValidationError as exc:
-        raise RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc
 
 
 class OtherSystems(Protocol):

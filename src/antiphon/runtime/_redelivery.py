@@ -9,17 +9,35 @@ and did not end; what it asked itself. Usually the delivery knows them (`endings
 of something, or another ran before it, only the ledger does (`leftovers`). An effect belongs to the message that is the
 longest prefix of its id: `m/agent/tool` is an effect of `m`, unless `m/agent` is a message of its own. Messages that `m` has
 sent end for themselves, also those that outlive it.
+
+**Duplicates and RETRY.** The latest messages outside of threads that have an id of their own are kept (`Recent`), so that a
+duplicate gets the answer of the first. In a thread the ledger does the same (`_durable.py`). A RETRY finds the message that it
+names in its thread, in its own data, or among those that are kept (`find_original`).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import EffectFailedError, FencedError, LedgerError, ParkedError, WithdrawnError
-from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
+from pydantic import ValidationError
+
+from antiphon.errors import (
+    AntiphonError,
+    EffectFailedError,
+    FencedError,
+    LedgerError,
+    ParkedError,
+    RefusedError,
+    WithdrawnError,
+)
+from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.protocol import ErrorCode, Retry
+from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._results import from_wire
 from antiphon.runtime._rows import (
     AGAIN,
     DELIVER,
@@ -291,3 +309,77 @@ def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Outco
 def _find(rows: tuple[Record, ...], invocation_id: str, *, is_effect: bool) -> Message:
     found = [row.message for row in rows if row.message.invocation_id == invocation_id]
     return next((message for message in found if (message.lane == "effect") == is_effect), found[0])
+
+
+# ---------------------------------------------------------------- duplicates and RETRY
+
+
+class Recent:
+    """Messages by their id, in hand or answered. What failed in a way that may pass is not held against a second try."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[str, DeliveryState] = OrderedDict()
+
+    def knows(self, delivery: DeliveryState) -> bool:
+        """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
+        known = self._kept.get(delivery.id)
+        if known is not None and not _may_pass(known):
+            known.share(delivery)
+            return True
+        self._kept[delivery.id] = delivery
+        if len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+        return False
+
+    def message(self, id: str) -> Message | None:
+        """Return a message by its id."""
+        known = self._kept.get(id)
+        return None if known is None else known.message
+
+
+def _may_pass(delivery: DeliveryState) -> bool:
+    error = None if delivery.outcome is None else delivery.outcome[1]
+    return isinstance(error, AntiphonError) and error.retryable
+
+
+async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
+    """Return the message that is to be tried again.
+
+    Raises:
+        RefusedError: it was tried often enough, or nobody has it.
+    """
+    original, tries = None, request.attempt
+    if thread_id is not None:
+        records = await ledger.by_invocation(request.original_message_id, thread_id=thread_id)
+        calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
+        if calls:
+            original = calls[0].message
+            tries = max(tries, await _tries(ledger, request, thread_id, calls[0].seq))
+    if tries > request.max_attempts:
+        raise RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
+    original = original or _given(request) or recent.message(request.original_message_id)
+    if original is None:
+        raise RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
+    return original
+
+
+async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
+    """Return which try this is: the first was the message itself."""
+    tries = 1
+    async for record in ledger.read(thread_id, seq):
+        match record.message.payload:
+            case OptionCallPayload(option_name=Retry.message_type, arguments={"original_message_id": str(original)}):
+                tries += original == request.original_message_id
+            case _:
+                pass
+    return tries
+
+
+def _given(request: Retry) -> Message | None:
+    if not isinstance(request.original_message, JsonObject):
+        return None
+    try:
+        return from_wire(WireMessage.model_validate(thaw(request.original_message)), None)
+    except ValidationError as exc:
+        raise RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc
