@@ -22,6 +22,7 @@ from antiphon.runtime._observer import (
     ToolOperation,
     WatchedSystem,
     describe,
+    tag,
 )
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._results import error_of, error_response, from_wire, response_type
@@ -115,6 +116,7 @@ __all__ = [
     "says_the_same_value",
     "subscribe",
     "system_thread",
+    "tag",
     "text_of",
     "type_of",
     "unused",

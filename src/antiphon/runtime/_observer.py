@@ -228,6 +228,8 @@ class Activity:
     """What is taken out of content before it is recorded: the rules of its thread, if the observer records content."""
     note: Any = None
     """The observer's own."""
+    tags: dict[str, str] = field(default_factory=dict[str, str])
+    """More about it, by name: ids by which the caller finds it again."""
 
 
 class WatchedSystem(Protocol):
@@ -284,3 +286,10 @@ def describe(operation: Operation) -> None:
     activity = current.get()
     if activity is not None:
         activity.operation = operation
+
+
+def tag(tags: Mapping[str, str]) -> None:
+    """Add tags to the handler or the effect in which this is called, for an observer."""
+    activity = current.get()
+    if activity is not None:
+        activity.tags.update(tags)

@@ -1,17 +1,21 @@
-"""Minds for the tests: models that do what they are told, and note what they were told."""
+"""Minds for the tests: models that do what they are told, and note what they were told; and what a killed process leaves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from antiphon.dialects.atlas import StructuredMessage
+from antiphon.ledger import Ledger
+from antiphon.ledger.memory import MemoryLedger
 
-__all__ = ["Told", "asking", "calling", "got", "prompt", "saying"]
+__all__ = ["Bench", "Told", "asking", "calling", "got", "left_by_a_kill", "prompt", "saying"]
 
 
 @dataclass
@@ -65,3 +69,33 @@ def asking(content: str = "go", **calls: dict[str, Any]) -> StructuredMessage:
     for name, arguments in calls.items():
         message.add_tool_call(name, arguments, f"call-{name}")
     return message
+
+
+class Bench:
+    """A model that notes what it begins with, and goes on when it is told to."""
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        self.begun: list[str] = []
+        self.came, self.go_on = asyncio.Event(), asyncio.Event()
+        if is_open:
+            self.go_on.set()
+
+    async def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        self.begun.append(prompt(messages).splitlines()[0])
+        self.came.set()
+        await self.go_on.wait()
+        return ModelResponse([TextPart("Done.")])
+
+    @property
+    def model(self) -> FunctionModel:
+        return FunctionModel(self._answer)
+
+
+async def left_by_a_kill(ledger: Ledger, left: Ledger | None = None, *, hours: int = 0) -> Ledger:
+    """Return the ledger that a process leaves behind which is killed now, as it is found some hours later."""
+    left, past = left or MemoryLedger(), timedelta(hours=hours)
+    for head in await ledger.heads():
+        found = [record.message async for record in ledger.read(head.thread_id)]
+        rows = [row.model_copy(update={"created_at": row.created_at and row.created_at - past}) for row in found]
+        await left.append(head.thread_id, rows, pattern="workers", allow_foreign=True)
+    return left

@@ -38,6 +38,10 @@ def played(name: str) -> tuple[list[Message], list[StructuredMessage]]:
     return run(main())
 
 
+TOOLS = ["counter -> tools: tool_request", "tools -> counter: tool_response"]
+"""What counter says when it counts."""
+
+
 def ways(messages: list[StructuredMessage]) -> list[str]:
     return [f"{each.source_agent} -> {each.target_agent}: {each.message_type}" for each in messages]
 
@@ -61,10 +65,11 @@ def test_a_controller_gives_a_task_and_gets_its_result() -> None:
     assert ways(said) == [
         "user -> controller: query",
         "controller -> counter: task",
+        *TOOLS,
         "counter -> controller: result",
         "controller -> user: response",
     ]
-    task, result = said[1:3]
+    task, result = said[1], said[4]
     assert task.task_id == result.task_id == result.metadata["in_reply_to"]
     inner = messages[1:3]
     flow = find_flow("task-delegation")
@@ -77,7 +82,12 @@ def test_an_agent_uses_tools_before_it_answers() -> None:
     """AT-045: User → [Query] → Agent → [Tool Request] → Tools → [Tool Results] → Agent → [Response] → User."""
     messages, said = played("tool-execution")
 
-    assert ways(said) == ["user -> counter: query", "counter -> user: response"]
+    assert ways(said) == ["user -> counter: query", *TOOLS * 2, "counter -> user: response"]
+    assert {each.task_id for each in said} == {"tools"}
+    assert [each.tool_results for each in said if each.message_type == "tool_response"] == [
+        [{"name": "count_words", "call_id": said[number].tool_calls[0]["id"], "result": 3, "status": "success"}]
+        for number in (1, 3)
+    ]
     assert [message.kind for message in messages] == ["parts", *["option_call", "option_result"] * 2, "parts"]
     flow = find_flow("tool-execution")
     assert flow.check(messages).state == "complete"
@@ -88,12 +98,13 @@ def test_what_one_worker_has_come_to_goes_to_another_and_the_end_to_the_controll
     """AT-046: Worker A → [Intermediate Result] → Worker B → [Final Result] → Controller; one task_id, a reply_to (A20)."""
     messages, said = played("collaboration")
 
-    assert ways(said)[1:4] == [
+    assert ways(said)[1:6] == [
         "controller -> counter: task",
+        *TOOLS,
         "counter -> editor: result",
         "editor -> controller: result",
     ]
-    task, step, end = said[1:4]
+    task, step, end = said[1], *said[4:6]
     assert task.task_id == step.task_id == end.task_id
     assert step.metadata["reply_to"] == "controller"
     assert "It has 4 words." in end.content

@@ -26,6 +26,8 @@ from antiphon.telemetry import Telemetry
 ADA, BOB = AgentSpec(name="ada", instructions="You are ada."), AgentSpec(name="bob", instructions="You are bob.")
 ECHO = saying(lambda messages, info: f"{(info.instructions or '').split('.')[0]}: {prompt(messages)}")
 
+TOOLS = {MessageType.TOOL_REQUEST, MessageType.TOOL_RESPONSE}
+
 
 # ---------------------------------------------------------------- tools, step by step
 
@@ -192,7 +194,7 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
     """
     # Mutant: `_mind.shown` returns the arguments as they are -> red.
     # Mutant: `_vault.Vault.take_out` returns the message as it is -> red.
-    # Mutant: `ledger/_rules.py`: the usual shapes do not know `token` -> red.
+    # Mutant: `ledger/_secrets.py`: the usual shapes do not know `token` -> red.
     # Mutant: `telemetry/_content.py`: `redacted` returns the text as it is -> red.
     caplog.set_level(logging.DEBUG)
     exporter, provider, seen, heard = InMemorySpanExporter(), TracerProvider(), list[str](), list[str]()
@@ -221,6 +223,7 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
     assert "Log me in" in stored
     assert "own" in said
     assert len(heard) > 5
+    assert {StructuredMessage.from_json(each).message_type for each in heard} >= TOOLS
     assert "log_in" in spans
     ways = {"store": stored, "log": caplog.text, "spans": spans, "heard": " ".join(heard), "said": said}
     assert {(way, secret) for way, text in ways.items() for secret in SECRETS if secret in text} == set()

@@ -20,6 +20,7 @@ from tests.dialects.atlas import test_native as message_tests
 from tests.patterns.workers import test_workers_agent as agent_tests
 from tests.patterns.workers import test_workers_reports as report_tests
 from tests.patterns.workers import test_workers_run as run_tests
+from tests.patterns.workers import test_workers_schedule as schedule_tests
 
 from antiphon.agents.toolkit.atlas import AgentToolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
@@ -76,6 +77,7 @@ KEY: dict[type, ModuleType | tuple[Test, ...]] = {
         run_tests.test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order,
         run_tests.test_a_worker_that_is_not_there_is_an_error_that_the_model_reads,
         report_tests.test_what_tools_and_policies_report_is_told_live_and_stands_in_the_thread,
+        schedule_tests.test_a_team_says_how_many_tasks_wait_by_worker,
     ),
 }
 """The classes that the document's users work with, and their tests: a file, or those that are tried first."""

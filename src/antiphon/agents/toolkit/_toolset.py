@@ -1,36 +1,43 @@
-"""An agent's view of a toolkit: a toolset of Pydantic AI with what was granted to it, every call through the guard."""
+"""What an agent gets of a toolkit: a toolset of Pydantic AI, and a capability that also waits for people.
+
+The toolset has the tools that were granted to the agent; each call goes through the guard. With the toolset alone, a call that
+needs an approval stops the run at once, and the calls beside it. The capability lets them end first.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydantic_ai import RunContext
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
-from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
+from antiphon.agents._observers import capabilities_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._withheld import Withheld
-from antiphon.agents.durability._operations import capabilities_of
-from antiphon.agents.durability._refusals import Refusal, Refusals
+from antiphon.agents._secrets import Withheld
+from antiphon.agents.durability._failures import Refusal, Refusals
 from antiphon.agents.durability._talk import Talk
-from antiphon.agents.toolkit._book import Marks, begin_under
-from antiphon.agents.toolkit._errors import ToolRefusal
+from antiphon.agents.toolkit._approvals import find_approval
+from antiphon.agents.toolkit._decision_log import Marks, begin_under
+from antiphon.agents.toolkit._execution import as_tool_return
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
-from antiphon.agents.toolkit._origin import Reading, current_reading, enter_reading, untrusted_in
-from antiphon.agents.toolkit._outcome import Outcome
-from antiphon.agents.toolkit._results import as_tool_return
+from antiphon.agents.toolkit._outcome import Outcome, ToolRefusal
 from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
+from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.errors import ParkedError
 
 if TYPE_CHECKING:
     from antiphon.agents.toolkit._toolkit import Toolkit
 
-__all__ = ["PARKED", "WAITS", "AgentToolset", "waits_for"]
+# ---------------------------------------------------------------- the toolset
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
@@ -47,11 +54,11 @@ class AgentToolset(AbstractToolset[Any]):
         self._toolkit = toolkit
         self._agent = agent
         self._guard = toolkit.guard(agent)
-        self._reading = Reading()
+        self._taint = Taint()
         self._run: LedgerRun | None = None
         self._tools: dict[str, ToolkitTool] = {}
         self._entered: list[AsyncExitStack] = []
-        self._outer: list[Reading | None] = []
+        self._outer: list[Taint | None] = []
         """What was being read where it was entered: tools that are in no toolkit run inside of this one."""
 
     @property
@@ -63,7 +70,7 @@ class AgentToolset(AbstractToolset[Any]):
     async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
         """Return the same for one run, which remembers what the run has read."""
         mine = copy.copy(self)
-        mine._reading = Reading(current_reading())
+        mine._taint = Taint(current_taint())
         mine._run = None
         mine._tools = {}
         mine._entered = []
@@ -73,12 +80,12 @@ class AgentToolset(AbstractToolset[Any]):
     @override
     async def __aenter__(self) -> Self:
         self._entered.append(await self._toolkit.connect())
-        self._outer.append(enter_reading(self._reading))
+        self._outer.append(enter_taint(self._taint))
         return self
 
     @override
     async def __aexit__(self, *args: object) -> None:
-        enter_reading(self._outer.pop())
+        enter_taint(self._outer.pop())
         await self._entered.pop().aclose()
 
     @override
@@ -86,7 +93,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._read(ctx)
         self._run = self._run or self._part_of_run()
         if self._run is not None:
-            await Marks(self._run).keep(self._reading, ctx.run_id)
+            await Marks(self._run).keep(self._taint, ctx.run_id)
         self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
         if self._run is not None:
             own = ctx.run_id if _is_durable(ctx.run_id) else None
@@ -95,9 +102,9 @@ class AgentToolset(AbstractToolset[Any]):
 
     def _read(self, ctx: RunContext[Any]) -> None:
         """Take into account what the model has been shown."""
-        if self._reading.untrusted is None:
+        if self._taint.untrusted is None:
             untrusted = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
-            self._reading.mark(untrusted_in(ctx.messages, untrusted))
+            self._taint.mark(untrusted_in(ctx.messages, untrusted))
 
     def _part_of_run(self) -> LedgerRun | None:
         """Return what this run of the agent is in the ledger: the same when the program runs again."""
@@ -137,7 +144,7 @@ class AgentToolset(AbstractToolset[Any]):
             arguments=self._whole(tool_args, ctx),
             ctx=ctx,
             invocation=f"{ctx.tool_call_id}@{ctx.run_step}",
-            reading=self._reading,
+            taint=self._taint,
             run=self._run,
             parent_id=ctx.tool_call_id,
             is_approved=ctx.tool_call_approved,
@@ -171,3 +178,55 @@ def waits_for(*approvals: str) -> ParkedError:
 def _can_wait(ctx: RunContext[Any]) -> bool:
     """Whether the run has a capability that waits for people at the end of a step."""
     return any(getattr(each, "waits_for_people", False) for each in capabilities_of(ctx))
+
+
+# ---------------------------------------------------------------- the capability
+
+
+@dataclass
+class ToolkitCapability(AbstractCapability[Any]):
+    """What one agent may use of a toolkit."""
+
+    toolkit: Toolkit = field(repr=False)
+    agent: str
+    waits_for_people: ClassVar[bool] = True
+    """That a call may be left to `handle_deferred_tool_calls`."""
+
+    @override
+    def get_toolset(self) -> AgentToolset:
+        return self.toolkit.for_agent(self.agent)
+
+    @override
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Wait for people, now that the other calls of the step have ended.
+
+        Raises:
+            ParkedError: somebody has not answered in time, or must look at a call whose outcome nobody knows.
+        """
+        waiting = {call: name for call, said in requests.metadata.items() if (name := _own(said, WAITS)) is not None}
+        run = current_run()
+        if waiting and run is not None:
+            await self._wait(run, list(waiting.values()))
+        for said in requests.metadata.values():
+            if (reason := _own(said, PARKED)) is not None:
+                raise ParkedError(reason)
+        if not waiting or run is None:
+            return None
+        # A yes to all: it only means that the guard is asked again, which looks at the answers in the ledger itself.
+        return DeferredToolResults(approvals=dict.fromkeys(waiting, True))
+
+    async def _wait(self, run: LedgerRun, approvals: list[str]) -> None:
+        guard = self.toolkit.guard(self.agent)
+        found = [await find_approval(run.ledger, each, thread_id=run.thread_id) for each in approvals]
+        asked = [each for each in found if each is not None]
+        answered = await asyncio.gather(*(guard.wait(run.ledger, each) for each in asked))
+        missing = [each.id for each, is_there in zip(asked, answered, strict=True) if not is_there]
+        if missing:
+            raise waits_for(*missing)
+
+
+def _own(said: dict[str, Any], name: str) -> str | None:
+    found = said.get("antiphon", {}).get(name)
+    return found if isinstance(found, str) else None

@@ -67,6 +67,11 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     encoders: ClassVar[Encoders] = {}
     """How to write values of other classes: `{class: function that gives a plain value}`. A subclass sets its own."""
 
+    carried: ClassVar[frozenset[str]] = frozenset(
+        {"trace_id", "traceparent", "tracestate", "correlation_id", "request_id", "session_id"}
+    )
+    """Metadata that tell which messages belong together: an answer takes them over. A subclass sets its own."""
+
     def __init__(
         self,
         content: str,
@@ -213,6 +218,11 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         with self._lock:
             self._check_open()
             self._data["metadata"] = self._data["metadata"] | encoded
+
+    @property
+    def tracking(self) -> dict[str, Any]:
+        """The metadata that answers take over, such as `trace_id`; which these are, `carried` says."""
+        return {name: value for name, value in self.metadata.items() if name in self.carried}
 
     # ------------------------------------------------------------ sent
 
@@ -486,7 +496,7 @@ def _canonical(message: StructuredMessage) -> str:
 
 
 def _answering(original: StructuredMessage, envelope: Answer) -> Answer:
-    """Return the envelope of an answer: same task, to whoever waits for it, unless something else was said."""
+    """Return the envelope of an answer: same task and tracking, to the agent that waits, unless the caller says otherwise."""
     waiting = original.reply_to
     target = envelope.get("target_agent") or waiting
     onward = {} if target == waiting or waiting is None else {"reply_to": waiting}
@@ -495,5 +505,5 @@ def _answering(original: StructuredMessage, envelope: Answer) -> Answer:
     answer["task_id"] = envelope.get("task_id") or original.task_id
     answer["source_agent"] = envelope.get("source_agent") or original.target_agent
     answer["target_agent"] = target
-    answer["metadata"] = {**onward, **(envelope.get("metadata") or {}), **links}
+    answer["metadata"] = {**original.tracking, **onward, **(envelope.get("metadata") or {}), **links}
     return answer

@@ -2,6 +2,7 @@
 
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import Answer, Cast, CastOptions
+from antiphon.patterns.cast._endings import end_open_calls, stopped
 from antiphon.patterns.cast._handling import UNHURRIED, Handling, handling, known_by, log_unexpected
 from antiphon.patterns.cast._held import Gate, HeldModel
 from antiphon.patterns.cast._pattern import Outcome, Pattern, PatternOptions, failed, together
@@ -24,10 +25,12 @@ __all__ = [
     "Pattern",
     "PatternOptions",
     "ask_in_turn",
+    "end_open_calls",
     "failed",
     "handling",
     "known_by",
     "left_open",
     "log_unexpected",
+    "stopped",
     "together",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -89,6 +90,10 @@ class Pattern(ABC):
     def host(self, system: System) -> None:
         """Begin its actors in a system."""
 
+    def recovering(self) -> AbstractContextManager[None]:
+        """Return the block in which a system takes up what another process left open."""
+        return nullcontext()
+
     @abstractmethod
     async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
         """Have something done, in a new thread or in the one that is named, and return what came of it.
@@ -147,5 +152,9 @@ async def together(
         each.host(system)
     async with system:
         if recover:
-            await system.recover()
+            with ExitStack() as stack:
+                for each in patterns:
+                    stack.enter_context(each.recovering())
+                await system.recover()
+                await asyncio.sleep(0)  # each handler of what was taken up has begun
         yield system

@@ -1,5 +1,7 @@
 """Workers: a controller gives tasks to workers that use tools, by structured messages of Atlas.
 
+Every class of Atlas can be imported from here: messages, tools and agents.
+
 | | |
 |---|---|
 | `_protocol.py` | what the actors ask each other |
@@ -8,9 +10,12 @@
 | `_agent.py` | `ToolCapableAgent`, for programs of any kind |
 | `_desk.py`, `_controller.py` | how tasks are given: by a policy, or by a model |
 | `_actors.py`, `_workers.py` | the actors, and `Workers`, the whole |
+| `_schedule.py` | in which order a worker does its tasks, and until when |
 | `_reports.py`, `_vault.py`, `_blocking.py` | STATUS; what is sensitive; waiting without an event loop |
 """
 
+from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool, Tool, ToolSchema
+from antiphon.dialects.atlas import MessageType, StructuredMessage, ToolCall, ToolResult, ToolStatus
 from antiphon.patterns.workers._agent import ToolCapableAgent, WorkFailedError
 from antiphon.patterns.workers._controller import CONTROLLER
 from antiphon.patterns.workers._desk import Desk, Policy
@@ -24,10 +29,19 @@ __all__ = [
     "CONTROLLER",
     "DRAFT_WORKER",
     "RETRIEVAL_WORKER",
+    "AgentToolkit",
     "Desk",
+    "FunctionTool",
+    "MessageType",
     "Policy",
     "Reporting",
+    "StructuredMessage",
+    "Tool",
+    "ToolCall",
     "ToolCapableAgent",
+    "ToolResult",
+    "ToolSchema",
+    "ToolStatus",
     "WorkFailedError",
     "Workers",
     "conversation",

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from typing_extensions import override
 
-from antiphon.agents import ledger_run
+from antiphon.agents import current_run, ledger_run
 from antiphon.agents.toolkit._origin import Reading, reading_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
 from antiphon.messages import Message
-from antiphon.patterns.cast import Handling, handling, left_open
+from antiphon.patterns.cast import Handling, end_open_calls, handling, left_open, stopped
 from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
 from antiphon.patterns.workers._mind import Mind, answer_to, error_to
 from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
 from antiphon.patterns.workers._reports import Reporting, reports_of
-from antiphon.patterns.workers._talk import say
+from antiphon.patterns.workers._schedule import Slots, Ticket, time_left, within_deadline
+from antiphon.patterns.workers._talk import HAND_ON, ended_fields, say
 from antiphon.patterns.workers._vault import Vault
-from antiphon.runtime import Actor, Context, handles
+from antiphon.protocol import ErrorCode
+from antiphon.runtime import Actor, Context, handles, tag
 
 __all__ = ["Control", "ControllerActor", "WorkerActor"]
 
@@ -51,6 +53,26 @@ async def _answered(
     return Answered(message=answer.to_dict())
 
 
+def _tag(message: StructuredMessage) -> None:
+    """Put the `trace_id` of a message, and the like, on the span of its handler."""
+    tag({name: value for name, value in message.tracking.items() if isinstance(value, str)})
+
+
+async def _end_late(error: Exception | StructuredMessage, context: Context, message: StructuredMessage, *asked: str) -> None:
+    """End the calls that work left open whose deadline has passed, after those that it has `asked` have stopped."""
+    run, code = (
+        current_run(),
+        error.metadata.get("code") if isinstance(error, StructuredMessage) else getattr(error, "code", ""),
+    )
+    if run is None or code != ErrorCode.TIMEOUT:
+        return
+    own, late = context.course.invocation_id, RefusedError("the deadline passed", ErrorCode.TIMEOUT)
+    cast("Any", context.course).is_unsure = True  # a row of what was cancelled may have been written, or not
+    for key in asked:
+        await stopped(run, f"{own}/{key}")
+    await end_open_calls(run, own, late, fields=ended_fields, besides=message.task_id)
+
+
 # ---------------------------------------------------------------- the controller
 
 
@@ -74,9 +96,11 @@ class ControllerActor(_Agent):
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Do what the policy says."""
-        query = self._vault.put_back(from_wire(request.message, context.message.created_at))
+        said = from_wire(request.message, context.message.created_at)
+        query = self._vault.put_back(said)
         async with handling(context, PATTERN) as here:
-            await say(query, "asked")
+            _tag(query)
+            await say(said, "asked")
             answer = await self._answer(query, context)
             self._vault.let_go(query)
             return await _answered(here, query, answer)
@@ -87,8 +111,10 @@ class ControllerActor(_Agent):
             desk = Desk(control.name, query, control.workers, context, reading)
             async with reports_of(query, control.name, control.reporting):
                 try:
-                    said = await control.policy(query, desk)
+                    async with within_deadline(query):
+                        said = await control.policy(query, desk)
                 except (RefusedError, BudgetExceededError) as exc:
+                    await _end_late(exc, context, query, *desk.given)
                     return error_to(query, control.name, exc)
         return said if isinstance(said, StructuredMessage) else answer_to(query, control.name, said)
 
@@ -99,16 +125,21 @@ class ControllerActor(_Agent):
 class WorkerActor(_Agent):
     """Who does tasks, and answers whoever asks it directly."""
 
-    def __init__(self, mind: Mind, vault: Vault) -> None:
-        self._mind, self._vault = mind, vault
+    def __init__(self, mind: Mind, slots: Slots, vault: Vault) -> None:
+        self._mind, self._slots, self._vault = mind, slots, vault
 
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Answer somebody outside."""
-        message = self._vault.put_back(from_wire(request.message, context.message.created_at))
+        said = from_wire(request.message, context.message.created_at)
+        message = self._vault.put_back(said)
+        with self._slots.ticket(message) as ticket:
+            return await self._asked(said, message, context, ticket)
+
+    async def _asked(self, said: StructuredMessage, message: StructuredMessage, context: Context, ticket: Ticket) -> Answered:
         async with handling(context, PATTERN) as here:
-            await say(message, "asked")
-            done = await self._done(message, None, context)
+            await say(said, "asked")
+            done = await self._done(message, None, context, ticket, is_said=True)
             self._vault.let_go(message)
             return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
 
@@ -116,12 +147,23 @@ class WorkerActor(_Agent):
     async def task(self, request: DoTask, context: Context) -> TaskDone:
         """Do a task."""
         message = from_wire(request.message, context.message.created_at)
-        async with left_open(context), ledger_run(context):
-            return await self._done(message, request.untrusted, context)
+        with self._slots.ticket(message) as ticket:
+            async with left_open(context), ledger_run(context):
+                return await self._done(message, request.untrusted, context, ticket)
 
-    async def _done(self, message: StructuredMessage, untrusted: str | None, context: Context) -> TaskDone:
+    async def _done(
+        self,
+        message: StructuredMessage,
+        untrusted: str | None,
+        context: Context,
+        ticket: Ticket,
+        *,
+        is_said: bool = False,
+    ) -> TaskDone:
         """Do what a message says; if it says who goes on with it, hand on what it has come to."""
-        answer, untrusted = await self._mind.process(message, untrusted)
+        _tag(message)
+        answer, untrusted = await self._mind.process(message, untrusted, is_said=is_said, ticket=ticket)
+        await _end_late(answer, context, message)
         if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
             return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
         return await self._hand_on(message, answer, context, untrusted)
@@ -144,10 +186,11 @@ class WorkerActor(_Agent):
         reading = Reading()
         reading.mark(untrusted)
         try:
-            done = await give(step, worker, context, reading, within=None, key="hand-on")
+            done = await give(step, worker, context, reading, within=time_left(message), key=HAND_ON)
         except UNTOLD:
             raise
         except DeliveryError as exc:
+            await _end_late(exc, context, message, HAND_ON)
             done = TaskDone(message=error_to(step, worker, exc).to_dict(), handed_on=False)
         if not done.handed_on:
             await say(from_wire(done.message, None), "final", is_answer=False)

@@ -19,14 +19,23 @@ from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, Patience
 from antiphon.patterns.workers._blocking import wait_for
-from antiphon.patterns.workers._mind import ROUNDS, Mind
+from antiphon.patterns.workers._mind import ROUNDS, Mind, model_or_script
 from antiphon.patterns.workers._reports import Hear, Reporting
+from antiphon.protocol import ErrorCode
 
 __all__ = ["ToolCapableAgent", "WorkFailedError"]
 
 
 class WorkFailedError(RuntimeError):
     """An agent has answered with an error; the message says which."""
+
+
+class _LateError(Exception):
+    """The deadline has passed. It leaves the run open: a tool that was stopped half way is not known to have ended."""
+
+    def __init__(self, answer: StructuredMessage) -> None:
+        super().__init__(answer.content)
+        self.answer = answer
 
 
 class ToolCapableAgent:
@@ -47,8 +56,11 @@ class ToolCapableAgent:
     ) -> None:
         """Make it.
 
-        `model` is a model or its name; without one, that of the environment, and where there is none either, it says what
-        the tools gave that a message asks for. With a `ledger` (or its URL) what it does is written down in the thread that
+        `model` is a model or its name; without one, the model of the environment. Where there is none either, the agent
+        answers with the results of the tools that a message asks for, and a message that asks for none is answered by the
+        scripted model, which says that no language model was asked.
+
+        With a `ledger` (or its URL) what it does is written down in the thread that
         is called like the task, and the same message again goes on where it was. `rounds` is how often the model is asked at
         most; `hear` is given each STATUS report.
 
@@ -81,7 +93,14 @@ class ToolCapableAgent:
 
     def mind(self, ledger: Ledger) -> Mind:
         """Return what it answers with, on a ledger."""
-        cast = Cast(ledger, [self.spec], model=self._model, toolkit=self.toolkit.toolkit, patience=self._patience)
+        cast = Cast(
+            ledger,
+            [self.spec],
+            model=self._model,
+            toolkit=self.toolkit.toolkit,
+            patience=self._patience,
+            make_model=model_or_script,
+        )
         return Mind(cast, self.worker_id, self._rounds, self._reporting, hear=self._hear)
 
     # ------------------------------------------------------------ structured messages
@@ -93,15 +112,24 @@ class ToolCapableAgent:
     async def aprocess_structured_message(self, message: StructuredMessage) -> StructuredMessage:
         """Answer a message. Tools that it asks for are run first, then the model is asked, and the tools that it asks for.
 
-        All calls and results are on the answer. A tool that fails, or may not be used, is a result with an error; a model
+        A TOOL_REQUEST is answered by a TOOL_RESPONSE, and no model is asked. Work stops at the `deadline` of the message. All
+        calls and results are on the answer. A tool that fails, or may not be used, is a result with an error; a model
         that does not answer is an ERROR message. Inside of a `ledger_run` it is part of that.
 
         Raises:
             ParkedError: a person must settle something, or approve it; then give it the same message again.
             HistoryMismatchError, LedgerError: as in every run.
         """
-        async with self._opened(message) as ledger:
-            answer, _ = await self.mind(ledger).process(message)
+        try:
+            async with self._opened(message) as ledger:
+                return await self._processed(message, ledger)
+        except _LateError as exc:
+            return exc.answer
+
+    async def _processed(self, message: StructuredMessage, ledger: Ledger) -> StructuredMessage:
+        answer, _ = await self.mind(ledger).process(message)
+        if answer.metadata.get("code") == ErrorCode.TIMEOUT:
+            raise _LateError(answer)
         return answer
 
     @asynccontextmanager

@@ -52,7 +52,7 @@ def model_policy(mind: Mind) -> Policy:
 
     async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
         with _at(desk):
-            answer, _ = await mind.process(query)
+            answer, _ = await mind.process(query, is_said=True)
         return answer
 
     return policy

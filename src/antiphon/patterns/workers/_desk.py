@@ -10,14 +10,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
+from antiphon.agents import current_run
 from antiphon.agents._course import as_key
 from antiphon.agents.toolkit._origin import Reading
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
+from antiphon.messages import Conversation
 from antiphon.patterns.cast import UNHURRIED
 from antiphon.patterns.workers._mind import error_to
 from antiphon.patterns.workers._protocol import DoTask, TaskDone, from_wire, to_wire
-from antiphon.patterns.workers._talk import say
+from antiphon.patterns.workers._schedule import time_left
+from antiphon.patterns.workers._talk import say, structured
 from antiphon.runtime import Context
 
 __all__ = ["UNTOLD", "Desk", "Policy", "give", "worker_address"]
@@ -37,6 +40,8 @@ class Desk:
         self.query = query
         self.workers = workers
         """Who can be given tasks, and what each is good at."""
+        self.given: list[str] = []
+        """The keys of the tasks that were given."""
         self._context, self._reading = context, reading
         self._count = 0
 
@@ -57,9 +62,10 @@ class Desk:
     ) -> StructuredMessage:
         """Give a task to a worker, and return its result, or an ERROR message.
 
-        `task_data` goes into the metadata. Those in `route` work on it one after the other, each on what the one before has
-        come to; the last one answers. `within` is how many seconds it may take. Give a `key` where the order in which tasks
-        are given is left to chance.
+        `task_data` goes into the metadata, with the `priority`, `trace_id` and the like of the query where it has none;
+        `priority` and `deadline` there say when the task is done. Those in `route` work on it one after the other, each on
+        what the one before has come to; the last one answers. `within` is how many seconds it may take. Give a `key` where
+        the order in which tasks are given is left to chance.
 
         Raises:
             ParkedError: a person must settle something, or approve it.
@@ -68,33 +74,47 @@ class Desk:
         """
         name = as_key(key or self._next("task"))
         way = {"route": list(route)} if route else {}
-        task = StructuredMessage.create_task(
-            content,
-            self.name,
-            worker,
-            {**(task_data or {}), **way},
-            task_id=f"{self.query.task_id}:{name}",
-            message_id=f"{self.query.task_id}:{name}",
-        )
+        task_id = f"{self.query.task_id}:{name}"
+        given = {**await self._inherited(task_id), **(task_data or {}), **way}
+        task = StructuredMessage.create_task(content, self.name, worker, given, task_id=task_id, message_id=task_id)
+        self.given.append(name)
         await say(task, f"{name}:task")
         answer, handed_on = await self._given(task, within, name)
         if not handed_on:
             await say(answer, f"{name}:answer")
         return answer
 
-    async def assign_all(self, tasks: Sequence[tuple[str, str]], *, within: float | None = None) -> list[StructuredMessage]:
-        """Give tasks, each a worker and what it is to do, side by side; return what came of them, in their order.
+    async def assign_all(
+        self, tasks: Sequence[tuple[str, str] | tuple[str, str, Mapping[str, Any]]], *, within: float | None = None
+    ) -> list[StructuredMessage]:
+        """Give tasks side by side, and return what came of them, in their order.
+
+        A task is the name of a worker, what it is to do, and its `task_data`, if there is any.
 
         Raises:
             As `assign`, after all have ended.
         """
         name = self._next("tasks")
-        asked = [self.assign(*task, within=within, key=f"{name}-{number}") for number, task in enumerate(tasks, 1)]
+        asked = [
+            self.assign(worker, content, task_data=data[0] if data else None, within=within, key=f"{name}-{number}")
+            for number, (worker, content, *data) in enumerate(tasks, 1)
+        ]
         ended = await asyncio.gather(*asked, return_exceptions=True)
         for each in ended:
             if isinstance(each, BaseException):
                 raise each
         return cast("list[StructuredMessage]", ended)
+
+    async def _inherited(self, task_id: str) -> dict[str, Any]:
+        """Return the priority and the tracking of the query, for a task; one that was written down without them stays so."""
+        found = self.query.tracking
+        if "priority" in self.query.metadata:
+            found["priority"] = self.query.metadata["priority"]
+        run = current_run() if found and self._context.attempt > 1 else None
+        records = () if run is None else await run.ledger.by_invocation(task_id, thread_id=run.thread_id)
+        row = next((record.message for record in records if record.message.kind == "option_call"), None)
+        known = None if row is None else structured(Conversation([row]))[0].metadata
+        return {name: value for name, value in found.items() if known is None or name in known}
 
     def _next(self, name: str) -> str:
         self._count += 1
@@ -107,7 +127,8 @@ class Desk:
             reason = f"there is no worker {unknown!r}; there are {', '.join(self.workers) or 'none'}"
             return error_to(task, worker, UndeliverableError(reason)), False
         try:
-            done = await give(task, worker, self._context, self._reading, within=within, key=key)
+            left = time_left(self.query, within)
+            done = await give(task, worker, self._context, self._reading, within=left, key=key)
         except UNTOLD:
             raise
         except DeliveryError as exc:
@@ -133,6 +154,6 @@ async def give(
         DeliveryError: there is no answer; unless it is one of `UNTOLD`, that can be told to whoever waits.
     """
     request = DoTask(message=to_wire(message), untrusted=reading.untrusted)
-    done = await context.ask(worker_address(worker), request, within=within or UNHURRIED, key=key)
+    done = await context.ask(worker_address(worker), request, within=UNHURRIED if within is None else within, key=key)
     reading.mark(done.untrusted)
     return done

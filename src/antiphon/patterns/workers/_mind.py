@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 from pydantic_ai import capture_run_messages
 from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
+from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
+from antiphon.agents import current_run
 from antiphon.agents._withheld import SENSITIVE
-from antiphon.agents.models import UnknownModelError
+from antiphon.agents.models import ScriptedModel, UnknownModelError
+from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
@@ -25,9 +29,10 @@ from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer, Cast
 from antiphon.patterns.workers._reports import Hear, Reporting, reports_of
-from antiphon.patterns.workers._talk import check, say
+from antiphon.patterns.workers._schedule import Ticket, within_deadline
+from antiphon.patterns.workers._talk import TOOLS, check, say
 
-__all__ = ["ROUNDS", "Mind", "answer_to", "error_to", "shown"]
+__all__ = ["ROUNDS", "Mind", "answer_to", "error_to", "is_tool_request", "model_or_script", "shown"]
 
 ROUNDS: Final = 8
 """How often a model is asked for one answer, unless something else is said."""
@@ -52,10 +57,18 @@ class Mind:
         self.cast, self.name = cast, name
         self._rounds, self._reporting, self._hear = rounds, reporting, hear
 
-    async def process(self, message: StructuredMessage, untrusted: str | None = None) -> tuple[StructuredMessage, str | None]:
+    async def process(
+        self,
+        message: StructuredMessage,
+        untrusted: str | None = None,
+        *,
+        is_said: bool = False,
+        ticket: Ticket | None = None,
+    ) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and where content was read on the way that strangers wrote, if any was.
 
-        `untrusted` is where whoever says the message has read such content.
+        `untrusted` is where the sender of the message has read such content. `is_said`: the caller writes the message and
+        its answer to the thread. The work begins when the `ticket` has a slot.
 
         Raises:
             ParkedError: a person must settle something, or approve it.
@@ -64,14 +77,27 @@ class Mind:
         answer = answer_to(message, self.name)
         with reading_scope(Reading(current_reading())) as reading:
             reading.mark(untrusted)
-            async with reports_of(message, self.name, self._reporting, self._hear):
-                try:
-                    check(message)
-                    await self._run_given(message, answer)
-                    await self._think(message, answer)
-                except (RefusedError, BudgetExceededError) as exc:
-                    answer = error_to(message, self.name, exc, of=answer)
+            try:
+                check(message)
+                # Reports begin with the slot: a task that waits is not at work.
+                async with _limits_of(message), ticket or nullcontext(), self._reports(message):
+                    await self._work(message, answer, is_said=is_said)
+            except (RefusedError, BudgetExceededError) as exc:
+                answer = error_to(message, self.name, exc, of=answer)
         return answer, reading.untrusted
+
+    def _reports(self, message: StructuredMessage) -> AbstractAsyncContextManager[object]:
+        return reports_of(message, self.name, self._reporting, self._hear)
+
+    async def _work(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
+        """Run the tools that a message asks for. A tool request needs no more; anything else is answered by the model."""
+        if message.has_tool_calls:
+            # A tool request and its answer are themselves what is said about the calls.
+            await self._run_given(message, answer, is_said=is_said and is_tool_request(message))
+        if is_tool_request(message):
+            answer.content = _listed(answer.tool_results)
+        else:
+            await self._think(message, answer)
 
     async def instructions(self) -> str | None:
         """Return what it is told about the tools that it may use now; nothing, if it has none."""
@@ -86,18 +112,18 @@ class Mind:
 
     # ------------------------------------------------------------ what the message asks for
 
-    async def _run_given(self, message: StructuredMessage, answer: StructuredMessage) -> None:
-        if not message.has_tool_calls:
-            return
+    async def _run_given(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
         tools = await self.tools()
         said = [{**call, "arguments": shown(call["arguments"], tools.get(call["name"]))} for call in message.tool_calls]
         more: Any = {"source_agent": self.name, "task_id": message.task_id}
-        await say(StructuredMessage.create_tool_request(tool_calls=said, target_agent="tools", **more), "calls")
+        if not is_said:
+            await say(StructuredMessage.create_tool_request(tool_calls=said, target_agent=TOOLS, **more), "calls")
         for call, shown_call in zip(message.tool_calls, said, strict=True):
             payload = await self.cast.toolkit.call(self.name, call["name"], call["arguments"], invocation_id=call["id"])
             answer.add_tool_call(call["name"], shown_call["arguments"], call["id"])
             answer.add_tool_result(**_given_result(call, payload))
-        await say(StructuredMessage.create_tool_response(tool_results=answer.tool_results, **more), "results")
+        if not is_said:
+            await say(StructuredMessage.create_tool_response(tool_results=answer.tool_results, **more), "results")
 
     # ------------------------------------------------------------ what the model says
 
@@ -127,23 +153,56 @@ class Mind:
 
     def _has_model(self) -> bool:
         try:
-            self.cast.model(self.cast.spec(self.name).model)
+            model = self.cast.model(self.cast.spec(self.name).model)
         except UnknownModelError as exc:
             return bool(exc.model)
         except AntiphonError:
-            pass  # there is one, and it cannot be had: whoever asks it is told why
-        return True
+            return True  # there is one, and it cannot be had: the error of asking it says why
+        return not isinstance(model.wrapped, NoModel)
+
+
+class NoModel(ScriptedModel):
+    """Answers where no model is named: its default script says that no language model was asked."""
+
+
+def model_or_script(name: str | None) -> Model:
+    """Return the model of a name, or of the environment; where nobody names one, the scripted model.
+
+    Raises:
+        ModelError: one is named, and cannot be had.
+    """
+    try:
+        return named_model(name)
+    except UnknownModelError as exc:
+        if exc.model:
+            raise
+        return NoModel()
+
+
+def _limits_of(message: StructuredMessage) -> AbstractAsyncContextManager[None]:
+    """Return the block that ends at the deadline of a message. What is done already is only read, whenever that is."""
+    run = current_run()
+    is_done = run is not None and run.is_open and run.opened.is_finished
+    return nullcontext() if is_done else within_deadline(message)
 
 
 # ---------------------------------------------------------------- answers
 
 
 def answer_to(message: StructuredMessage, name: str, content: str = "") -> StructuredMessage:
-    """Return the answer of an agent: to a task its result, to anything else a response."""
+    """Return the answer of an agent: to a task its result, to a tool request a tool response, else a response."""
+    if is_tool_request(message):
+        return StructuredMessage.create_tool_response(content, message, source_agent=name)
     create = StructuredMessage.create_response
     if message.message_type in _OF_TASKS:
         create = StructuredMessage.create_result
     return create(content, message, source_agent=name)
+
+
+def is_tool_request(message: StructuredMessage) -> bool:
+    """Whether a message asks for tools and nothing else: its type says so, or it has no type and no words."""
+    is_one = message.message_type == MessageType.TOOL_REQUEST
+    return is_one and ("type" in message.metadata or not message.content)
 
 
 def error_to(

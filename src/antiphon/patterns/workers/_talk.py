@@ -8,6 +8,7 @@ on to another is the answer to its task; what the last one says is no answer to 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -16,16 +17,36 @@ from antiphon.dialects import decode, encode
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DecodeError, HistoryMismatchError, RefusedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger
-from antiphon.messages import Conversation, Message, current_port
+from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, current_port
+from antiphon.patterns.workers._schedule import due_at
 from antiphon.protocol import ErrorCode
 
-__all__ = ["check", "conversation", "is_said", "rows_of", "say", "say_now", "structured"]
+__all__ = [
+    "DIALECT",
+    "HAND_ON",
+    "TOOLS",
+    "check",
+    "conversation",
+    "ended_fields",
+    "is_said",
+    "is_tool_use",
+    "rows_of",
+    "say",
+    "say_now",
+    "sent",
+    "structured",
+]
 
-_DIALECT: Final = "atlas"
+DIALECT: Final = "atlas"
+
 _OF_ROW: Final = ("message_id", "timestamp")
 """What the row itself says."""
 _TOOL_USE: Final = (MessageType.TOOL_REQUEST, MessageType.TOOL_RESPONSE)
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+TOOLS: Final = "tools"
+"""Who runs tools, in what agents say about it."""
+HAND_ON: Final = "hand-on"
+"""The key under which a worker hands a task on."""
 _LINKS: Final = ("in_reply_to", "in_reply_to_message")
 
 
@@ -35,13 +56,14 @@ def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Messa
     What must not be written down is taken out here already, whatever the ledger does: a message between agents says where
     a secret is by the names of its keys, which a dialect may write otherwise.
     """
-    is_tool_use = message.message_type in _TOOL_USE
-    left = _OF_ROW if is_tool_use else (*_OF_ROW, "tool_calls", "tool_results")
+    left: tuple[str, ...] = _OF_ROW if message.message_type in _TOOL_USE else (*_OF_ROW, "tool_calls", "tool_results")
+    if message.message_type == MessageType.TOOL_RESPONSE and message.has_tool_calls:
+        left = (*_OF_ROW, "tool_calls")  # the request has said them
     whole = message.to_dict(redact=STANDARD_REDACTION.value)
     data = {name: value for name, value in whole.items() if name not in left}
     left_out = _LINKS[1:] if is_answer else _LINKS
     data["metadata"] = {name: value for name, value in data["metadata"].items() if name not in left_out}
-    return list(decode([data], _DIALECT))
+    return list(decode([data], DIALECT))
 
 
 def check(message: StructuredMessage) -> None:
@@ -57,9 +79,12 @@ def check(message: StructuredMessage) -> None:
     names = cast("list[Any]", route) if isinstance(route, list) else [route]
     if names is not route or not all(isinstance(each, str) and _NAME.fullmatch(each) for each in names):
         problem = f"metadata.route: a list of names of workers is expected, not {route!r}"
+    if message.message_type == MessageType.TOOL_REQUEST and not message.has_tool_calls:
+        problem = "tool_calls: a tool_request needs at least one"
     try:
-        decode([message.to_dict()], _DIALECT)
-    except DecodeError as exc:
+        due_at(message)
+        decode([message.to_dict()], DIALECT)
+    except (DecodeError, ValueError) as exc:
         problem = str(exc)
     if problem is not None:
         raise RefusedError(problem, ErrorCode.VALIDATION_ERROR)
@@ -107,7 +132,7 @@ async def conversation(ledger: Ledger, thread_id: str, *, tools: bool = False, r
 
 def is_said(message: Message, *, reports: bool = True) -> bool:
     """Whether agents say it to each other; what they say to their models, and these to them, is not."""
-    notes: Any = message.metadata.get(_DIALECT)
+    notes: Any = message.metadata.get(DIALECT)
     if message.lane != "talk" or notes is None or notes.get("tool"):
         return False
     return reports or notes.get("type") != MessageType.STATUS
@@ -115,5 +140,57 @@ def is_said(message: Message, *, reports: bool = True) -> bool:
 
 def structured(messages: Conversation) -> list[StructuredMessage]:
     """Return a conversation as structured messages."""
-    written: Any = encode(messages, _DIALECT).value
+    written: Any = encode(messages, DIALECT).value
     return [StructuredMessage.from_dict(unit) for unit in written]
+
+
+# ---------------------------------------------------------------- tools
+
+
+def is_tool_use(message: Message, agents: Collection[str], besides: str) -> bool:
+    """Whether a row is the call of a tool by one of these agents, or its result; `besides` is a tool that does not count."""
+    payload = message.payload
+    if message.lane != "talk" or not isinstance(payload, OptionCallPayload | OptionResultPayload):
+        return False
+    if payload.option_name == besides:
+        return False
+    notes: Any = message.metadata.get(DIALECT)
+    return bool(notes.get("tool")) if notes is not None else _asked_by(message.correlation_id or "")[0] in agents
+
+
+def ended_fields(call: Message) -> dict[str, Any]:
+    """Return how the result is written that ends an open call: as what a tool answers, or as the error of a task."""
+    notes: Any = call.metadata.get(DIALECT)
+    if notes is not None and not notes.get("tool"):
+        return {"metadata": {DIALECT: {"type": MessageType.ERROR.value}}}
+    noted = {"type": MessageType.TOOL_RESPONSE.value, "tool": True}
+    return {"metadata": {DIALECT: noted}, "to": (call.policy,), "correlation_id": call.correlation_id}
+
+
+def sent(messages: Conversation, thread_id: str) -> list[StructuredMessage]:
+    """Return a conversation as structured messages, in which tools are asked by `tool_request` and answer an agent."""
+    written = structured(messages)
+    for message in written:
+        if message.message_type in _TOOL_USE and None in (message.source_agent, message.target_agent):
+            _address(message, thread_id)
+    return written
+
+
+def _address(message: StructuredMessage, thread_id: str) -> None:
+    """Say who asks tools or is answered by them, and in which task. What a model calls, its row says by the exchange alone."""
+    agent, task_id = _asked_by(message.task_id)
+    if agent:
+        message.task_id = f"{thread_id}:{task_id}" if task_id else thread_id
+    if message.message_type == MessageType.TOOL_REQUEST:
+        message.target_agent = message.target_agent or TOOLS
+    else:
+        message.source_agent, message.target_agent = TOOLS, message.target_agent or message.source_agent or agent
+
+
+def _asked_by(exchange: str) -> tuple[str, str]:
+    """Return the agent whose model an exchange is with, and the key of its task: `QUERY/TASK/AGENT/model=2`."""
+    *course, agent, model = exchange.rsplit("/", 2) if exchange.count("/") > 1 else ("", "", "")
+    if model.partition("=")[0] != "model":
+        return "", ""
+    steps = [each for each in course[0].split("/")[1:] if each != HAND_ON]
+    return agent.partition("=")[0], steps[-1] if steps else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -11,7 +12,7 @@ from typing_extensions import override
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, UndeliverableError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Conversation, current_port
+from antiphon.messages import Conversation, Message, current_port
 from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Pattern, PatternOptions, known_by
 from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
 from antiphon.patterns.workers._agent import ToolCapableAgent
@@ -20,7 +21,8 @@ from antiphon.patterns.workers._desk import UNTOLD, Policy, worker_address
 from antiphon.patterns.workers._mind import ROUNDS, Mind, error_to
 from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
 from antiphon.patterns.workers._reports import Reporting
-from antiphon.patterns.workers._talk import check, conversation, is_said, structured
+from antiphon.patterns.workers._schedule import Slots, late, lent_slot, time_left
+from antiphon.patterns.workers._talk import check, is_said, is_tool_use, sent
 from antiphon.patterns.workers._vault import Vault
 from antiphon.runtime import System
 
@@ -40,6 +42,7 @@ class Workers(Pattern):
         *,
         name: str = CONTROLLER.name,
         rounds: int = ROUNDS,
+        at_once: int = 1,
         reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
         **given: Unpack[PatternOptions],
     ) -> None:
@@ -47,16 +50,22 @@ class Workers(Pattern):
 
         The `controller` is an agent, whose model gives the tasks, or a policy: a function of the message and a `Desk`, which
         is then called `name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the controller, as in
-        a `Cast`; a `ToolCapableAgent` brings its own. `rounds` is how often a model is asked for one answer at most.
+        a `Cast`; a `ToolCapableAgent` brings its own. `rounds` is how often a model is asked for one answer at most. Each
+        worker does `at_once` tasks side by side; those that wait are done by priority, then in the order in which they were
+        given.
 
         Raises:
             CastError: two have the same name, or there is no such tool.
+            ValueError: `at_once` is less than one.
         """
+        if at_once < 1:
+            raise ValueError(f"at_once: a worker does at least one task at a time, not {at_once}")
         super().__init__(ledger, **given)
         self.cast = Cast(self.ledger, **self.cast_options)
-        self._rounds, self._reporting = rounds, reporting
+        self._rounds, self._reporting, self._at_once = rounds, reporting, at_once
         self._vault = Vault()
         self._minds: dict[str, Mind] = {}
+        self._slots: dict[str, Slots] = {}
         self._own: Mind | None = None
         """What the controller thinks with, if it is an agent."""
         self._heard: list[Callable[[str, StructuredMessage], None]] = []
@@ -72,6 +81,11 @@ class Workers(Pattern):
         """Who can be given tasks, and what each is told to be."""
         return {name: mind.cast.spec(name).instructions for name, mind in self._minds.items()}
 
+    @property
+    def waiting(self) -> Mapping[str, int]:
+        """How many tasks wait, by worker."""
+        return {name: slots.waiting for name, slots in self._slots.items()}
+
     def _add(self, worker: AgentSpec | ToolCapableAgent) -> None:
         name = worker.name if isinstance(worker, AgentSpec) else worker.worker_id
         if name in self._minds:
@@ -81,6 +95,7 @@ class Workers(Pattern):
             self._minds[name] = Mind(self.cast, name, self._rounds, self._reporting)
         else:
             self._minds[name] = worker.mind(self.ledger)
+        self._slots[name] = Slots(self._at_once)
 
     def _policy_of(self, controller: AgentSpec | Policy) -> Policy:
         if not isinstance(controller, AgentSpec):
@@ -95,8 +110,16 @@ class Workers(Pattern):
         control = Control(self.controller, self._policy, self.workers, self._reporting)
         system.spawn(f"controller/{self.controller}", partial(ControllerActor, control, self._vault))
         for name, mind in self._minds.items():
-            system.spawn(worker_address(name), partial(WorkerActor, mind, self._vault))
+            system.spawn(worker_address(name), partial(WorkerActor, mind, self._slots[name], self._vault))
         system.watch(self._watch)
+
+    @override
+    @contextmanager
+    def recovering(self) -> Generator[None]:
+        with ExitStack() as stack:
+            for slots in self._slots.values():
+                stack.enter_context(slots.held())
+            yield
 
     # ------------------------------------------------------------ asking
 
@@ -129,14 +152,21 @@ class Workers(Pattern):
         name = message.target_agent or self.controller
         try:
             check(message)
+            if time_left(message) == 0 and not await self._is_known(message):
+                raise late()
             address, bare = await self._addressed(name, message)
             ids: dict[str, Any] = {"thread_id": message.task_id, "id": message.message_id, "sender": _CLIENT}
-            answered = await self.system.ask(address, AskAgent(message=to_wire(bare)), within=within or UNHURRIED, **ids)
+            with lent_slot():
+                answered = await self.system.ask(address, AskAgent(message=to_wire(bare)), within=within or UNHURRIED, **ids)
         except UNTOLD:
             raise
         except DeliveryError as exc:
             return error_to(message, name, exc)
         return from_wire(answered.message, None)
+
+    async def _is_known(self, message: StructuredMessage) -> bool:
+        """Whether the ledger has a message: then its answer comes from there, also after its deadline."""
+        return bool(await self.ledger.by_invocation(message.message_id, thread_id=message.task_id))
 
     async def _addressed(self, name: str, message: StructuredMessage) -> tuple[str, StructuredMessage]:
         """Return where an agent lives, and the message as it may be written down on the way.
@@ -155,19 +185,31 @@ class Workers(Pattern):
     # ------------------------------------------------------------ watching
 
     def hear(self, listener: Callable[[str, StructuredMessage], None]) -> None:
-        """Have a function called with the thread and each message that agents say there, right after it was written down."""
+        """Have a function called with the thread and each message that agents say there, right after it was written down.
+
+        Tool calls and results are among them, each as a message of its own.
+        """
         self._heard.append(listener)
 
     def _watch(self, record: Record) -> None:
-        if self._heard and is_said(record.message):
-            for message in structured(Conversation([record.message])):
+        if self._heard and self._is_shown(record.message):
+            thread_id = record.message.thread_id or ""
+            for message in sent(Conversation([record.message]), thread_id):
                 for listener in tuple(self._heard):
-                    listener(record.message.thread_id or "", message)
+                    listener(thread_id, message)
 
-    async def messages(self, thread_id: str) -> list[StructuredMessage]:
-        """Return what agents have said to each other in a thread, reports included; see also `conversation`.
+    def _is_shown(self, message: Message, *, tools: bool = True) -> bool:
+        # The call of `assign_task` is not shown: the task itself is.
+        agents = (self.controller, *self._minds)
+        return is_said(message) or (tools and is_tool_use(message, agents, besides=assign_task.__name__))
+
+    async def messages(self, thread_id: str, *, tools: bool = True) -> list[StructuredMessage]:
+        """Return what agents have said to each other in a thread, with their reports; see also `conversation`.
+
+        With `tools`, also what they asked tools (`tool_request`) and got from them (`tool_response`).
 
         Raises:
             LedgerError: it cannot be read.
         """
-        return structured(await conversation(self.ledger, thread_id, reports=True))
+        rows = [record.message async for record in self.ledger.read(thread_id)]
+        return sent(Conversation([row for row in rows if self._is_shown(row, tools=tools)]), thread_id)

@@ -1,0 +1,134 @@
+"""Taint: whether a turn has read untrusted content, that is, content that somebody outside could have written.
+
+Taint is tracked by the runtime, never by a model. Content cannot mark itself, and cannot remove a mark:
+
+- the result of a tool that is `untrusted` has the mark in its metadata, which no model sees;
+- `quoted` marks text that the program puts into a prompt;
+- documents and media in a prompt, results of a provider's own tools, and results of tools outside the toolkit that say
+  `untrusted` in their metadata count as untrusted without a mark.
+
+Marks are only added. An agent that runs inside a tool starts with the taint of the outer turn, and its own taint is added
+to the outer turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import cast
+
+from pydantic_ai.messages import (
+    BinaryContent,
+    FileUrl,
+    ModelMessage,
+    ModelRequest,
+    NativeToolReturnPart,
+    TextContent,
+    ToolReturnPart,
+    UploadedFile,
+    UserContent,
+    UserPromptPart,
+)
+
+__all__ = ["Taint", "current_taint", "enter_taint", "quoted", "taint_scope", "untrusted_in"]
+
+_current: ContextVar[Taint | None] = ContextVar("antiphon.agents.toolkit.taint", default=None)
+
+
+class Taint:
+    """The taint of one turn. `outside` is the taint of the turn that this one runs inside."""
+
+    def __init__(self, outside: Taint | None = None) -> None:
+        self._outside = outside
+        self._untrusted: str | None = None
+
+    @property
+    def untrusted(self) -> str | None:
+        """The source of the first untrusted content that was read, here or outside; None: nothing untrusted was read."""
+        return self._untrusted or (self._outside.untrusted if self._outside else None)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the turn runs inside another turn."""
+        return self._outside is not None
+
+    @property
+    def own(self) -> str | None:
+        """The source of the first untrusted content that this turn itself has read."""
+        return self._untrusted
+
+    def mark(self, source: str | None) -> None:
+        """Add a source of untrusted content, here and outside. None adds nothing."""
+        self._untrusted = self._untrusted or source
+        if self._outside is not None:
+            self._outside.mark(source)
+
+
+def current_taint() -> Taint | None:
+    """Return the taint of the current turn; None outside of a turn."""
+    return _current.get()
+
+
+def enter_taint(taint: Taint | None) -> Taint | None:
+    """Set the taint of the current turn until the next call; return the previous one."""
+    before = _current.get()
+    _current.set(taint)
+    return before
+
+
+@contextmanager
+def taint_scope(taint: Taint) -> Generator[Taint]:
+    """Set the taint of the current turn for the length of a `with` block."""
+    token = _current.set(taint)
+    try:
+        yield taint
+    finally:
+        _current.reset(token)
+
+
+def quoted(text: str, source: str = "a quoted text") -> TextContent:
+    """Return text for a prompt that is marked as untrusted: the turn may then use only tools that allow untrusted input."""
+    return TextContent(text, metadata={"antiphon": {"untrusted": source}})
+
+
+def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str] = ()) -> str | None:
+    """Return the source of the first untrusted content in a history; None: there is none.
+
+    `tools` are the names of tools whose results are untrusted.
+    """
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, NativeToolReturnPart) or (isinstance(part, ToolReturnPart) and part.tool_name in tools):
+                return f"what {part.tool_name!r} returned"
+            if isinstance(message, ModelRequest) and (found := _in_request_part(part)):
+                return found
+    return None
+
+
+def _in_request_part(part: object) -> str | None:
+    if isinstance(part, ToolReturnPart):
+        return _marked(part.metadata)
+    if isinstance(part, UserPromptPart) and not isinstance(part.content, str):
+        return _in_prompt(part.content)
+    return None
+
+
+def _in_prompt(content: Sequence[UserContent]) -> str | None:
+    for each in content:
+        if isinstance(each, TextContent):
+            if found := _marked(each.metadata):
+                return found
+        elif isinstance(each, FileUrl | BinaryContent | UploadedFile):
+            return f"a file in a prompt ({each.kind})"
+    return None
+
+
+def _marked(metadata: object) -> str | None:
+    own = _field(metadata, "antiphon")
+    source = _field(own, "untrusted")
+    return source if isinstance(source, str) else None
+
+
+def _field(value: object, name: str) -> object:
+    return cast("dict[str, object]", value).get(name) if isinstance(value, dict) else None

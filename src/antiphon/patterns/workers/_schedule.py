@@ -1,0 +1,254 @@
+"""Schedule: the order in which a worker does its tasks, and the time that each may take.
+
+A worker does `at_once` tasks side by side. The next one is the waiting task with the highest priority; among equals, the one
+that was given first. Every tenth time it is the task that has waited longest, whatever its priority, so a task with a low
+priority is delayed by more urgent ones and never forgotten. A task that is at work is not interrupted for a more urgent one.
+
+Order and deadline follow from the row of the task (its metadata, and when it was written down), so they are the same after a
+restart: while a system takes up what was left open, nothing begins, and then the most urgent task does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, Self
+
+from antiphon.dialects.atlas import StructuredMessage
+from antiphon.errors import RefusedError
+from antiphon.messages import current_port
+from antiphon.protocol import ErrorCode
+
+__all__ = ["Slots", "Ticket", "due_at", "late", "lent_slot", "priority_of", "time_left", "within_deadline"]
+
+PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
+_NORMAL: Final = 1
+_FAIR: Final = 10
+"""Of how many tasks that begin one is the task that has waited longest."""
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SPAN: Final = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:eeks?)?)(?![a-z])\s*"
+)
+_FIRST_TIME: Final = 1e8
+"""A number from here on is a time in seconds since 1970; a smaller one is so many seconds."""
+
+
+# ---------------------------------------------------------------- what a message says
+
+
+def priority_of(message: StructuredMessage) -> float:
+    """Return the priority of a message: higher is more urgent. Whatever is neither a known word nor a number is normal."""
+    given: Any = message.metadata.get("priority")
+    if isinstance(given, str):
+        return PRIORITIES.get(given.strip().lower(), _NORMAL)
+    return given if isinstance(given, int | float) and not isinstance(given, bool) else _NORMAL
+
+
+def due_at(message: StructuredMessage) -> float | None:
+    """Return when the work on a message must be done, in seconds since 1970; None if there is no deadline.
+
+    Raises:
+        ValueError: nobody can read the deadline.
+    """
+    given: Any = message.metadata.get("deadline")
+    match given:
+        case None:
+            return None
+        case str():
+            return _read(given.strip(), message.timestamp)
+        case datetime():
+            return _seconds(given)
+        case date():
+            return _seconds(datetime(given.year, given.month, given.day, tzinfo=UTC) + timedelta(days=1))
+        case int() | float() if not isinstance(given, bool):
+            return given if given >= _FIRST_TIME else message.timestamp + given
+        case _:
+            raise _unreadable(given)
+
+
+def _read(text: str, since: float) -> float:
+    if text and not _SPAN.sub("", text.lower()):
+        spans = _SPAN.findall(text.lower())
+        return since + sum(float(number) * _UNITS["ms" if unit == "ms" else unit[0]] for number, unit in spans)
+    try:
+        if len(text) == len("2026-01-31"):
+            return _seconds(datetime.combine(date.fromisoformat(text), datetime.min.time()) + timedelta(days=1))
+        return _seconds(datetime.fromisoformat(text))
+    except ValueError:
+        raise _unreadable(text) from None
+
+
+def _seconds(time: datetime) -> float:
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _unreadable(given: object) -> ValueError:
+    forms = "'2h', '1h 30m', a date and time such as '2026-01-31T12:00:00+00:00', or seconds"
+    return ValueError(f"metadata.deadline: {given!r} is no deadline; write {forms}")
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+def time_left(message: StructuredMessage, within: float | None = None) -> float | None:
+    """Return how many seconds of work a message has left, at most `within`; None: there is no deadline.
+
+    Raises:
+        ValueError: nobody can read the deadline.
+    """
+    due = due_at(message)
+    left = None if due is None else max(0.0, due - current_port().now().timestamp())
+    return min((each for each in (left, within) if each is not None), default=None)
+
+
+def late() -> RefusedError:
+    """Return the error of work that is not begun because its deadline has passed."""
+    return RefusedError("the deadline passed before the work began", ErrorCode.TIMEOUT)
+
+
+@asynccontextmanager
+async def within_deadline(message: StructuredMessage) -> AsyncGenerator[None]:
+    """Work on a message in the block, until its deadline. Work that is late is not begun; work under way is cancelled.
+
+    Raises:
+        RefusedError: the deadline has passed (TIMEOUT), or nobody can read it.
+    """
+    try:
+        left = time_left(message)
+    except ValueError as exc:
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
+    if left is None:
+        yield
+        return
+    if not left:
+        raise late()
+    limit = asyncio.timeout(left)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as exc:
+        if not limit.expired():
+            raise
+        raise RefusedError("the deadline passed, and the work was stopped", ErrorCode.TIMEOUT) from exc
+
+
+# ---------------------------------------------------------------- slots
+
+
+class Ticket:
+    """A task that waits for a slot, or has one. In its `async with` block the task is at work."""
+
+    def __init__(self, slots: Slots, message: StructuredMessage, number: int) -> None:
+        self._slots = slots
+        self.given_at = message.timestamp, number
+        self.rank = -priority_of(message), *self.given_at
+        self._slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lent = 0
+        """How many answers of the team its work waits for."""
+
+    def give(self) -> None:
+        """Give it the slot."""
+        if not self._slot.done():
+            self._slot.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        await self._slot
+        self._token = _at_work.set(self)
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        _at_work.reset(self._token)
+        self._slots.leave(self)
+
+    def lend(self, change: int) -> None:
+        """Take note of an answer more that the work waits for, or one less: meanwhile another task has the slot."""
+        was_lent, self._lent = self._lent > 0, self._lent + change
+        self._slots.change(int(self._lent > 0) - int(was_lent))
+
+
+_at_work: ContextVar[Ticket | None] = ContextVar("antiphon.patterns.workers.ticket", default=None)
+
+
+@contextmanager
+def lent_slot() -> Generator[None]:
+    """Give the slot to another task in the block, if this is called at work: a tool may ask its own team, and wait.
+
+    After the block the work goes on at once, so for a moment there may be more at work than `at_once`.
+    """
+    own = _at_work.get()
+    if own is None:
+        yield
+        return
+    own.lend(1)
+    try:
+        yield
+    finally:
+        own.lend(-1)
+
+
+class Slots:
+    """Who works now: at most `at_once`, the most urgent first."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._waiting: list[Ticket] = []
+        self._at_work: set[Ticket] = set()
+        self._count = self._given = 0
+        self._is_held = False
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._waiting)
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Let nothing begin in the block, so that the most urgent of all that come in begins first."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            self._give()
+
+    @contextmanager
+    def ticket(self, message: StructuredMessage) -> Generator[Ticket]:
+        """Return the ticket of a message, which waits from now on. At the end of the block it is given back.
+
+        A handler takes it first, before it writes anything: so the order does not depend on how long writing takes.
+        """
+        self._count += 1
+        ticket = Ticket(self, message, self._count)
+        self._waiting.append(ticket)
+        self._give()
+        try:
+            yield ticket
+        finally:
+            self.leave(ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Have a ticket no more; its slot is free, if it had one. A second time it does nothing."""
+        if ticket in self._at_work:
+            self._at_work.remove(ticket)
+            self.change(1)
+        elif ticket in self._waiting:
+            self._waiting.remove(ticket)
+
+    def change(self, free: int) -> None:
+        """Have so many more free slots, or fewer."""
+        self._free += free
+        self._give()
+
+    def _give(self) -> None:
+        while self._free > 0 and self._waiting and not self._is_held:
+            self._given += 1
+            is_fair = self._given % _FAIR == 0
+            chosen = min(self._waiting, key=lambda each: each.given_at if is_fair else each.rank)
+            self._waiting.remove(chosen)
+            self._at_work.add(chosen)
+            self._free -= 1
+            chosen.give()
