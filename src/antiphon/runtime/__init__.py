@@ -3,9 +3,9 @@
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
-from antiphon.runtime._context import ActorSystem, Context
+from antiphon.runtime._context import Context
 from antiphon.runtime._effects import Effect, Effects, Park, Run
-from antiphon.runtime._envelope import Course, Standing
+from antiphon.runtime._envelope import Course
 from antiphon.runtime._escalation import Down
 from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._journal import Admit, Journal, observe
@@ -29,6 +29,7 @@ from antiphon.runtime._results import error_of, error_response, from_wire, respo
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
+    Standing,
     again_id,
     begun,
     cut_result,
@@ -40,9 +41,11 @@ from antiphon.runtime._rows import (
     unused,
 )
 from antiphon.runtime._run import run
+from antiphon.runtime._services import ActorSystem
 from antiphon.runtime._settings import Budget, RuntimePort, Settings
 from antiphon.runtime._state import ActorState
-from antiphon.runtime._supervision import Backoff, Decision, Supervision, Supervisor, concerned, decide
+from antiphon.runtime._supervision import Backoff, Decision, Supervision, concerned, decide
+from antiphon.runtime._supervisor import Supervisor
 from antiphon.runtime._system import ROOT, Ref, System
 from antiphon.runtime._topics import Subscription, Topic, subscribe, type_of
 
