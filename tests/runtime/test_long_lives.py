@@ -16,7 +16,7 @@ from antiphon.runtime import Actor, Context, System, _journal, _observer, handle
 from antiphon.runtime._dispatch import Deadlines
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._rows import begun
-from antiphon.testing._simulate_loop import VirtualLoop
+from antiphon.testing._virtual_time import VirtualLoop
 
 pytestmark = pytest.mark.virtual_time
 

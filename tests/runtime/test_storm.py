@@ -21,7 +21,7 @@ from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import Reply, Request, Restart
 from antiphon.runtime import Actor, Context, Supervision, System, handles
 from antiphon.testing import Faults
-from antiphon.testing._simulate_faults import FaultyLedger
+from antiphon.testing._simulate import FaultyLedger
 
 ASKS = 10
 

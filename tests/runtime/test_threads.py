@@ -34,7 +34,7 @@ from antiphon.runtime import (
     System,
     handles,
 )
-from antiphon.testing._simulate_loop import Node, VirtualLoop, VirtualPort
+from antiphon.testing._virtual_time import Node, VirtualLoop, VirtualPort
 
 pytestmark = pytest.mark.virtual_time
 

@@ -33,7 +33,7 @@ from antiphon.runtime import (
     system_thread,
 )
 from antiphon.telemetry import Telemetry
-from antiphon.telemetry._ids import read_traceparent
+from antiphon.telemetry._spans import read_traceparent
 
 SECRET = "the walrus was Paul"
 
