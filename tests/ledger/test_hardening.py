@@ -32,41 +32,34 @@ async def _first(ledger: Ledger) -> Record:
     raise AssertionError
 
 
-def test_what_another_process_says_while_a_follower_begins_to_wait_is_not_missed(
+async def test_what_another_process_says_while_a_follower_begins_to_wait_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G5: the commit comes after the follower has looked, and before it knows how far others were then."""
+    async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
+        horizon = ledger.horizon
 
-    async def run() -> None:
-        async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
-            horizon = ledger.horizon
+        async def late() -> str:
+            await other.append("t", [said("late", id="m")])
+            return await horizon()
 
-            async def late() -> str:
-                await other.append("t", [said("late", id="m")])
-                return await horizon()
-
-            monkeypatch.setattr(ledger, "horizon", late)
-            record = await asyncio.wait_for(_first(ledger), 5)
-            assert record.message.text == "late"
-
-    asyncio.run(run())
+        monkeypatch.setattr(ledger, "horizon", late)
+        record = await asyncio.wait_for(_first(ledger), 5)
+        assert record.message.text == "late"
 
 
-def test_a_follower_outlives_a_look_for_others_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
-            horizon, failures = ledger.horizon, [LedgerUnavailableError("not now")]
+async def test_a_follower_outlives_a_look_for_others_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
+        horizon, failures = ledger.horizon, [LedgerUnavailableError("not now")]
 
-            async def failing() -> str:
-                if failures:
-                    raise failures.pop()
-                await other.append("t", [said("after all", id="m")])
-                return await horizon()
+        async def failing() -> str:
+            if failures:
+                raise failures.pop()
+            await other.append("t", [said("after all", id="m")])
+            return await horizon()
 
-            monkeypatch.setattr(ledger, "horizon", failing)
-            assert (await asyncio.wait_for(_first(ledger), 5)).message.text == "after all"
-
-    asyncio.run(run())
+        monkeypatch.setattr(ledger, "horizon", failing)
+        assert (await asyncio.wait_for(_first(ledger), 5)).message.text == "after all"
 
 
 def test_a_follower_gets_to_know_that_the_ledger_is_closed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import COMMAND, PLAIN, start
 from tests.cli.running import run as command
-from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, run, said_in
+from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, said_in
 from tests.patterns.test_life import Held
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 
@@ -214,51 +214,45 @@ def test_a_process_that_was_killed_is_gone_on_with(folder: Path, place: str) -> 
     assert [event["phase"] for event in shown if event["kind"] == "phase_ended"] == list(PHASES)
 
 
-def test_ctrl_c_pauses_and_resume_goes_on() -> None:
-    async def main() -> None:
-        ledger = await known()
-        witness = Witness(on_request=(held := Held("intention")))
-        async with chain_on(ledger, witness) as chain:
-            thread_id = await chain.create(QUESTION)
-            watching = asyncio.create_task(watched(chain, thread_id, lambda: chain.start(thread_id), is_shown=False))
-            await held.reached.wait()
-            os.kill(os.getpid(), signal.SIGINT)
-            seen = await watching
-            assert seen.was_interrupted
-            assert (await chain.status(thread_id)).status == "paused"
-            held.released.set()
-            seen = await watched(chain, thread_id, lambda: chain.resume(thread_id), is_shown=False)
-            assert not seen.was_interrupted
-            assert (await chain.result(thread_id)).status == "completed"
-            check_nothing_begins_while_it_rests(await said_in(ledger, thread_id))
-
-    run(main())
+async def test_ctrl_c_pauses_and_resume_goes_on() -> None:
+    ledger = await known()
+    witness = Witness(on_request=(held := Held("intention")))
+    async with chain_on(ledger, witness) as chain:
+        thread_id = await chain.create(QUESTION)
+        watching = asyncio.create_task(watched(chain, thread_id, lambda: chain.start(thread_id), is_shown=False))
+        await held.reached.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        seen = await watching
+        assert seen.was_interrupted
+        assert (await chain.status(thread_id)).status == "paused"
+        held.released.set()
+        seen = await watched(chain, thread_id, lambda: chain.resume(thread_id), is_shown=False)
+        assert not seen.was_interrupted
+        assert (await chain.result(thread_id)).status == "completed"
+        check_nothing_begins_while_it_rests(await said_in(ledger, thread_id))
 
 
-def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: Path) -> None:
+async def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: Path) -> None:
     """By the process that runs it, which finds what was posted; and by the one that asks, where there is none."""
     url = f"sqlite:///{tmp_path}/ledger.db"
 
-    async def main() -> None:
-        async with open_ledger(url) as ledger, open_ledger(url) as elsewhere:
-            await known(ledger)
-            witness = Witness(on_request=(held := Held("intention")))
-            async with chain_on(ledger, witness, listen=True) as chain:
-                thread_id = await chain.create(QUESTION)
-                await chain.start(thread_id)
-                await held.reached.wait()
-                move = {"data": {"thread_id": thread_id}}
-                paused = await ask_owner(elsewhere, {"type": "PAUSE_THREAD", **move}, patience=20)
-                assert (paused["type"], paused["data"]["current_phase"]) == ("THREAD_PAUSED", "intention")
-                assert paused["message_id"]
-                assert (await chain.life(thread_id)).status == "paused"
-                held.released.set()
-            end = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread_id, "reason": "enough"}}
-            ended = await ask_owner(elsewhere, end, patience=0.1)
-            assert (ended["type"], ended["data"]["status"]) == ("THREAD_TERMINATED", "terminated")
-            check_nothing_begins_while_it_rests(await said_in(elsewhere, thread_id))
-
-    run(main())
+    async with open_ledger(url) as ledger, open_ledger(url) as elsewhere:
+        await known(ledger)
+        witness = Witness(on_request=(held := Held("intention")))
+        async with chain_on(ledger, witness, listen=True) as chain:
+            thread_id = await chain.create(QUESTION)
+            await chain.start(thread_id)
+            await held.reached.wait()
+            move = {"data": {"thread_id": thread_id}}
+            paused = await ask_owner(elsewhere, {"type": "PAUSE_THREAD", **move}, patience=20)
+            assert (paused["type"], paused["data"]["current_phase"]) == ("THREAD_PAUSED", "intention")
+            assert paused["message_id"]
+            assert (await chain.life(thread_id)).status == "paused"
+            held.released.set()
+        end = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread_id, "reason": "enough"}}
+        ended = await ask_owner(elsewhere, end, patience=0.1)
+        assert (ended["type"], ended["data"]["status"]) == ("THREAD_TERMINATED", "terminated")
+        check_nothing_begins_while_it_rests(await said_in(elsewhere, thread_id))
 
 
 @pytest.mark.slow

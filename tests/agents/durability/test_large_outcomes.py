@@ -297,14 +297,11 @@ async def _nothing(key: str) -> None:
 # ---------------------------------------------------------------- all that was recorded
 
 
-def test_every_outcome_of_a_run_with_large_ones_is_an_outcome() -> None:
+async def test_every_outcome_of_a_run_with_large_ones_is_an_outcome() -> None:
     """G7: no effect is left open."""
     ledger = MemoryLedger()
 
-    async def main() -> None:
-        await done(ledger, raising(RuntimeError("x" * BIG)))
-        assert await ledger.open_calls("t") == ()
-        rows = [record.message.payload async for record in ledger.read("t")]
-        assert sum(isinstance(row, OptionResultPayload) and row.is_error for row in rows) == 1
-
-    asyncio.run(main())
+    await done(ledger, raising(RuntimeError("x" * BIG)))
+    assert await ledger.open_calls("t") == ()
+    rows = [record.message.payload async for record in ledger.read("t")]
+    assert sum(isinstance(row, OptionResultPayload) and row.is_error for row in rows) == 1

@@ -117,7 +117,7 @@ def test_a_report_outside_of_work_is_nothing() -> None:
     assert step("one") == "one"
 
 
-def test_work_that_fails_leaves_nothing_behind() -> None:
+async def test_work_that_fails_leaves_nothing_behind() -> None:
     """Whatever is raised goes on, and the reports end."""
 
     class BrokenError(Exception):
@@ -126,12 +126,9 @@ def test_work_that_fails_leaves_nothing_behind() -> None:
     def broken(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise BrokenError
 
-    async def main() -> None:
-        agent = ToolCapableAgent("worker", "Work", model=saying(broken), reporting=Reporting(after=0.001))
-        try:
-            await agent.aprocess_structured_message(asking())
-        except BrokenError:
-            return
-        raise AssertionError("it was not raised")
-
-    run(main())
+    agent = ToolCapableAgent("worker", "Work", model=saying(broken), reporting=Reporting(after=0.001))
+    try:
+        await agent.aprocess_structured_message(asking())
+    except BrokenError:
+        return
+    raise AssertionError("it was not raised")
