@@ -25,7 +25,8 @@ from antiphon.agents._opening import Keys, Opened, Part, as_key, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
-from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Observer, Park, Run
+from antiphon.runtime import Admit, Context, Effects, Observer
+from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
 # ---------------------------------------------------------------- ledgers by URL
 
