@@ -32,7 +32,8 @@ from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.runtime import FailedError, Run, UnknownOutcomeError, text_of
+from antiphon.runtime import FailedError, UnknownOutcomeError
+from antiphon.runtime.extending import Run, text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 

@@ -28,7 +28,8 @@ from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
 from antiphon.messages._cut import cut
-from antiphon.runtime import Effect, Run, ToolOperation, UnknownOutcomeError, describe, text_of
+from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
+from antiphon.runtime.extending import Effect, Run, text_of
 
 # ---------------------------------------------------------------- the effect
 

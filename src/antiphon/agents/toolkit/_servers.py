@@ -46,7 +46,7 @@ from antiphon.agents.toolkit._tool import ConcurrencyLimit, ToolkitTool, ToolSet
 from antiphon.errors import HistoryMismatchError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages._cut import cut_text
-from antiphon.runtime import is_too_large, text_of
+from antiphon.runtime.extending import is_too_large, text_of
 
 # ---------------------------------------------------------------- warnings
 

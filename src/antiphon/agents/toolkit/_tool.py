@@ -23,7 +23,8 @@ from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.toolkit._names import check_tool
 from antiphon.agents.toolkit._outcome import InvalidArguments
 from antiphon.agents.toolkit._schema import Schema, canonical
-from antiphon.runtime import Effects, is_too_large
+from antiphon.runtime import Effects
+from antiphon.runtime.extending import is_too_large
 
 # ---------------------------------------------------------------- concurrency
 
