@@ -143,6 +143,7 @@ def test_a_limit_is_not_negative(store: str, tmp_path: Path) -> None:
     with_ledger(path_of(store, tmp_path), work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "branches"), [("memory", 1100), ("sqlite", 300)])
 def test_a_long_line_of_branches_is_a_thread_like_any_other(store: str, branches: int, tmp_path: Path) -> None:
     """Without a word of their own at first, then with one each; and the whole line is read in a few pages, both ways."""
@@ -309,6 +310,7 @@ def test_a_branch_that_rests_on_itself_leads_nobody_in_circles(base: str, tmp_pa
     assert {"a", "branch"} <= damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", COLUMNS)
 def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, tmp_path: Path) -> None:
     """G20, S8: a text, bytes, a fraction and numbers out of range, in every column that matters."""

@@ -121,6 +121,7 @@ def test_a_sqlite_with_the_wal_reset_bug_is_refused(version: str, tmp_path: Path
         opened(f"sqlite:///{tmp_path}/ledger.db")
 
 
+@pytest.mark.slow
 def test_without_apsw_it_says_what_to_install(tmp_path: Path) -> None:
     code = f"""
 import asyncio, sys

@@ -156,6 +156,7 @@ async def test_what_is_said_about_a_thread_is_bounded_and_so_is_a_whole_message(
         assert len(refused["data"]["error_message"]) < 200
 
 
+@pytest.mark.slow
 async def test_the_longest_input_goes_through_all_phases_whole(tmp_path: Path) -> None:
     """CH-118: of many different words, and of characters that take the most room as JSON; the user's words are not cut."""
     words = " ".join(f"w{number}" for number in range(20_000))[:49_990] + "\x01" * 10
@@ -315,6 +316,7 @@ async def _phases_and_why(chain: PostChain, text: str) -> tuple[list[str], str]:
     return asked, done[-1]["output"]["rationale"]
 
 
+@pytest.mark.slow
 async def test_a_turn_that_goes_round_without_anything_new_ends_and_the_ledger_says_why() -> None:
     """CH-125: loop detection, by itself: convergence is off, and there are cycles left."""
     async with chain_on(config=ChainConfig(max_cycles=9, least_change=0.0)) as chain:
@@ -327,6 +329,7 @@ def _news() -> Iterator[int]:
     yield from range(100)
 
 
+@pytest.mark.slow
 async def test_a_turn_that_finds_something_new_each_time_goes_on_to_the_last_cycle() -> None:
     """CH-125: max cycles, by itself: it neither converges nor loops."""
     news = _news()

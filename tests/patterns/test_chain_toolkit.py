@@ -95,6 +95,7 @@ async def in_lives(make: Callable[[], PostChain], steps: list[Step], *, is_one_p
 # ---------------------------------------------------------------- approvals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_one_process", [True, False])
 @pytest.mark.parametrize("phase", ["action", "understanding"])
 async def test_a_call_that_needs_a_person_pauses_the_thread_until_somebody_approves(
@@ -142,6 +143,7 @@ async def test_a_call_that_needs_a_person_pauses_the_thread_until_somebody_appro
         await in_lives(lambda: shop.chain(ledger, phase), steps, is_one_process=is_one_process)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_one_process", [True, False])
 async def test_a_person_who_says_no_is_a_refusal_that_the_model_is_told(tmp_path: Path, is_one_process: bool) -> None:
     """S6: the tool is not started, and the thread goes on to its end."""
@@ -277,6 +279,7 @@ async def test_a_phase_that_is_asked_by_hand_waits_for_a_person_too() -> None:
         assert shop.paid == ["5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [None, "another"])
 @pytest.mark.parametrize("recover", [True, False])
 async def test_a_process_without_the_toolkit_does_not_go_on_without_the_approval(recover: bool, other: str | None) -> None:
@@ -360,6 +363,7 @@ async def _helped_on(chain: PostChain, thread_id: str) -> ChainResult:
     return result
 
 
+@pytest.mark.slow
 async def test_a_thread_that_waited_for_a_person_goes_on_from_wherever_it_was_cut_off() -> None:
     """F32, S6, G7: nothing is paid before the word, and at most once after it; what may have been paid, a person looks at."""
     ledger, shop = NotingLedger(), Shop()
@@ -534,6 +538,7 @@ MAIL = Script(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_later_turn", [False, True])
 async def test_what_strangers_wrote_is_not_forgotten_from_phase_to_phase_nor_from_turn_to_turn(is_later_turn: bool) -> None:
     """S4, S5: a model that obeys what another phase has read needs a person for tools that it could use otherwise."""

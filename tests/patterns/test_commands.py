@@ -50,6 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
     """The six phases live on stderr; stdout is the answer; what is cited is in the ledger under that id, word for word."""
     done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md")
@@ -103,6 +104,7 @@ def test_a_document_without_an_end_is_not_read_for_ever(folder: Path) -> None:
     assert (done.exit_code, done.stderr) == (2, "/dev/zero: more than 20 MB; divide it\n")
 
 
+@pytest.mark.slow
 def test_programs_get_json_and_nothing_else(folder: Path) -> None:
     done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json")
     result = json.loads(done.stdout)
@@ -117,6 +119,7 @@ def test_programs_get_json_and_nothing_else(folder: Path) -> None:
     assert command("run", QUESTION, "--model", "scripted", "--quiet").stderr == ""
 
 
+@pytest.mark.slow
 def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> None:
     command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--quiet")
     assert command("replay", "--against").stderr == "threads: 1; that go otherwise now: 0\n"
@@ -127,6 +130,7 @@ def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> Non
     assert command("replay").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_talk_is_one_thread(folder: Path) -> None:
     done = command("chat", "--model", "scripted", stdin="How hot is green tea?\n\nAnd coffee?\n")
 
@@ -146,6 +150,7 @@ def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
     assert not (folder / "antiphon.db").exists()  # nothing has begun
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Path) -> None:
     command("knowledge", "add", "tea.md")
     moves = (("resume",), ("pause",), ("terminate",), ("run", QUESTION, "--model", "scripted", "--thread"))
@@ -158,6 +163,7 @@ def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Pa
     assert status[:3] == [["thread", "id   knowledge"], ["pattern", "knowledge"], ["messages", "2"]]
 
 
+@pytest.mark.slow
 def test_what_agents_say_is_shown_and_the_protocol_if_it_is_asked_for(folder: Path) -> None:
     """`antiphon show` is what a newcomer tries first: the words and the tools, not two letters a phase."""
     result = json.loads(command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json").stdout)

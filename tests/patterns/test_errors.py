@@ -137,6 +137,7 @@ async def test_a_model_that_takes_its_time_is_not_taken_for_a_manager_that_hangs
     assert len(witness.asked) == len(PHASES) + 1
 
 
+@pytest.mark.slow
 async def test_a_thread_whose_agent_fails_does_not_hold_up_another() -> None:
     """Each thread has managers of its own: when one is begun anew, nobody else is interrupted."""
     witness = Witness(failures=[ModelHTTPError(500, "teller")])

@@ -297,6 +297,7 @@ def _whole_chain(name: str, rows: list[Message]) -> ThreadJournal:
 ENTRANCES = {"import": _import, "post": _post, "fork": _fork, "restore": _restore}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entrance", ENTRANCES)
 @given(seed=st.integers(0, 2**32), more=st.lists(any_messages, max_size=1))
 @EVERYTHING

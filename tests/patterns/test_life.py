@@ -55,6 +55,7 @@ async def _thread_in(state: str, chain: PostChain, held: Held, witness: Witness)
     return thread_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", LEGAL)
 async def test_a_move_is_made_where_it_is_legal_and_refused_where_it_is_not(state: str) -> None:
     """CH-068, G13: INVALID_STATE says what the thread is, and when the move would be possible."""
@@ -88,6 +89,7 @@ async def test_a_thread_that_nobody_created_is_not_found_and_nothing_is_written(
         assert await chain.ledger.thread("nobody") is None
 
 
+@pytest.mark.slow
 async def test_the_status_tells_phases_completed_and_remaining() -> None:
     """CH-066, CH-067: the current phase is the first that remains, and all six are in one of the two."""
     for number, phase in enumerate(PHASES):
@@ -106,6 +108,7 @@ async def test_the_status_tells_phases_completed_and_remaining() -> None:
             assert (done.status, done.current_phase, done.phases_remaining) == ("completed", None, ())
 
 
+@pytest.mark.slow
 async def test_the_same_message_is_the_same_thread_and_gets_the_same_answer() -> None:
     """CH-120, G13: whoever is not sure that a message has come says it again, in this process or the next."""
     ledger = await known()
@@ -126,6 +129,7 @@ async def test_the_same_message_is_the_same_thread_and_gets_the_same_answer() ->
     assert witness.asked == []
 
 
+@pytest.mark.slow
 async def test_a_thread_goes_on_with_a_new_input_and_knows_what_was_said() -> None:
     """CH-118: several turns; the history is told to every phase, and is bounded."""
     async with chain_on(config=ChainConfig(history=2)) as chain:
@@ -180,6 +184,7 @@ async def test_the_ledger_lists_threads_with_their_status() -> None:
         assert found[created] == ("created", "postchain")
 
 
+@pytest.mark.slow
 async def test_a_branch_goes_on_from_where_it_parts() -> None:
     """On another model, without what was done before being done again; the thread it parts from stays as it is."""
     ledger = await known()

@@ -38,6 +38,7 @@ async def _check(ledger: Ledger, thread_id: str) -> None:
     assert summary.status == "completed"
 
 
+@pytest.mark.slow
 async def test_all_of_many_threads_on_one_file_end_with_every_guarantee(tmp_path: Path) -> None:
     """One process, SQLite: each thread completed, conforms to the flows, left nothing open, and the chain verifies."""
     async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
@@ -97,6 +98,7 @@ async def _idle(chain: PostChain) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> None:
     """Objects are counted after twenty threads, and after sixty: there are no more. One that is needed again comes back."""
     async with (
@@ -139,6 +141,7 @@ async def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_pat
             assert threads_left == []  # managers that did not answer go when they have been idle for a while
 
 
+@pytest.mark.slow
 async def test_what_was_said_to_models_is_kept_in_mind_of_long_threads_until_somebody_else_writes() -> None:
     """So a turn does not read the whole thread again; a row of another process is a gap, and then the thread is read."""
     async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:

@@ -165,6 +165,7 @@ async def test_a_thread_that_is_terminated_stays_so_wherever_it_was_cut_off(phas
         check_nothing_begins_while_it_rests(await said_in(left, thread_id))
 
 
+@pytest.mark.slow
 async def test_a_request_that_waits_for_its_turn_is_not_made_while_its_thread_rests() -> None:
     """G12: also where its intent was written down before the pause; and its turn goes to another thread meanwhile."""
     from antiphon.patterns.postchain import ChainConfig

@@ -205,6 +205,7 @@ async def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_
         assert turn.result.response == second["response"]
 
 
+@pytest.mark.slow
 async def test_what_one_thread_observed_later_threads_of_the_same_user_find() -> None:
     """CH-124: a store on the ledger that can be asked; what somebody else has asked is not in it."""
     ledger = await known()
@@ -313,6 +314,7 @@ async def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
 # ---------------------------------------------------------------- going round again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "config", "cycles", "why"),
     [

@@ -83,6 +83,7 @@ both = pytest.mark.parametrize("toolkit", [False, True], ids=["own", "toolkit"])
 LOOK = (call("weather", "c1", city="Oslo"),)
 
 
+@pytest.mark.slow
 @both
 def test_a_run_is_invoke_agent_with_chat_and_execute_tool_below_it(toolkit: bool) -> None:
     """AT-061: names, kinds and attributes as the conventions have them; content is not among them."""

@@ -53,6 +53,7 @@ async def cut_after(work: Callable[[], Awaitable[None]]) -> None:
         await program()
 
 
+@pytest.mark.slow
 async def test_an_agent_of_another_name_does_not_pay_again() -> None:
     ledger, desk = MemoryLedger(), Desk()
     await cut(named(ledger, desk, "clerk"))

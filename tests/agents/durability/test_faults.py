@@ -81,6 +81,7 @@ async def test_what_a_model_says_amiss_is_told_to_it_and_is_not_asked_again_afte
     assert not await ledger.open_calls("t")
 
 
+@pytest.mark.slow
 async def test_a_thousand_tool_calls_in_one_answer_stop_at_the_budget() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent: Agent[None, str] = Agent(

@@ -322,6 +322,7 @@ async def test_who_listens_hears_each_word_and_the_ledger_has_the_whole_once() -
     assert [part.text for row in said for part in row.parts] == ["look", "it is there "]
 
 
+@pytest.mark.slow
 def test_the_tools_of_an_mcp_server_are_durable_and_looked_up_once(tmp_path: Path) -> None:
     """What the server offers is taken from the journal, so it need not even be there when all was done before."""
 

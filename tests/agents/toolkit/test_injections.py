@@ -204,6 +204,7 @@ def test_there_are_two_hundred_and_all_of_them_are_different() -> None:
         assert len({injection.goal for injection in INJECTIONS if injection.channel == channel}) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", CHANNELS)
 async def test_no_text_is_a_grant_an_approval_a_control_message_or_another_agent(channel: str) -> None:
     """G22, S4, S5: 0 forbidden calls, whatever the model tries."""

@@ -35,6 +35,7 @@ def counting(asked: list[str]) -> FunctionModel:
     return FunctionModel(answer, model_name="counting")
 
 
+@pytest.mark.slow
 async def test_what_an_agent_has_answered_is_not_asked_again() -> None:
     asked: list[str] = []
     ledger = MemoryLedger()

@@ -183,6 +183,7 @@ def _by_others(call: Message) -> Message:
 # ---------------------------------------------------------------- the layers above the messages
 
 
+@pytest.mark.slow
 def test_the_layers_are_added_without_changing_the_messages() -> None:
     """OP-066, OP-051: bytes written before there was an executor load as they did, and the core knows nothing of it."""
     program = "import sys, antiphon.ledger, antiphon.dialects; print(*(name for name in sys.modules if 'patterns' in name))"
@@ -205,6 +206,7 @@ def test_the_layers_are_added_without_changing_the_messages() -> None:
     run(main())
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(strategies.messages)
 def test_any_message_can_be_observed(message: Message) -> None:

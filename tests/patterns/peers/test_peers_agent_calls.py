@@ -130,6 +130,7 @@ async def test_a_task_that_a_model_begins_has_an_id_of_its_own() -> None:
     assert all("interaction_id" not in (each.metadata or {}) for each in letters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "more", "words"),
     [

@@ -142,6 +142,7 @@ class Unhurried(MemoryLedger):
         return found
 
 
+@pytest.mark.slow
 async def test_interactions_count_over_the_whole_tree_of_a_task() -> None:
     """MA-062: five at once, each of which asks another: only so many are let through, and the next task begins anew."""
     names = [f"p{number}" for number in range(5)]
@@ -380,6 +381,7 @@ async def test_a_budget_is_that_of_the_thread_whoever_spends_it(allowed: int, as
 NAMES = ("ada", "bob", "carl")
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.data())
 def test_whatever_peers_ask_each_call_has_one_answer_within_the_limits(data: st.DataObject) -> None:

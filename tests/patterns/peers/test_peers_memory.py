@@ -274,6 +274,7 @@ def _longest_that_fits(memory: PeerMemory, most: int, cost: Callable[[Message], 
 
 # Mutant: PeerMemory.window (_memory.py) forgets `keep`, or has only what the system said, or Conversation.window cuts a pair
 # -> this test is red.
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(count=st.integers(0, 30), tokens=st.integers(0, 800))
 def test_a_window_has_the_longest_end_that_fits_and_cuts_no_pair(count: int, tokens: int) -> None:

@@ -96,6 +96,7 @@ def test_nobody_stands_in_two_places(make: Callable[[], object]) -> None:
         make()
 
 
+@pytest.mark.slow
 async def test_a_star_is_judged_by_its_flow() -> None:
     """MA-062: a real run is on the flow; a leaf that asks another is off it, and named."""
     parts = {"ada": line(asks(("bob", "1"), ("carl", "2")), asks(("bob", "3"))), "bob": line(asks(("carl", "4")))}

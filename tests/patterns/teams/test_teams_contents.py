@@ -249,6 +249,7 @@ def test_a_worker_that_thinks_says_its_task_each_action_with_what_came_of_it_and
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "code", "details"),
     [

@@ -101,6 +101,7 @@ async def brief(team: Team, thread_id: str = "job_123") -> str:
     return [str(each["content"]) for each in entries if each["type"] == "director_context"][-1]
 
 
+@pytest.mark.slow
 async def test_a_host_plugs_in_its_own_message_store(tmp_path: Path) -> None:
     """AF-060, AF-061: the orchestrator plans with the conversation that the host keeps, the latest of it, in order."""
     store = DatabaseMessageStore(tmp_path / "messages.db")

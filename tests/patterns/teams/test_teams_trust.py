@@ -42,6 +42,7 @@ def team(*phases: dict[str, Any], reader: Any, paid: list[str]) -> Team:
     return team_of(parts, workers, [manager("desk", "reader")], toolkit=toolkit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["reader", "desk"])
 @pytest.mark.parametrize("reader", [ORDER, {"status": "failed", "summary": ORDER}])
 async def test_a_worker_that_is_told_what_another_has_read_must_ask_a_person(first: str, reader: Any) -> None:

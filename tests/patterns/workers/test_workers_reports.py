@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import run
@@ -117,6 +118,7 @@ def test_a_report_outside_of_work_is_nothing() -> None:
     assert step("one") == "one"
 
 
+@pytest.mark.slow
 async def test_work_that_fails_leaves_nothing_behind() -> None:
     """Whatever is raised goes on, and the reports end."""
 
