@@ -1,6 +1,6 @@
 """What all patterns share: who takes part, on which models, with which tools; how they are asked; how a pattern is opened."""
 
-from antiphon.patterns.cast._cast import AgentSpec, Answer, Cast, CastError, CastOptions
+from antiphon.patterns.cast._cast import AgentSpec, AgentTools, Answer, Cast, CastError, CastOptions, Hear
 from antiphon.patterns.cast._handling import (
     RESTS,
     UNHURRIED,
@@ -31,12 +31,14 @@ __all__ = [
     "RESTS",
     "UNHURRIED",
     "AgentSpec",
+    "AgentTools",
     "Answer",
     "Cast",
     "CastError",
     "CastOptions",
     "Gate",
     "Handling",
+    "Hear",
     "HeldModel",
     "MessageHistory",
     "Outcome",

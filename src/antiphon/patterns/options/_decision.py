@@ -42,7 +42,7 @@ from antiphon.patterns.decisions._decisions import Top
 from antiphon.patterns.options._options import Choices, Policy
 from antiphon.patterns.options._protocol import DECIDE, ExecutorLimits
 from antiphon.patterns.options._rules import rule_in
-from antiphon.runtime import Effect
+from antiphon.runtime.extending import Effect
 
 # ---------------------------------------------------------------- what a policy returns
 

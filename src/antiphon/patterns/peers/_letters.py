@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from antiphon.dialects import decode, encode, marsys
-from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name
-from antiphon.dialects.marsys._content import with_heading
+from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name, with_heading
 from antiphon.ledger import Record
 from antiphon.messages import (
     Conversation,
