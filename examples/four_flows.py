@@ -15,7 +15,7 @@ from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Desk, Workers, conversation
+from antiphon.patterns.workers import Assigner, Workers, conversation
 from antiphon.protocol.flows import Verdict, find_flow
 
 SCRIPT = Script(
@@ -35,10 +35,10 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-async def policy(query: StructuredMessage, desk: Desk) -> str:
+async def policy(query: StructuredMessage, assigner: Assigner) -> str:
     """Give a task to one worker; if the query says so, another goes on with the result."""
     route = ["editor"] if "edit" in query.content else []
-    result = await desk.assign("counter", f"count {query.content}", route=route)
+    result = await assigner.assign("counter", f"count {query.content}", route=route)
     return f"{result.source_agent} says: {result.content}"
 
 

@@ -7,7 +7,7 @@ from tests.patterns.killed import check_survives
 from tests.patterns.peers.plays import Play, asks, line, says, spec, talk_in
 
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.peers import Limits, Peers
+from antiphon.patterns.peers import PeerLimits, Peers
 
 pytest.importorskip("apsw")
 
@@ -23,9 +23,12 @@ async def left_after(ledger: MemoryLedger, letter: str) -> MemoryLedger:
 
 @pytest.mark.parametrize(
     ("target", "limits", "response"),
-    [("bob", Limits(max_interactions=0, max_depth=0), "agent_response:here"), ("dora", Limits(), "error:PEER_NOT_FOUND")],
+    [
+        ("bob", PeerLimits(max_interactions=0, max_depth=0), "agent_response:here"),
+        ("dora", PeerLimits(), "error:PEER_NOT_FOUND"),
+    ],
 )
-async def test_what_was_decided_stands_whatever_holds_by_then(target: str, limits: Limits, response: str) -> None:
+async def test_what_was_decided_stands_whatever_holds_by_then(target: str, limits: PeerLimits, response: str) -> None:
     """G6: a call that was let through is made, one that was refused is not, though the next process would decide otherwise."""
     ledger = MemoryLedger()
     parts = {"ada": line(asks((target, "Help"))), "bob": lambda asked, given: says("here")}

@@ -16,7 +16,7 @@ from antiphon import check, decode
 from antiphon.dialects.marsys import VALID_ROLES
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, estimate_tokens
-from antiphon.patterns.peers import Limits, PeerMemory, Peers, star
+from antiphon.patterns.peers import PeerLimits, PeerMemory, Peers, star
 
 STAR = star("ada", ["bob", "carl"])
 
@@ -299,7 +299,7 @@ async def test_a_model_is_told_the_latest_exchanges_and_they_are_not_said_again(
 
     ledger = MemoryLedger()
     play = Noting(ada=line(calls(("look", {"place": "here"}))))
-    async with Peers(ledger, team(), model=play, tools=[look], limits=Limits(remember=remember)) as peers:
+    async with Peers(ledger, team(), model=play, tools=[look], limits=PeerLimits(remember=remember)) as peers:
         for question in ("One?", "Two?", "Three?"):
             await peers.run(question, thread_id="t")
     assert seen[-1] == told + 1

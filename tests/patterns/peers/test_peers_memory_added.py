@@ -14,7 +14,7 @@ from antiphon.dialects.marsys import Message
 from antiphon.errors import DecodeError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.peers import Limits, PeerMemory, Peers, star
+from antiphon.patterns.peers import PeerLimits, PeerMemory, Peers, star
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
@@ -95,7 +95,7 @@ async def test_a_memory_may_end_in_any_role(last: Message) -> None:
 async def test_limits_say_how_much_is_told(limits: Any, told: int) -> None:
     """MA-060: what falls out of the exchanges that are told is told as an addition; `told` bounds that."""
     ledger, play = MemoryLedger(), Hearing(ada=echo)
-    async with Peers(ledger, [spec("ada")], model=play, limits=Limits(**limits)) as peers:
+    async with Peers(ledger, [spec("ada")], model=play, limits=PeerLimits(**limits)) as peers:
         await added(ledger, *(user(f"Note {number}", id=f"m{number}") for number in range(4)))
         for question in ("One?", "Two?", "Three?"):
             await peers.run(question, thread_id="t")

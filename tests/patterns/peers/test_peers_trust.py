@@ -13,7 +13,7 @@ from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import ParkedError, UnguardedToolError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, use_port
-from antiphon.patterns.peers import InvokePeer, Limits, Peers, star
+from antiphon.patterns.peers import InvokePeer, PeerLimits, Peers, star
 
 STAR = star("ada", ["bob", "carl"])
 
@@ -234,7 +234,7 @@ async def test_who_fails_again_and_again_is_left_alone_for_a_while() -> None:
 async def test_while_one_tries_others_do_not() -> None:
     """MA-062: half-open is for one; who comes meanwhile is refused."""
     clock = Clock()
-    limits = Limits(failures=1, recovery=10)
+    limits = PeerLimits(failures=1, recovery=10)
     is_broken = True
 
     def bob(asked: str, given: Sequence[Any]) -> ModelResponse:

@@ -120,7 +120,7 @@ def test_a_file_says_how_a_manager_works(tmp_path: Path) -> None:
     more = '[[agents]]\nname = "desk"\nrole = "manager"\nmanages = ["bob"]\nplans = "whole"\nis_global = false\n'
     team = open_team(team_file(tmp_path, f'pattern = "teams"\nmodel = "scripted"\n{AGENTS}{more}'))
     assert isinstance(team, Team)
-    desk = team.crew.managers["desk"]
+    desk = team.roster.managers["desk"]
     assert (desk.workers, desk.plans, desk.script, desk.is_global) == (("bob",), "whole", None, False)
 
 

@@ -159,8 +159,8 @@ async def test_a_manager_plans_with_the_text_that_was_assembled_for_it_and_writt
 
 async def test_a_worker_gets_exactly_the_bundle_that_is_written_down() -> None:
     """AF-033: goal, task, worker, suggested steps and what was found; its model is asked with `assembled_context`."""
-    # Mutant: `_worker.WorkerActor._begin` leaves out `injected_context`, or one of its keys -> red.
-    # Mutant: `_worker.WorkerActor._think` asks with `request.task` instead of the assembled text -> red.
+    # Mutant: `_worker.TeamWorkerActor._begin` leaves out `injected_context`, or one of its keys -> red.
+    # Mutant: `_worker.TeamWorkerActor._think` asks with `request.task` instead of the assembled text -> red.
     # Mutant: `_manager._Phase._delegated` gives another goal, or nothing of the step before -> red.
     heard: Heard = {}
     guided = ScriptStep(name="Think", worker="bob", tool_name="count", notes="slowly", execution_mode="guided")
@@ -216,8 +216,8 @@ def unlike(entries: list[Entry], *types: str) -> list[Entry]:
 
 def test_a_worker_that_thinks_says_its_task_each_action_with_what_came_of_it_and_the_end() -> None:
     """AF-055: every field of each; a call and its answer share a `call_id`, and so do the task and its end."""
-    # Mutant: `_worker.WorkerActor.do_task` says no `final`, or one that is no answer to the task -> red.
-    # Mutant: `_worker.WorkerActor._begin` leaves out the task, or who gave it -> red.
+    # Mutant: `_worker.TeamWorkerActor.do_task` says no `final`, or one that is no answer to the task -> red.
+    # Mutant: `_worker.TeamWorkerActor._begin` leaves out the task, or who gave it -> red.
     # Mutant: `_store._Seen._kind_of_trace` shows no action -> red.
 
     def works(prompt: str, spoken: int) -> Any:
@@ -259,7 +259,7 @@ def test_a_worker_that_thinks_says_its_task_each_action_with_what_came_of_it_and
 )
 def test_a_worker_that_fails_ends_its_task_with_an_error_and_says_no_final(part: Any, code: str, details: Any) -> None:
     """AF-055: an error in the place of the final, as the answer to the task; never both."""
-    # Mutant: `_worker.WorkerActor._fail` does not answer the task, or answers it with a `final` -> red.
+    # Mutant: `_worker.TeamWorkerActor._fail` does not answer the task, or answers it with a `final` -> red.
     entries, status = run(traced(part))
     task, end = unlike(entries, "injected_context")
 
@@ -270,7 +270,7 @@ def test_a_worker_that_fails_ends_its_task_with_an_error_and_says_no_final(part:
 
 def test_a_script_is_said_step_by_step_up_to_the_first_that_fails() -> None:
     """AF-055: without a model, the same trace; the error of a step has the code, the text and the tool."""
-    # Mutant: `_worker.WorkerActor._step` answers a failure with an `observation`, or `_run` goes on after it -> red.
+    # Mutant: `_worker.TeamWorkerActor._step` answers a failure with an `observation`, or `_run` goes on after it -> red.
     late = ScriptStep(name="Fetch", worker="ada", tool_name="fetch", args={"url": "http://x"})
     entries, status = run(traced(AssertionError("nobody asks it"), "count", "fetch", script=(STEP, late, STEP)))
     _, counted, two, fetched, failed, end = unlike(entries, "injected_context")
@@ -291,7 +291,7 @@ def test_a_script_is_said_step_by_step_up_to_the_first_that_fails() -> None:
 @pytest.mark.parametrize("is_scripted", [True, False], ids=["script", "model"])
 async def test_an_action_is_written_down_before_its_tool_starts(is_scripted: bool) -> None:
     """AF-055: whoever looks while the tool runs sees the task and the action, and neither result nor final."""
-    # Mutant: `_worker.WorkerActor._step` says the action after `toolkit.call` -> red.
+    # Mutant: `_worker.TeamWorkerActor._step` says the action after `toolkit.call` -> red.
     seen: list[list[str]] = []
     toolkit = Toolkit()
     teams: list[Team] = []

@@ -11,7 +11,7 @@ from antiphon.agents import Toolkit
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Desk, Workers, report
+from antiphon.patterns.workers import Assigner, Workers, report
 
 CHIEF = AgentSpec(name="controller", instructions="You are the controller.")
 LOOKER = AgentSpec(name="looker", instructions="You are looker.", tools=("look",))
@@ -19,10 +19,10 @@ PAYER = AgentSpec(name="payer", instructions="You are payer.", tools=("look", "p
 WRITER = AgentSpec(name="writer", instructions="You are writer.")
 
 
-async def policy(query: StructuredMessage, desk: Desk) -> str:
+async def policy(query: StructuredMessage, assigner: Assigner) -> str:
     """Give two tasks side by side, then one that is handed on."""
-    both = await desk.assign_all([("looker", "look"), ("payer", "pay")])
-    handed = await desk.assign("payer", "pay again", route=["writer"])
+    both = await assigner.assign_all([("looker", "look"), ("payer", "pay")])
+    handed = await assigner.assign("payer", "pay again", route=["writer"])
     return " | ".join(each.content for each in (*both, handed))
 
 

@@ -18,7 +18,7 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers import (
     AgentToolkit,
-    Desk,
+    Assigner,
     MessageType,
     StructuredMessage,
     ToolCall,
@@ -123,13 +123,13 @@ def test_a_subclass_says_which_metadata_answers_take_over() -> None:
 
 
 # Mutant: drop `_tag(message)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
-# Mutant: drop `**await self._inherited(task_id)` in workers/_desk.py, `Desk.assign` -> this test is red.
+# Mutant: drop `**await self._inherited(task_id)` in workers/_assigner.py, `Assigner.assign` -> this test is red.
 def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
     """AT-051, AT-061: it is set before sending, and is in the task, the answers, the rows of the thread and the spans."""
     watch = Watch()
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
-        return (await desk.assign("weather_agent", query.content, route=["editor"])).content
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
+        return (await assigner.assign("weather_agent", query.content, route=["editor"])).content
 
     async def main() -> None:
         ledger = MemoryLedger()
@@ -155,8 +155,8 @@ def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
 async def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """G9, AT-051: a task stays as it is written; the answer has the trace."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
-        return (await desk.assign("ada", "Begin.", route=["bob"])).content
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
+        return (await assigner.assign("ada", "Begin.", route=["bob"])).content
 
     def team(ledger: Ledger, model: FunctionModel) -> Workers:
         return Workers(ledger, policy, [AgentSpec(name="ada"), AgentSpec(name="bob")], model=model)
@@ -182,7 +182,7 @@ async def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monke
 # ---------------------------------------------------------------- tool requests
 
 
-# Mutant: return False in workers/_mind.py, `is_tool_request` -> this test is red.
+# Mutant: return False in workers/_responder.py, `is_tool_request` -> this test is red.
 def test_a_tool_request_is_answered_by_a_tool_response(toolkit: AgentToolkit) -> None:
     """AT-015, AT-016, AT-045: the tools are run, failures are results, and no model is asked."""
     request = StructuredMessage.create_tool_request(
@@ -266,8 +266,8 @@ async def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> N
 async def test_what_agents_ask_tools_is_sent_as_tool_requests_and_their_results_as_tool_responses() -> None:
     """AT-045: calls of a message and calls of a model, in the task that they belong to; listeners hear them too."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
-        return (await desk.assign("ada", query.content)).content
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
+        return (await assigner.assign("ada", query.content)).content
 
     heard: list[StructuredMessage] = []
     ada = AgentSpec(name="ada", tools=("get_weather",))

@@ -19,7 +19,7 @@ from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Desk, Workers, conversation, structured
+from antiphon.patterns.workers import Assigner, Workers, conversation, structured
 from antiphon.protocol.flows import find_flow
 from antiphon.telemetry import Telemetry
 
@@ -46,9 +46,9 @@ def test_an_agent_uses_tools_step_by_step_each_with_what_the_step_before_gave() 
 
     Each request is in the thread before its tool starts; each result reaches the agent, whose next request depends on it.
     """
-    # Mutant: `_mind.Mind._run_given` says the request after the calls, or no `create_tool_response` -> red.
-    # Mutant: `_mind._add_calls` leaves out the results, or gives them the id of another call -> red.
-    # Mutant: `_mind._prompt` leaves out what the tools gave -> red.
+    # Mutant: `_responder.Responder._run_given` says the request after the calls, or no `create_tool_response` -> red.
+    # Mutant: `_responder._add_calls` leaves out the results, or gives them the id of another call -> red.
+    # Mutant: `_responder._prompt` leaves out what the tools gave -> red.
     # Mutant: `protocol/_flows.py`: `TOOL_EXECUTION` allows a response after a request that has no result -> red.
     way = {"attic": "hall", "hall": "cellar", "cellar": "barrel"}
 
@@ -110,7 +110,7 @@ async def test_metadata_is_there_for_processing_from_the_first_worker_to_the_las
 
     What says how a message travels (`route`, `reply_to`, `in_reply_to`, `type`) is no matter for a model.
     """
-    # Mutant: `_mind._about` tells nothing, or `_ENVELOPE` is empty -> red.
+    # Mutant: `_responder._about` tells nothing, or `_ENVELOPE` is empty -> red.
     # Mutant: `_actors._matter` gives the next one the task alone -> red.
     # Mutant: `_talk.rows_of` leaves the metadata out of the row -> red.
     data = {"language": "is", "customer": {"id": 7, "tier": "gold"}}
@@ -132,9 +132,9 @@ async def test_a_controller_routes_by_metadata() -> None:
     """AT-051: its policy reads what came with the query, as it was given, and chooses who works on it."""
     # Mutant: `_actors.ControllerActor.ask` gives the policy a message without its metadata -> red.
 
-    async def by_department(query: StructuredMessage, desk: Desk) -> str:
+    async def by_department(query: StructuredMessage, assigner: Assigner) -> str:
         worker = {"billing": "ada", "press": "bob"}[query.metadata["department"]["name"]]
-        return (await desk.assign(worker, query.content)).content
+        return (await assigner.assign(worker, query.content)).content
 
     async with Workers(None, by_department, [ADA, BOB], model=ECHO) as workers:
         for department, worker in (("billing", "ada"), ("press", "bob")):
@@ -167,8 +167,8 @@ def _shop(seen: list[str]) -> Toolkit:
     return toolkit
 
 
-async def _policy(query: StructuredMessage, desk: Desk) -> str:
-    done = await desk.assign("ada", "Log in.", task_data={"token": "canary-task-4"}, route=["bob"])
+async def _policy(query: StructuredMessage, assigner: Assigner) -> str:
+    done = await assigner.assign("ada", "Log in.", task_data={"token": "canary-task-4"}, route=["bob"])
     return f"password: canary-word-3 {done.content}"
 
 
@@ -184,8 +184,8 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
 
     Secrets are in metadata, in words, in task data, in arguments, in what a tool returns and in what it raises.
     """
-    # Mutant: `_mind.shown` returns the arguments as they are -> red.
-    # Mutant: `_vault.Vault.take_out` returns the message as it is -> red.
+    # Mutant: `_responder.shown` returns the arguments as they are -> red.
+    # Mutant: `_sensitive.SensitiveArguments.take_out` returns the message as it is -> red.
     # Mutant: `ledger/_secrets.py`: the usual shapes do not know `token` -> red.
     # Mutant: `telemetry/_content.py`: `redacted` returns the text as it is -> red.
     caplog.set_level(logging.DEBUG)

@@ -12,7 +12,7 @@ from tests.runtime.actors import virtually
 
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Desk, Reporting, ToolCapableAgent, Workers, report
+from antiphon.patterns.workers import Assigner, Reporting, ToolCapableAgent, Workers, report
 
 
 def step(name: str) -> str:
@@ -32,9 +32,9 @@ ADA = AgentSpec(name="ada", tools=("step", "stride"))
 BOTH: Any = (("step", {"name": "one"}), ("stride", {"name": "two"}))
 
 
-async def _policy(query: StructuredMessage, desk: Desk) -> str:
+async def _policy(query: StructuredMessage, assigner: Assigner) -> str:
     report("I begin.")
-    return (await desk.assign("ada", query.content)).content
+    return (await assigner.assign("ada", query.content)).content
 
 
 def _statuses(messages: list[StructuredMessage]) -> list[tuple[str | None, str | None, str, str]]:
@@ -81,8 +81,8 @@ def test_work_that_takes_long_says_that_it_goes_on_ever_more_seldom() -> None:
         return ModelResponse([TextPart("At last.")])
 
     async def main() -> list[StructuredMessage]:
-        async def policy(query: StructuredMessage, desk: Desk) -> str:
-            return (await desk.assign("ada", query.content)).content
+        async def policy(query: StructuredMessage, assigner: Assigner) -> str:
+            return (await assigner.assign("ada", query.content)).content
 
         async with Workers(None, policy, [AgentSpec(name="ada")], model=FunctionModel(slow)) as workers:
             await workers.run("Go.", thread_id="t")

@@ -23,7 +23,7 @@ from antiphon.patterns.workers import (
     CONTROLLER,
     DRAFT_WORKER,
     RETRIEVAL_WORKER,
-    Desk,
+    Assigner,
     ToolCapableAgent,
     Workers,
     conversation,
@@ -37,7 +37,7 @@ QUICK = Patience(attempts=1, backoff=0)
 
 
 def delegating(*tasks: tuple[str, str], then: str = "{0}") -> Callable[[list[ModelMessage], AgentInfo], Any]:
-    """Return a mind that gives tasks at once if it is the controller, and says what it was told if it is not."""
+    """Return a responder that gives tasks at once if it is the controller, and says what it was told if it is not."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse | str:
         if not (info.instructions or "").startswith("You are the controller"):
@@ -56,8 +56,8 @@ def delegating(*tasks: tuple[str, str], then: str = "{0}") -> Callable[[list[Mod
 async def test_a_controller_gives_tasks_side_by_side_and_answers_with_what_they_come_to() -> None:
     """AT-044: it is told who there is, and gets each result under the name of its worker."""
     told = Told()
-    mind = delegating(("ada", "add"), ("bob", "draw"), then="{0[result]} and {1[result]} by {1[worker]}")
-    async with Workers(workers=[ADA, BOB], model=saying(mind, told)) as workers:
+    responder = delegating(("ada", "add"), ("bob", "draw"), then="{0[result]} and {1[result]} by {1[worker]}")
+    async with Workers(workers=[ADA, BOB], model=saying(responder, told)) as workers:
         assert await workers.run("Both.", thread_id="t") == Outcome("t", "completed", "done: add and done: draw by bob")
     assert "## Workers\n- ada: You are ada.\n- bob: You are bob." in told.instructions[0]
     assert "- assign_task: Give a task to a worker" in told.instructions[0]
@@ -65,8 +65,8 @@ async def test_a_controller_gives_tasks_side_by_side_and_answers_with_what_they_
 
 async def test_a_worker_that_is_not_there_is_an_error_that_the_model_reads() -> None:
     """AT-050."""
-    mind = delegating(("eve", "spy"), then="{0[error]}")
-    async with Workers(workers=[ADA], model=saying(mind)) as workers:
+    responder = delegating(("eve", "spy"), then="{0[error]}")
+    async with Workers(workers=[ADA], model=saying(responder)) as workers:
         outcome = await workers.run("Spy.", thread_id="t")
         said = await workers.messages("t")
     assert outcome.response == "there is no worker 'eve'; there are ada"
@@ -89,8 +89,8 @@ async def test_a_controller_whose_model_is_gone_ends_as_a_failure() -> None:
 
 async def test_a_budget_that_is_used_up_is_an_error() -> None:
     """S15: the budget counts the controller and its workers together."""
-    mind, budget = saying(delegating(("ada", "add"))), AgentBudget(requests=1)
-    async with Workers(workers=[ADA], model=mind, thread_budget=budget) as workers:
+    responder, budget = saying(delegating(("ada", "add"))), AgentBudget(requests=1)
+    async with Workers(workers=[ADA], model=responder, thread_budget=budget) as workers:
         outcome = await workers.run("Add.", thread_id="t")
     assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
 
@@ -98,8 +98,8 @@ async def test_a_budget_that_is_used_up_is_an_error() -> None:
 # ---------------------------------------------------------------- a controller that is a policy
 
 
-async def ask_both(query: StructuredMessage, desk: Desk) -> str:
-    answers = await desk.assign_all([("ada", query.content), ("bob", query.content)])
+async def ask_both(query: StructuredMessage, assigner: Assigner) -> str:
+    answers = await assigner.assign_all([("ada", query.content), ("bob", query.content)])
     return " | ".join(each.content for each in answers)
 
 
@@ -122,9 +122,9 @@ async def test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order() -> Non
 async def test_task_data_and_deadlines_go_with_a_task() -> None:
     """AT-051: what is given with a task is told; a worker that takes too long is an error with the code of it."""
 
-    async def hurried(query: StructuredMessage, desk: Desk) -> str:
-        task = await desk.assign("ada", "Add.", task_data={"priority": "high"})
-        late = await desk.assign("bob", "Draw.", within=0.05)
+    async def hurried(query: StructuredMessage, assigner: Assigner) -> str:
+        task = await assigner.assign("ada", "Add.", task_data={"priority": "high"})
+        late = await assigner.assign("bob", "Draw.", within=0.05)
         return f"{task.content} | {late.message_type} {late.metadata['code']}"
 
     async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -142,9 +142,9 @@ async def test_task_data_and_deadlines_go_with_a_task() -> None:
 async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_an_error_to_whoever_waits() -> None:
     """AT-046, AT-050."""
 
-    async def chain(query: StructuredMessage, desk: Desk) -> str:
-        failed = await desk.assign("eve", "Go.", route=["bob"])
-        lost = await desk.assign("ada", "Go.", route=["eve"])
+    async def chain(query: StructuredMessage, assigner: Assigner) -> str:
+        failed = await assigner.assign("eve", "Go.", route=["bob"])
+        lost = await assigner.assign("ada", "Go.", route=["eve"])
         return f"{failed.content} | {lost.content}"
 
     def gone(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -155,8 +155,8 @@ async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_a
         outcome = await workers.run("Go.", thread_id="t")
     assert outcome.response == " | ".join(["there is no worker 'eve'; there are ada, bob"] * 2)
 
-    async def broken(query: StructuredMessage, desk: Desk) -> str:
-        answer = await desk.assign("ada", "Go.", route=["bob"])
+    async def broken(query: StructuredMessage, assigner: Assigner) -> str:
+        answer = await assigner.assign("ada", "Go.", route=["bob"])
         return f"{answer.source_agent} {answer.message_type}"
 
     async with Workers(None, broken, [ada, BOB], model=ECHO) as workers:
@@ -166,7 +166,7 @@ async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_a
 async def test_a_policy_that_refuses_is_an_error_with_its_code() -> None:
     """AT-050."""
 
-    async def refuse(query: StructuredMessage, desk: Desk) -> str:
+    async def refuse(query: StructuredMessage, assigner: Assigner) -> str:
         raise RefusedError("not today", "CLOSED")
 
     async with Workers(None, refuse, [ADA], model=ECHO) as workers:
@@ -177,8 +177,8 @@ async def test_a_policy_that_refuses_is_an_error_with_its_code() -> None:
 async def test_what_is_handed_on_to_a_worker_that_is_gone_is_an_error_to_whoever_waits() -> None:
     """AT-046, AT-050: it says whose it is, and stands in the thread."""
 
-    async def chain(query: StructuredMessage, desk: Desk) -> str:
-        answer = await desk.assign("ada", "Go.", route=["bob"])
+    async def chain(query: StructuredMessage, assigner: Assigner) -> str:
+        answer = await assigner.assign("ada", "Go.", route=["bob"])
         return f"{answer.source_agent} -> {answer.target_agent}: {answer.metadata['code']}"
 
     async with Workers(None, chain, [ADA, BOB], model=ECHO) as workers:
@@ -192,9 +192,9 @@ async def test_what_is_handed_on_to_a_worker_that_is_gone_is_an_error_to_whoever
 async def test_three_may_work_on_one_task() -> None:
     """AT-046, A20: each gets what the one before has come to and the task itself; the last one answers the controller."""
 
-    async def chain(query: StructuredMessage, desk: Desk) -> StructuredMessage:
-        answer = await desk.assign("ada", "Begin.", route=["bob", "cid"])
-        return StructuredMessage.create_response(answer.content, query, source_agent=desk.name)
+    async def chain(query: StructuredMessage, assigner: Assigner) -> StructuredMessage:
+        answer = await assigner.assign("ada", "Begin.", route=["bob", "cid"])
+        return StructuredMessage.create_response(answer.content, query, source_agent=assigner.name)
 
     model = saying(lambda messages, _: prompt(messages).splitlines()[0] + "+")
     cid = AgentSpec(name="cid")
@@ -217,7 +217,7 @@ async def test_three_may_work_on_one_task() -> None:
 async def test_a_message_goes_to_whom_it_is_for() -> None:
     """AT-051, AT-056: by `target_agent`; to the controller where none is named; an answer goes to `reply_to`."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
         return "the controller"
 
     async with Workers(None, policy, [ADA], model=ECHO) as workers:
@@ -303,8 +303,8 @@ async def test_the_same_question_in_the_same_thread_is_not_asked_again() -> None
 # ---------------------------------------------------------------- people
 
 
-async def _pay_and_look(query: StructuredMessage, desk: Desk) -> str:
-    paid, _ = await desk.assign_all([("ada", "pay"), ("bob", "look")])
+async def _pay_and_look(query: StructuredMessage, assigner: Assigner) -> str:
+    paid, _ = await assigner.assign_all([("ada", "pay"), ("bob", "look")])
     return paid.content
 
 
@@ -400,14 +400,14 @@ async def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_w
         toolkit.add(pay, to=paying)
         return Workers(ledger, controller, [ADA, BOB], model=saying(answer), toolkit=toolkit)
 
-    async def hand_on(query: StructuredMessage, desk: Desk) -> str:
-        return (await desk.assign("ada", "read", route=["bob"])).content
+    async def hand_on(query: StructuredMessage, assigner: Assigner) -> str:
+        return (await assigner.assign("ada", "read", route=["bob"])).content
 
-    async def one_by_one(query: StructuredMessage, desk: Desk) -> str:
-        before = desk.untrusted
-        letter = await desk.assign("ada", "read")
-        assert (before, desk.untrusted) == (None, "what 'read_letter' returned")
-        return (await desk.assign("bob", letter.content)).content
+    async def one_by_one(query: StructuredMessage, assigner: Assigner) -> str:
+        before = assigner.untrusted
+        letter = await assigner.assign("ada", "read")
+        assert (before, assigner.untrusted) == (None, "what 'read_letter' returned")
+        return (await assigner.assign("bob", letter.content)).content
 
     chief = AgentSpec(name="controller", instructions="You are the controller.")
     for controller, payer in ((hand_on, "bob"), (one_by_one, "bob"), (chief, "controller")):
@@ -472,9 +472,9 @@ async def test_values_of_sensitive_keys_stand_nowhere_in_the_ledger() -> None:
 async def test_a_thread_goes_on_where_what_was_said_is_not_what_is_written_down() -> None:
     """AT-053, G10: on a ledger that redacts, a handler that runs again says the same again."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
         data = {"api_key": "hunter-23"}
-        return (await desk.assign("ada", "pay, password=hunter-22", task_data=data, route=["bob"])).content
+        return (await assigner.assign("ada", "pay, password=hunter-22", task_data=data, route=["bob"])).content
 
     ledger, paid = MemoryLedger(redaction=STANDARD_REDACTION), list[int]()
     async with _paying(ledger, paid, controller=policy) as workers:

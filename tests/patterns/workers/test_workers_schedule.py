@@ -17,7 +17,15 @@ from antiphon.errors import RefusedError
 from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Desk, MessageType, Reporting, StructuredMessage, ToolCapableAgent, Workers, conversation
+from antiphon.patterns.workers import (
+    Assigner,
+    MessageType,
+    Reporting,
+    StructuredMessage,
+    ToolCapableAgent,
+    Workers,
+    conversation,
+)
 from antiphon.patterns.workers._schedule import Slots, due_at, priority_of, within_deadline
 
 ADA, BOB = AgentSpec(name="ada", instructions="You are ada."), AgentSpec(name="bob", instructions="You are bob.")
@@ -105,10 +113,10 @@ async def test_a_worker_does_its_tasks_by_priority_then_in_the_order_given() -> 
 async def test_tasks_of_a_controller_are_done_by_priority_too() -> None:
     """AT-051: the priority is in the task's data, else in the query's; workers do not wait for each other."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
         low = {"priority": "low"}
         tasks = [("ada", "one", low), ("ada", "two", low), ("ada", "three"), ("bob", "four", low)]
-        return " ".join(each.content for each in await desk.assign_all(tasks))
+        return " ".join(each.content for each in await assigner.assign_all(tasks))
 
     bench = Bench(is_open=True)
     async with Workers(None, policy, [ADA, BOB], model=bench.model) as team:
@@ -270,10 +278,10 @@ async def test_after_a_restart_the_most_urgent_task_begins_first(
 async def test_a_task_whose_deadline_is_over_is_not_begun(given: Any) -> None:
     """AT-050, AT-051: neither from outside nor from a controller; the answer is a typed error."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
-        late = await desk.assign("ada", "late", task_data={"deadline": given})
+    async def policy(query: StructuredMessage, assigner: Assigner) -> StructuredMessage:
+        late = await assigner.assign("ada", "late", task_data={"deadline": given})
         said = f"{late.message_type} {late.metadata['code']}: {late.content}"
-        return StructuredMessage.create_response(said, query, source_agent=desk.name)
+        return StructuredMessage.create_response(said, query, source_agent=assigner.name)
 
     bench = Bench(is_open=True)
     async with Workers(None, policy, [ADA], model=bench.model) as team:
@@ -318,9 +326,9 @@ async def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() 
         finally:
             stopped.append("stopped")
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
-        wait = desk.assign("ada", "wait", task_data={"deadline": "3s"}, key="wait")
-        hand_on = desk.assign("bob", "hand on", task_data={"deadline": "3s"}, route=["ada"], key="hand")
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
+        wait = assigner.assign("ada", "wait", task_data={"deadline": "3s"}, key="wait")
+        hand_on = assigner.assign("bob", "hand on", task_data={"deadline": "3s"}, route=["ada"], key="hand")
         late, handed = await asyncio.gather(wait, hand_on)
         return f"{late.metadata['code']} {handed.metadata['code']}"
 
@@ -361,8 +369,8 @@ async def test_a_task_that_waits_past_its_deadline_is_not_begun() -> None:
 async def test_the_deadline_of_a_query_bounds_the_controller_and_its_workers() -> None:
     """AT-051: tasks that it has given end with it."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> str:
-        return (await desk.assign("ada", "wait")).content
+    async def policy(query: StructuredMessage, assigner: Assigner) -> str:
+        return (await assigner.assign("ada", "wait")).content
 
     bench, ledger = Bench(is_open=True), MemoryLedger()
     async with Workers(ledger, policy, [ADA], model=bench.model) as team:

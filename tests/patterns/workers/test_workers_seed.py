@@ -24,7 +24,7 @@ from tests.patterns.workers import test_workers_schedule as schedule_tests
 
 from antiphon.agents.toolkit.atlas import AgentToolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
-from antiphon.patterns.workers import Desk, ToolCapableAgent, Workers
+from antiphon.patterns.workers import Assigner, ToolCapableAgent, Workers
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,7 +69,7 @@ KEY: dict[type, ModuleType | tuple[Test, ...]] = {
     StructuredMessage: message_tests,
     AgentToolkit: toolkit_tests,
     ToolCapableAgent: agent_tests,
-    Desk: (
+    Assigner: (
         run_tests.test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order,
         run_tests.test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it_is_handed_on_to,
     ),

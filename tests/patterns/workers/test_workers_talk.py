@@ -13,7 +13,7 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.workers import _actors as vaults
 from antiphon.patterns.workers import conversation, structured
-from antiphon.patterns.workers._actors import Vault
+from antiphon.patterns.workers._actors import SensitiveArguments
 from antiphon.patterns.workers._conversation import say, say_now
 
 WORDS = st.text(st.characters(codec="utf-8", categories=("L", "Nd", "Zs")), min_size=1, max_size=30)
@@ -62,7 +62,7 @@ def test_a_report_is_said_as_often_as_it_is_told_and_outside_of_a_run_nothing_is
     assert run(main()) == 2
 
 
-# ---------------------------------------------------------------- the vault
+# ---------------------------------------------------------------- the sensitive
 
 
 def log_in(name: str, pin: str) -> str:
@@ -77,27 +77,27 @@ def _tools() -> dict[str, ToolkitTool]:
 @given(st.lists(st.tuples(st.sampled_from(["log_in", "other"]), WORDS), max_size=4))
 def test_what_is_taken_out_is_put_back_and_stands_nowhere_meanwhile(calls: list[tuple[str, str]]) -> None:
     """AT-053, BP7."""
-    message, vault = StructuredMessage("go"), Vault()
+    message, sensitive = StructuredMessage("go"), SensitiveArguments()
     for name, pin in calls:
         message.add_tool_call(name, {"name": "ada", "pin": f"secret {pin}"})
 
-    bare = vault.take_out(message, _tools())
+    bare = sensitive.take_out(message, _tools())
 
     kept = [call["arguments"]["pin"] for call in bare.tool_calls if call["name"] == "log_in"]
     assert set(kept) <= {"[redacted:sensitive]"}
-    assert vault.put_back(bare) == message
-    vault.let_go(message)
-    assert vault.put_back(bare) == bare
+    assert sensitive.put_back(bare) == message
+    sensitive.let_go(message)
+    assert sensitive.put_back(bare) == bare
 
 
 def test_what_nobody_comes_for_is_let_go_of(monkeypatch: Any) -> None:
     monkeypatch.setattr(vaults, "_MOST", 2)
-    vault, bare = Vault(), list[StructuredMessage]()
+    sensitive, bare = SensitiveArguments(), list[StructuredMessage]()
     for number in range(3):
         message = StructuredMessage("go", message_id=f"m{number}")
         message.add_tool_call("log_in", {"name": "ada", "pin": f"secret {number}"})
-        bare.append(vault.take_out(message, _tools()))
+        bare.append(sensitive.take_out(message, _tools()))
 
-    found = [vault.put_back(each).tool_calls[0]["arguments"]["pin"] for each in bare]
+    found = [sensitive.put_back(each).tool_calls[0]["arguments"]["pin"] for each in bare]
 
     assert found == ["[redacted:sensitive]", "secret 1", "secret 2"]

@@ -9,7 +9,7 @@ from tests.telemetry.watch import Watch
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Desk, Workers
+from antiphon.patterns.workers import Assigner, Workers
 
 
 def count_words(text: str) -> int:
@@ -17,8 +17,8 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-async def _policy(query: StructuredMessage, desk: Desk) -> str:
-    return (await desk.assign("ada", query.content)).content
+async def _policy(query: StructuredMessage, assigner: Assigner) -> str:
+    return (await assigner.assign("ada", query.content)).content
 
 
 def _run(**observed: Any) -> list[tuple[str, str, str]]:

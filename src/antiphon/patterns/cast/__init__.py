@@ -4,7 +4,7 @@ from antiphon.patterns.cast._cast import AgentSpec, AgentTools, Answer, Cast, Ca
 from antiphon.patterns.cast._handling import (
     RESTS,
     UNHURRIED,
-    Handling,
+    HandlerRun,
     end_open_calls,
     handling,
     known_by,
@@ -37,7 +37,7 @@ __all__ = [
     "CastError",
     "CastOptions",
     "Gate",
-    "Handling",
+    "HandlerRun",
     "Hear",
     "HeldModel",
     "MessageHistory",

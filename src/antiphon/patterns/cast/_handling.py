@@ -77,7 +77,7 @@ def log_unexpected(error: Exception, context: Context) -> None:
 
 
 @dataclass(slots=True)
-class Handling:
+class HandlerRun:
     """A message that is being handled."""
 
     run: LedgerRun
@@ -86,7 +86,7 @@ class Handling:
 
 
 @asynccontextmanager
-async def handling(context: Context, pattern: str) -> AsyncGenerator[Handling]:
+async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]:
     """Have what a handler does in the block written down, and lists of threads show where it is.
 
     If it must wait for a person, or for the program with the toolkit, the message stays open. A thread that another pattern
@@ -97,7 +97,7 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[Handling]:
         HistoryMismatchError, LedgerError: as in every run.
     """
     async with left_open(context), ledger_run(context) as run:
-        here = Handling(run)
+        here = HandlerRun(run)
         if not await _is_own(context, pattern):
             yield here
             return

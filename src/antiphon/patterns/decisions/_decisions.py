@@ -22,7 +22,7 @@ RUN: Final = "RUN_POLICY"
 """What the ledger calls a run."""
 
 
-class Top:
+class ThreadTop:
     """What is said at the top of a thread, message by message."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward
         ValueError: a reward is not a finite number.
     """
     recorded = {each.message_id: each.value for each in (await rewards_of(ledger, thread_id)).values()}
-    top, nested = Top(), dict[str, list[Message]]()
+    top, nested = ThreadTop(), dict[str, list[Message]]()
     places: dict[str, int] = {}
     async for record in ledger.read(thread_id):
         message, before = _within(thread_id, record.message), len(top.messages)

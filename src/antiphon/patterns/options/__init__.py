@@ -10,10 +10,9 @@
 """
 
 from antiphon.patterns.decisions import export_transitions
-from antiphon.patterns.options._actor import CallsCompleted, CompleteCalls, PolicyRan, RunPolicy
 from antiphon.patterns.options._executor import Executor
 from antiphon.patterns.options._options import Choices, Decide, Options, Policy
-from antiphon.patterns.options._protocol import ExecutorLimits
+from antiphon.patterns.options._protocol import CallsCompleted, CompleteCalls, ExecutorLimits, PolicyRan, RunPolicy
 from antiphon.patterns.options._rules import All, FirstSuccess, Groups, NOfM, Rule, under
 
 __all__ = [

@@ -17,8 +17,8 @@ from antiphon.errors import BudgetExceededError, DecodeError, RefusedError
 from antiphon.ledger import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, dumps, loads
 from antiphon.patterns.cast import handling
-from antiphon.patterns.options._calls import Workshop, complete, heed
-from antiphon.patterns.options._decision import Answer, Decision, Past
+from antiphon.patterns.options._calls import ExecutorSetup, complete, read_taint
+from antiphon.patterns.options._decision import DecisionEffect, Past, PolicyAnswer
 from antiphon.patterns.options._options import Choices, Policy, nesting
 from antiphon.patterns.options._protocol import PATTERN, CallsCompleted, CompleteCalls, PolicyRan, RunPolicy
 from antiphon.patterns.options._rules import rule_in
@@ -31,11 +31,11 @@ from antiphon.runtime import Actor, Context, handles
 class Loop:
     """A policy at work."""
 
-    def __init__(self, workshop: Workshop, run: LedgerRun, policy: Policy, past: Past, *, depth: int = 0) -> None:
-        self._workshop, self._run, self._policy, self._past, self._depth = workshop, run, policy, past, depth
+    def __init__(self, setup: ExecutorSetup, run: LedgerRun, policy: Policy, past: Past, *, depth: int = 0) -> None:
+        self._setup, self._run, self._policy, self._past, self._depth = setup, run, policy, past, depth
         self._hash = sha256()
 
-    async def go(self, observations: Iterable[Message], *, unhashed: Collection[str] = ()) -> Answer:
+    async def go(self, observations: Iterable[Message], *, unhashed: Collection[str] = ()) -> PolicyAnswer:
         """Have the policy decide until it calls nothing, and return what it said then.
 
         `unhashed` are observations, by id, that no hash is made of: runs that were begun without them still go on.
@@ -47,19 +47,21 @@ class Loop:
             HistoryMismatchError: the thread says that something else was done.
             LedgerError: it cannot be written down.
         """
-        options, name = self._workshop.options, self._policy.name
+        options, name = self._setup.options, self._policy.name
         choices, tools = Choices(name, await options.offered_to(name)), await options.tools()
         seen = self._seen(Conversation((), tools=choices.tools), observations, unhashed)
         with nesting(self._nest):
             while True:
                 observed = self._hash.hexdigest()[:32]
-                decision = Decision(self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools)
+                decision = DecisionEffect(
+                    self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools
+                )
                 said = await decision.make()
                 calls = Conversation(said).open_calls()
                 if not calls:
-                    return Answer.of(said)
-                rule = rule_in(said) or self._workshop.rule
-                results = await complete(self._workshop, self._run, calls, rule, beyond=decision.beyond)
+                    return PolicyAnswer.of(said)
+                rule = rule_in(said) or self._setup.rule
+                results = await complete(self._setup, self._run, calls, rule, beyond=decision.beyond)
                 seen = self._seen(seen, [*said, *results])
 
     def _seen(self, observations: Conversation, more: Iterable[Message], unhashed: Collection[str] = ()) -> Conversation:
@@ -71,13 +73,13 @@ class Loop:
 
     async def _nest(self, policy: Policy, task: str) -> Any:
         """Have another policy do a task as a part of this."""
-        limits, run = self._workshop.limits, current_run()
+        limits, run = self._setup.limits, current_run()
         if self._depth >= limits.depth:
             raise BudgetExceededError(f"the run has used up its {limits.depth} policies inside of each other")
         assert run is not None  # noqa: S101 (an option is called inside of a run)
         asked = Message(policy=self._policy.name, payload=PartsPayload(parts=(TextPart(text=task),)), role_hint_for_llm="user")
         record = await run.say(asked, key="task")
-        loop = Loop(self._workshop, run, policy, self._past, depth=self._depth + 1)
+        loop = Loop(self._setup, run, policy, self._past, depth=self._depth + 1)
         return (await loop.go([record.message])).value
 
 
@@ -89,27 +91,27 @@ class ExecutorActor(Actor):
 
     concurrency = 1000
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, setup: ExecutorSetup) -> None:
+        self._setup = setup
 
     @handles
     async def run(self, request: RunPolicy, context: Context) -> PolicyRan:
         """Run a policy to its end."""
-        policies = self._workshop.options.policies
+        policies = self._setup.options.policies
         if request.policy not in policies:
             reason = f"there is no policy {request.policy!r}; there are {', '.join(policies) or 'none'}"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
-        policy = self._workshop.options.find(request.policy)
+        policy = self._setup.options.find(request.policy)
         async with handling(context, PATTERN) as here:
             run = here.run
-            past = await Past.read(run, self._workshop.limits)
+            past = await Past.read(run, self._setup.limits)
             given, closed = await _hear(run, request.observations, outside=True)
             asked: list[Message] = []
             if request.input is not None:
                 asked, _ = await _write(run, [_asked(run.course.invocation_id, request.input)])
             past.hear([*given, *asked])  # read again after a crash, the thread has them: the steps must be the same
-            heed(run, [*past.before, *given])
-            loop = Loop(self._workshop, run, policy, past)
+            read_taint(run, [*past.before, *given])
+            loop = Loop(self._setup, run, policy, past)
             answer = await loop.go([*past.before, *given, *closed, *asked], unhashed={each.id for each in closed})
         return PolicyRan(response=answer.text, **({} if answer.data is None else {"data": answer.data}))
 
@@ -118,14 +120,14 @@ class ExecutorActor(Actor):
         """Complete the calls of a conversation."""
         async with handling(context, PATTERN) as here:
             run = here.run
-            past = await Past.read(run, self._workshop.limits)
+            past = await Past.read(run, self._setup.limits)
             given, _ = await _hear(run, request.observations, outside=False)  # its open calls are what is to be run
             calls = Conversation([*past.before, *given]).open_calls()
             if not calls:
                 return CallsCompleted()
-            heed(run, [*past.before, *given])
+            read_taint(run, [*past.before, *given])
             beyond = past.goes_beyond(len(calls))
-            results = await complete(self._workshop, run, calls, self._workshop.rule, beyond=beyond)
+            results = await complete(self._setup, run, calls, self._setup.rule, beyond=beyond)
         return CallsCompleted(results=tuple(result.id for result in results))
 
 

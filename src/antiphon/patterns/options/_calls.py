@@ -36,7 +36,7 @@ def taint_of(run: LedgerRun) -> Taint:
     return current_taint() or run.opened.share(Taint)
 
 
-def marked(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
+def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
     """Return results with the mark of what was read until they were there, if that was written by strangers."""
     source = taint_of(run).untrusted
     if source is None:
@@ -45,7 +45,7 @@ def marked(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
     return [result.model_copy(update={"metadata": {**result.metadata, **own}}) for result in results]
 
 
-def heed(run: LedgerRun, messages: Iterable[Message]) -> None:
+def read_taint(run: LedgerRun, messages: Iterable[Message]) -> None:
     """Take into account that messages of the thread are read."""
     for message in messages:
         own = message.metadata.get(_OWN)
@@ -66,7 +66,7 @@ _LONG: Final = 480
 
 
 @dataclass(frozen=True)
-class Workshop:
+class ExecutorSetup:
     """What all runs of an executor share."""
 
     options: Options
@@ -88,7 +88,7 @@ _SKIPPED = _Why(SKIPPED, "a group before it has failed")
 
 
 async def complete(
-    workshop: Workshop, run: LedgerRun, calls: Sequence[Message], rule: Rule, *, beyond: str | None = None
+    setup: ExecutorSetup, run: LedgerRun, calls: Sequence[Message], rule: Rule, *, beyond: str | None = None
 ) -> list[Message]:
     """Run calls by a rule, append their results in the order of the calls, and return those.
 
@@ -100,18 +100,18 @@ async def complete(
         HistoryMismatchError, LedgerError: as in every run.
     """
     there = await _answered(run, calls)
-    heed(run, there.values())
+    read_taint(run, there.values())
     left = [call for call in calls if call.id not in there]
     if left:
         outcomes: dict[str, OptionResultPayload] = {}
         why = _NOT_NEEDED if beyond is None else _Why(BudgetExceededError.code, beyond)
         if beyond is None:
             try:
-                why = await _run_all(workshop, left, rule, outcomes)
+                why = await _run_all(setup, left, rule, outcomes)
             except BudgetExceededError as exc:
                 why = _Why(exc.code, exc.reason)
         results = [_result(call, outcomes.get(call.id) or _failed(call, why)) for call in left]
-        stored = await _append(run, marked(run, results))
+        stored = await _append(run, with_taint(run, results))
         there.update({call.id: result for call, result in zip(left, stored, strict=True)})
     _raise_if_spent(there.values())
     return [there[call.id] for call in calls]
@@ -136,16 +136,18 @@ def _raise_if_spent(results: Iterable[Message]) -> None:
             raise BudgetExceededError(payload.error_message or "")
 
 
-async def _run_all(workshop: Workshop, calls: Sequence[Message], rule: Rule, outcomes: dict[str, OptionResultPayload]) -> _Why:
+async def _run_all(
+    setup: ExecutorSetup, calls: Sequence[Message], rule: Rule, outcomes: dict[str, OptionResultPayload]
+) -> _Why:
     """Run stage after stage, note what comes of each call, and return why the others have not run."""
-    tools = await workshop.options.tools()
+    tools = await setup.options.tools()
     never_cut = {name for name, tool in tools.items() if tool.effects == "once"}
 
     async def work(call: Message) -> OptionResultPayload:
-        return await _called(workshop.options, call)
+        return await _called(setup.options, call)
 
     for stage in stages(rule, calls):
-        ended = await run_stage(stage, work, parallel=workshop.limits.parallel, never_cut=never_cut)
+        ended = await run_stage(stage, work, parallel=setup.limits.parallel, never_cut=never_cut)
         outcomes.update(ended.outcomes)
         if ended.error is not None:
             raise ended.error

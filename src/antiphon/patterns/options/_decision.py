@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents import LedgerRun
-from antiphon.agents._run import run_scope
+from antiphon.agents import LedgerRun, run_scope
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.errors import AppendRefusedError, BudgetExceededError
 from antiphon.ledger import Ledger
@@ -38,7 +37,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.decisions._decisions import Top
+from antiphon.patterns.decisions import ThreadTop
 from antiphon.patterns.options._options import Choices, Policy
 from antiphon.patterns.options._protocol import DECIDE, ExecutorLimits
 from antiphon.patterns.options._rules import rule_in
@@ -47,13 +46,13 @@ from antiphon.runtime.extending import Effect
 # ---------------------------------------------------------------- what a policy returns
 
 
-class Answer(NamedTuple):
+class PolicyAnswer(NamedTuple):
     """What came of a loop: the last that its policy said."""
 
     parts: tuple[Part, ...] = ()
 
     @classmethod
-    def of(cls, said: Iterable[Message]) -> Answer:
+    def of(cls, said: Iterable[Message]) -> PolicyAnswer:
         """Return what messages say that call nothing."""
         return cls(tuple(part for message in said if message.kind == "parts" for part in message.parts))
 
@@ -78,7 +77,7 @@ class Answer(NamedTuple):
         media = [part for part in self.parts if isinstance(part, MediaPart)]
         others = tuple(part for part in self.parts if not isinstance(part, MediaPart))
         has_data = any(isinstance(part, DataPart) for part in others)
-        value = Answer(others).data if has_data else Answer(others).text
+        value = PolicyAnswer(others).data if has_data else PolicyAnswer(others).text
         return [value, *media] if media else value
 
 
@@ -147,7 +146,7 @@ class Past:
     async def read(cls, run: LedgerRun, limits: ExecutorLimits) -> Past:
         """Read the thread of a run."""
         past, root = cls(limits), run.course.invocation_id
-        top = Top()
+        top = ThreadTop()
         async for record in run.ledger.read(run.thread_id):
             message = record.message
             past.step = max(past.step, message.step_num or 0)
@@ -214,7 +213,7 @@ class Past:
 
 async def top_of(ledger: Ledger, thread_id: str) -> Conversation:
     """Return what is said at the top of a thread."""
-    top = Top()
+    top = ThreadTop()
     async for record in ledger.read(thread_id):
         top.hear(record.message)
     return Conversation(top.messages)
@@ -238,7 +237,7 @@ INVALID_DECISION: Final = "INVALID_DECISION"
 """The code of what a policy says that no thread takes in."""
 
 
-class Decision(Effect):
+class DecisionEffect(Effect):
     """What a policy makes of what it observes."""
 
     beyond: str | None = None

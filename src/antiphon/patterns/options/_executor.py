@@ -23,11 +23,11 @@ from antiphon.patterns.cast import (
     known_by,
     read_answer,
 )
-from antiphon.patterns.options._actor import CompleteCalls, ExecutorActor, RunPolicy
-from antiphon.patterns.options._calls import Workshop
+from antiphon.patterns.options._actor import ExecutorActor
+from antiphon.patterns.options._calls import ExecutorSetup
 from antiphon.patterns.options._decision import top_of
 from antiphon.patterns.options._options import Options
-from antiphon.patterns.options._protocol import ExecutorLimits
+from antiphon.patterns.options._protocol import CompleteCalls, ExecutorLimits, RunPolicy
 from antiphon.patterns.options._rules import All, Rule
 from antiphon.runtime import Settings, System
 
@@ -71,11 +71,11 @@ class Executor(Pattern):
             raise ValueError(f"there is no policy {policy!r}; there are {', '.join(options.policies) or 'none'}")
         self._policy = policy
         self._name = name
-        self._workshop = Workshop(options, limits, rule)
+        self._setup = ExecutorSetup(options, limits, rule)
 
     @override
     def host(self, system: System) -> None:
-        system.register(self._name, partial(ExecutorActor, self._workshop))
+        system.register(self._name, partial(ExecutorActor, self._setup))
 
     @override
     async def run(

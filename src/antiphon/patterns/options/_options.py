@@ -21,8 +21,8 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents import Toolkit
-from antiphon.agents.durability._prices import price_of
-from antiphon.agents.durability._talk import say
+from antiphon.agents.durability import as_messages as answer_messages
+from antiphon.agents.durability import price_of
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.messages import (
     RESERVED_POLICIES,
@@ -108,7 +108,7 @@ def _definition(tool: Tool) -> ToolDefinition:
 def _decided(response: ModelResponse) -> list[Message]:
     """Return an answer as messages, under ids of their own: the same words said twice are two messages."""
     units = cast("list[dict[str, Any]]", ModelMessagesTypeAdapter.dump_python([response], mode="json"))
-    messages = say(units[0], price_of(response))
+    messages = answer_messages(units[0], price_of(response))
     return [message.model_copy(update={"id": current_port().new_id()}) for message in messages]
 
 

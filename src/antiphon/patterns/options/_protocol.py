@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from antiphon.patterns.decisions._decisions import RUN
+from antiphon.patterns.decisions import RUN
 from antiphon.protocol import Reply, Request
 
 PATTERN: Final = "options"

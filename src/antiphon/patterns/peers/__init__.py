@@ -3,15 +3,15 @@
 from antiphon.patterns.peers._memory import PeerMemory
 from antiphon.patterns.peers._peers import PeerAgent, Peers
 from antiphon.patterns.peers._protocol import DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, pipeline_flow, star_flow
-from antiphon.patterns.peers._registry import Limits, PeerRegistry, PeerSpec, hierarchy, mesh, pipeline, star
+from antiphon.patterns.peers._registry import PeerLimits, PeerRegistry, PeerSpec, hierarchy, mesh, pipeline, star
 
 __all__ = [
     "DelegateToPeer",
     "InvokePeer",
-    "Limits",
     "PeerAgent",
     "PeerAnswered",
     "PeerHeard",
+    "PeerLimits",
     "PeerMemory",
     "PeerRegistry",
     "PeerSpec",

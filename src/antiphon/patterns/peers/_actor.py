@@ -15,24 +15,24 @@ from pydantic_ai import RunContext
 from pydantic_ai.messages import UserContent
 
 from antiphon.agents import LedgerRun, current_run, ledger_run
-from antiphon.agents.toolkit._tool import own_settings
+from antiphon.agents.toolkit import own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.errors import DeliveryError, LedgerError, RefusedError
 from antiphon.messages import Conversation, Json, Message
 from antiphon.patterns.cast import Answer, Cast, handling, left_open, log_unexpected
 from antiphon.patterns.peers._additions import memory_address
-from antiphon.patterns.peers._calls import Calls, Turn, Wanted
+from antiphon.patterns.peers._calls import Calls, PeerTurn, Wanted
 from antiphon.patterns.peers._letters import letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory
 from antiphon.patterns.peers._prompts import prompt_of, recollect
 from antiphon.patterns.peers._protocol import PATTERN, DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, peer_at
-from antiphon.patterns.peers._registry import PEER_NOT_FOUND, Limits, PeerRegistry
+from antiphon.patterns.peers._registry import PEER_NOT_FOUND, PeerLimits, PeerRegistry
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["PeerActor", "invoke_agent"]
 
-_turn: ContextVar[Turn | None] = ContextVar("antiphon.patterns.peers.turn", default=None)
+_turn: ContextVar[PeerTurn | None] = ContextVar("antiphon.patterns.peers.turn", default=None)
 
 
 class PeerActor(Actor):
@@ -40,7 +40,7 @@ class PeerActor(Actor):
 
     concurrency = 1000
 
-    def __init__(self, registry: PeerRegistry, cast: Cast, calls: Calls, limits: Limits) -> None:
+    def __init__(self, registry: PeerRegistry, cast: Cast, calls: Calls, limits: PeerLimits) -> None:
         self._registry, self._cast, self._calls, self._limits = registry, cast, calls, limits
 
     @classmethod
@@ -71,14 +71,14 @@ class PeerActor(Actor):
         async with left_open(context), ledger_run(context) as run:
             return PeerHeard(message_id=(await self._calls.invoke(turn, run, wanted)).id)
 
-    def _turn(self, context: Context, depth: int, task_id: str | None) -> Turn:
+    def _turn(self, context: Context, depth: int, task_id: str | None) -> PeerTurn:
         name = peer_at(context.address) or ""
         if name not in self._registry:
             reason = f"there is no agent {name!r}; there are {', '.join(self._registry.names) or 'none'}"
             raise RefusedError(reason, PEER_NOT_FOUND)
         if context.thread_id is None:
             raise RefusedError("a peer works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
-        return Turn(context, name, depth, self._calls, task_id)
+        return PeerTurn(context, name, depth, self._calls, task_id)
 
     async def _shared(self, name: str, run: LedgerRun) -> list[PeerMemory]:
         """Return what the peer shares with others, as it was when the peer was first asked this.
@@ -96,7 +96,7 @@ class PeerActor(Actor):
         found = await run.effect("read_memory", {"names": list(names)}, ends, effects="none")
         return [await PeerMemory.read_shared(ledger, each, before=seq + 1) for each, seq in found.items()]
 
-    async def _answer(self, turn: Turn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
+    async def _answer(self, turn: PeerTurn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
         """Return what the agent says. What it raises is an answer too: whoever asked is told."""
         context, cast = turn.context, self._cast
         more: dict[str, Any] = {"until": context.message, "limits": self._limits, "shared": shared}
@@ -113,7 +113,7 @@ class PeerActor(Actor):
 
 
 @contextmanager
-def _at_work(turn: Turn) -> Generator[Taint]:
+def _at_work(turn: PeerTurn) -> Generator[Taint]:
     """Have a peer at work, and see what it reads; what whoever asks it has read, it is told in the request."""
     token = _turn.set(turn)
     try:

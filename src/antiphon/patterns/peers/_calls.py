@@ -30,7 +30,7 @@ from antiphon.messages import DataPart, Json, JsonObject, Message, PartsPayload,
 from antiphon.patterns.peers._letters import Exchange, Refusal, letter_of
 from antiphon.patterns.peers._memory import PeerMemory
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
-from antiphon.patterns.peers._registry import Limits, PeerRegistry, find_refusal
+from antiphon.patterns.peers._registry import PeerLimits, PeerRegistry, find_refusal
 from antiphon.runtime import Context, system_thread
 
 # ---------------------------------------------------------------- the circuit breaker
@@ -56,7 +56,7 @@ class _Standing:
 class Breaker:
     """Knows which peers are left alone."""
 
-    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, limits: PeerLimits) -> None:
         self._ledger = ledger
         self._limits = limits
         self._standings: dict[str, _Standing] = {}
@@ -158,7 +158,7 @@ _NOT_ITS_FAULT: Final = (BudgetExceededError, HopLimitError, WithdrawnError)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PeerTurn:
     """A peer at work on something that it was asked."""
 
     context: Context
@@ -185,12 +185,12 @@ class Wanted:
 class Calls:
     """What carries calls between peers."""
 
-    def __init__(self, ledger: Ledger, registry: PeerRegistry, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, registry: PeerRegistry, limits: PeerLimits) -> None:
         self.breaker = Breaker(ledger, limits)
         self._ledger, self._registry, self._limits = ledger, registry, limits
         self._deciding: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
-    async def invoke(self, turn: Turn, run: LedgerRun, wanted: Wanted) -> Message:
+    async def invoke(self, turn: PeerTurn, run: LedgerRun, wanted: Wanted) -> Message:
         """Ask another peer, and return what came back, as it stands in the thread.
 
         `run` is of this call alone. Made again after a crash, it gives back what is there.
@@ -208,7 +208,7 @@ class Calls:
 
     # ------------------------------------------------------------ 1. and 2.
 
-    async def _decide(self, turn: Turn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
+    async def _decide(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
         """Return the letter that says whether the call is made."""
         lock = self._deciding.setdefault(run.thread_id, Lock())
         async with lock:
@@ -221,7 +221,7 @@ class Calls:
             letter = exchange.call() if refusal is None else exchange.refused(refusal)
             return (await run.say(letter, key="letter")).message
 
-    async def _refusal(self, turn: Turn, exchange: Exchange, wanted: Wanted, calls: int) -> Refusal | None:
+    async def _refusal(self, turn: PeerTurn, exchange: Exchange, wanted: Wanted, calls: int) -> Refusal | None:
         caller = self._registry.get(turn.name)
         how_far = {"depth": exchange.depth, "interactions": calls}
         refusal = find_refusal(self._registry, self._limits, caller, wanted.target, **how_far)
@@ -238,7 +238,7 @@ class Calls:
 
     # ------------------------------------------------------------ 3. and 4.
 
-    async def _ask(self, turn: Turn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
+    async def _ask(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
         passed, task = wanted.context_message_ids, exchange.given_task
         more: dict[str, Any] = {"context_message_ids": passed, "untrusted": wanted.untrusted, "task_id": task}
         given = {name: value for name, value in more.items() if value}
@@ -258,7 +258,7 @@ class Calls:
         return (await run.say(letter, key="answer")).message
 
 
-def _exchange(turn: Turn, run: LedgerRun, wanted: Wanted) -> Exchange:
+def _exchange(turn: PeerTurn, run: LedgerRun, wanted: Wanted) -> Exchange:
     place = f"{run.thread_id}\n{run.course.invocation_id}"
     return Exchange(
         id=f"task-{sha256(place.encode()).hexdigest()[:16]}",

@@ -32,7 +32,7 @@ from antiphon.patterns.peers._calls import BreakerState, Calls
 from antiphon.patterns.peers._letters import dated, for_model, from_model, letter_of, marsys_form
 from antiphon.patterns.peers._memory import PeerMemory, is_answer
 from antiphon.patterns.peers._protocol import KIND, DelegateToPeer, InvokePeer, address_of
-from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, Limits, PeerRegistry, PeerSpec, Topology
+from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PeerLimits, PeerRegistry, PeerSpec, Topology
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import System
 
@@ -125,7 +125,7 @@ class Peers(Pattern):
         agents: Iterable[AgentSpec] = (),
         *,
         topology: Topology | None = None,
-        limits: Limits = Limits(),  # noqa: B008 (frozen)
+        limits: PeerLimits = PeerLimits(),  # noqa: B008 (frozen)
         **given: Unpack[PatternOptions],
     ) -> None:
         """Gather them; nothing runs before the `async with` block.
@@ -209,7 +209,7 @@ class Peers(Pattern):
         message_history: MessageHistory = (),
         peer: str | None = None,
     ) -> Outcome:
-        """Have a peer do something: the first, unless another is named. It is told the history, within `Limits.told`.
+        """Have a peer do something: the first, unless another is named. It is told the history, within `PeerLimits.told`.
 
         Raises:
             CastError: there is no such peer.

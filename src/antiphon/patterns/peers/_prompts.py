@@ -23,7 +23,7 @@ from antiphon.patterns.peers._additions import addition_in, begins_unit, read_un
 from antiphon.patterns.peers._letters import as_known, letter_of, role_of, words_of
 from antiphon.patterns.peers._memory import Added, PeerMemory, Remembering, request_of, run_of, speaker_of
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
-from antiphon.patterns.peers._registry import Limits
+from antiphon.patterns.peers._registry import PeerLimits
 from antiphon.runtime import Context
 
 # ---------------------------------------------------------------- the request
@@ -100,7 +100,7 @@ def _marked(value: Any) -> str | None:
 
 
 async def recollect(
-    ledger: Ledger, thread_id: str, name: str, *, until: Message, limits: Limits, shared: Sequence[PeerMemory] = ()
+    ledger: Ledger, thread_id: str, name: str, *, until: Message, limits: PeerLimits, shared: Sequence[PeerMemory] = ()
 ) -> list[ModelMessage]:
     """Return what a peer is told before the message `until`: what it shares, its latest exchanges, and what was added.
 
@@ -159,7 +159,7 @@ class _Exchange:
 
 
 def _retold(
-    added: Iterable[Added], known: set[str], limits: Limits, name: str, own: frozenset[str]
+    added: Iterable[Added], known: set[str], limits: PeerLimits, name: str, own: frozenset[str]
 ) -> list[tuple[int, list[ModelMessage]]]:
     """Return the latest that was added and is not known, by the place where it was; a call stands with its result."""
     places = {message.id: each for each in reversed(tuple(added)) for message in each.messages}

@@ -41,7 +41,7 @@ class PeerSpec(AgentSpec):
     """The memories that it has in common with others, by name; see `Peers.shared`."""
 
 
-class Limits(BaseModel):
+class PeerLimits(BaseModel):
     """How far peers may go in one task: what a user asked, with all that follows from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -173,7 +173,7 @@ MAX_INTERACTIONS: Final = "MAX_INTERACTIONS"
 
 
 def find_refusal(
-    registry: PeerRegistry, limits: Limits, caller: PeerSpec, target: str, *, depth: int, interactions: int
+    registry: PeerRegistry, limits: PeerLimits, caller: PeerSpec, target: str, *, depth: int, interactions: int
 ) -> Refusal | None:
     """Return why a call is not to be made that would be at this depth, after so many others; None: it is."""
     if target not in registry:

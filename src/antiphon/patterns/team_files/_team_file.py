@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from antiphon.agents import AgentBudget, Toolkit
-from antiphon.agents._config import read_toml
+from antiphon.agents.config import read_toml
 from antiphon.agents.toolkit import ApprovalRule
 from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep

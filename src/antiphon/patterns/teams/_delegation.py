@@ -28,9 +28,9 @@ from antiphon.errors import (
 from antiphon.messages import Json, thaw
 from antiphon.patterns import cast
 from antiphon.patterns.cast import UNHURRIED, stopped
-from antiphon.patterns.teams._protocol import PhaseDone, TaskDone
-from antiphon.patterns.teams._roster import Crew
-from antiphon.patterns.teams._transcript import DIALECT, Voice
+from antiphon.patterns.teams._protocol import PhaseDone, TeamTaskDone
+from antiphon.patterns.teams._roster import Roster
+from antiphon.patterns.teams._transcript import DIALECT, Transcript
 from antiphon.protocol import Request
 from antiphon.runtime import Context
 
@@ -40,7 +40,7 @@ end_open_calls = partial(cast.end_open_calls, fields=lambda _: {"metadata": {DIA
 # ---------------------------------------------------------------- delegations
 
 
-ReplyT = TypeVar("ReplyT", PhaseDone, TaskDone)
+ReplyT = TypeVar("ReplyT", PhaseDone, TeamTaskDone)
 ResultT = TypeVar("ResultT")
 
 Ending: TypeAlias = Literal["result", "failure", "timeout", "cancelled", "down"]
@@ -81,7 +81,7 @@ class DelegationEnd:
                 return cls(worker, status, error.reason, error.code)
 
     @classmethod
-    def with_reply(cls, worker: str, reply: PhaseDone | TaskDone) -> DelegationEnd:
+    def with_reply(cls, worker: str, reply: PhaseDone | TeamTaskDone) -> DelegationEnd:
         """Return how it has ended where there is a reply; a phase may have failed and have a reply."""
         if isinstance(reply, PhaseDone):
             code = None if reply.status == "completed" else reply.error_code or "PHASE_FAILED"
@@ -112,9 +112,9 @@ class Done(Generic[ReplyT]):
 
 
 async def delegate(
-    crew: Crew,
+    roster: Roster,
     context: Context,
-    voice: Voice,
+    transcript: Transcript,
     to: str,
     request: Request[ReplyT],
     *,
@@ -128,30 +128,30 @@ async def delegate(
         ParkedError: a person must settle or approve something first; the delegation stays open until then.
         HistoryMismatchError, LedgerError: as for everything that is asked in a thread.
     """
-    said = {"type": "delegation", "worker": to, "task": task, "call_id": voice.call_id(f"delegation-{key}")}
-    await voice.say("delegation", f"delegation-{key}", worker=to, task=task, call_id=said["call_id"])
+    said = {"type": "delegation", "worker": to, "task": task, "call_id": transcript.call_id(f"delegation-{key}")}
+    await transcript.say("delegation", f"delegation-{key}", worker=to, task=task, call_id=said["call_id"])
     done: Done[ReplyT]
     try:
         if to not in among:
             raise RefusedError(f"there is no {to!r} to delegate to; there are {', '.join(among)}", "UNKNOWN_WORKER")
-        reply = await _asked(crew, context, to, request, key)
+        reply = await _asked(roster, context, to, request, key)
         done = Done(DelegationEnd.with_reply(to, reply), reply)
     except (ParkedError, HistoryMismatchError):
         raise
     except DeliveryError as exc:
         done = Done(DelegationEnd.of(to, exc))
         asked = f"{context.course.invocation_id}/{key}"
-        await stopped(voice.run, asked)
-        await end_open_calls(voice.run, asked, exc)
-    voice.taint.mark(done.end.untrusted)
+        await stopped(transcript.run, asked)
+        await end_open_calls(transcript.run, asked, exc)
+    transcript.taint.mark(done.end.untrusted)
     kind, content = done.end.entry()
-    await voice.answer(said, kind, f"end-{key}", content=content)
+    await transcript.answer(said, kind, f"end-{key}", content=content)
     return done
 
 
-async def _asked(crew: Crew, context: Context, to: str, request: Request[ReplyT], key: str) -> ReplyT:
-    address, within = crew.address(to), crew.seconds(to) or UNHURRIED
-    if not crew.is_elsewhere(to):
+async def _asked(roster: Roster, context: Context, to: str, request: Request[ReplyT], key: str) -> ReplyT:
+    address, within = roster.address(to), roster.seconds(to) or UNHURRIED
+    if not roster.is_elsewhere(to):
         return await context.ask(address, request, within=within, key=key)
     return await _asked_elsewhere(context, address, request, within, key)
 

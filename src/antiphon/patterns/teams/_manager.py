@@ -11,9 +11,9 @@ from antiphon.messages import Conversation, Json, Message
 from antiphon.patterns.cast import Answer, model_messages
 from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
 from antiphon.patterns.teams._plans import ScriptDraft, Segment, StepsDraft, problems_of, segments_of, steps_of
-from antiphon.patterns.teams._protocol import DoTask, LeadPhase, ManagerSpec, PhaseDone, Status
-from antiphon.patterns.teams._roster import Crew
-from antiphon.patterns.teams._transcript import Voice, at_work
+from antiphon.patterns.teams._protocol import DoTeamTask, LeadPhase, ManagerSpec, PhaseDone, Status
+from antiphon.patterns.teams._roster import Roster
+from antiphon.patterns.teams._transcript import Transcript, at_work
 from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["Assignment", "ManagerActor"]
@@ -37,10 +37,10 @@ class ManagerActor(Actor):
 
     concurrency = 1000
 
-    def __init__(self, crew: Crew, name: str) -> None:
-        self._crew = crew
-        self._spec = crew.managers[name]
-        self._form = steps_of(self._spec.workers, crew.limits.steps)
+    def __init__(self, roster: Roster, name: str) -> None:
+        self._roster = roster
+        self._spec = roster.managers[name]
+        self._form = steps_of(self._spec.workers, roster.limits.steps)
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
@@ -50,30 +50,30 @@ class ManagerActor(Actor):
     @handles
     async def lead_phase(self, request: LeadPhase, context: Context) -> PhaseDone:
         """Lead a phase."""
-        async with at_work(context, self._spec.name, request.turn, request.untrusted) as voice:
-            history = await self._crew.history(request.history, voice.taint)
-            return await _Phase(self._crew, self._spec, self._form, request, context, voice, history).lead()
+        async with at_work(context, self._spec.name, request.turn, request.untrusted) as transcript:
+            history = await self._roster.history(request.history, transcript.taint)
+            return await _Phase(self._roster, self._spec, self._form, request, context, transcript, history).lead()
 
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
     """A phase that is led."""
 
-    _crew: Crew
+    _roster: Roster
     _spec: ManagerSpec
     _form: type[StepsDraft]
     _request: LeadPhase
     _context: Context
-    _voice: Voice
+    _transcript: Transcript
     _history: Conversation
 
     async def lead(self) -> PhaseDone:
         brief = await self._director_context()
-        await self._voice.say("director_context", "director", content=brief)
+        await self._transcript.say("director_context", "director", content=brief)
         try:
             assignments, is_parallel = await self._assignments(brief)
         except _UnfitScriptError as exc:
-            await self._voice.say("error", "unfit", content={"error_message": str(exc), "error_type": "INVALID_SCRIPT"})
+            await self._transcript.say("error", "unfit", content={"error_message": str(exc), "error_type": "INVALID_SCRIPT"})
             return await self._synthesise("failed", f"The script cannot be run: {exc}", "INVALID_SCRIPT")
         ends = await self._run(assignments, is_parallel=is_parallel)
         failed = next((end for end in ends if not end.is_result), None)
@@ -88,7 +88,7 @@ class _Phase:
         parts = [f"Goal of phase {request.phase_id} ({request.name}): {request.goals}"]
         if request.notes:
             parts.append(f"Notes: {request.notes}")
-        parts.append(f"Your workers:\n{await self._crew.described(self._spec.workers)}")
+        parts.append(f"Your workers:\n{await self._roster.described(self._spec.workers)}")
         if request.previous:
             parts.append(f"Outcome of the previous phase:\n{request.previous}")
         return "\n\n".join(parts)
@@ -101,7 +101,7 @@ class _Phase:
         if self._spec.plans == "whole":
             return [Assignment(name, goals) for name in workers], True
         prompt = f"{brief}\n\nBreak the phase into steps, each for one worker."
-        draft = await self._crew.answer(self._spec.name, prompt, self._form, self._history)
+        draft = await self._roster.answer(self._spec.name, prompt, self._form, self._history)
         if draft is None:
             return [Assignment(workers[0], goals)], False  # it has no plan: the first gets it all
         return [Assignment(step.worker, step.task) for step in draft.steps], draft.parallel
@@ -115,7 +115,7 @@ class _Phase:
         problems: list[str] = []
         for number in range(1 if self._spec.script is not None else _TRIES):
             script = await self._written(brief, problems)
-            await self._voice.say("script_plan", f"script-{number}", content=script.to_dict())
+            await self._transcript.say("script_plan", f"script-{number}", content=script.to_dict())
             problems = await self._checked(script)
             if not problems:
                 return script
@@ -128,18 +128,18 @@ class _Phase:
         if problems:
             prompt += "\n\nThe last script could not be run:\n" + "\n".join(problems)
         told = model_messages(self._history, self._spec.name)
-        answer: Answer[ScriptDraft] = await self._crew.cast.ask(self._spec.name, prompt, output=ScriptDraft, history=told)
+        answer: Answer[ScriptDraft] = await self._roster.cast.ask(self._spec.name, prompt, output=ScriptDraft, history=told)
         return ScriptPlanContent.model_validate(answer.output.model_dump(exclude_none=True))
 
     async def _checked(self, script: ScriptPlanContent) -> list[str]:
         """Return what is wrong with a script: as an effect, because the tools there are may change while it runs."""
 
         async def check(key: str) -> Json:
-            if len(script.steps) > self._crew.limits.steps:
-                return [f"it has more than {self._crew.limits.steps} steps"]
-            return list(await problems_of(script, self._spec.workers, self._crew.cast))
+            if len(script.steps) > self._roster.limits.steps:
+                return [f"it has more than {self._roster.limits.steps} steps"]
+            return list(await problems_of(script, self._spec.workers, self._roster.cast))
 
-        found: list[str] = await self._voice.run.effect("check-script", {}, check, effects="none")
+        found: list[str] = await self._transcript.run.effect("check-script", {}, check, effects="none")
         return found
 
     # ------------------------------------------------------------ having it done
@@ -162,16 +162,16 @@ class _Phase:
             "script": assignment.script,
             "history": self._request.history,
         }
-        request = DoTask(
+        request = DoTeamTask(
             task=assignment.task,
             manager=self._spec.name,
             goal=self._request.goals,
             previous="\n".join(each for each in found if each) or None,
-            untrusted=self._voice.taint.untrusted,
+            untrusted=self._transcript.taint.untrusted,
             turn=self._request.turn,
             **{name: value for name, value in more.items() if value is not None},
         )
-        given = self._crew, self._context, self._voice, assignment.worker, request
+        given = self._roster, self._context, self._transcript, assignment.worker, request
         return (await delegate(*given, task=assignment.task, key=f"step-{number}", among=self._spec.workers)).end
 
     # ------------------------------------------------------------ what came of it
@@ -182,15 +182,15 @@ class _Phase:
         if len(ends) == 1:
             return ends[0].summary
         prompt = f"{brief}\n\nYour workers say:\n{joined}\n\nSum up what was reached."
-        return await self._crew.answer(self._spec.name, prompt, str, self._history) or joined
+        return await self._roster.answer(self._spec.name, prompt, str, self._history) or joined
 
     async def _synthesise(self, status: Status, summary: str, code: str | None, final: Any = None) -> PhaseDone:
         said: dict[str, Any] = {"from_manager": self._spec.name, "phase_id": self._request.phase_id}
         if not self._spec.is_global:
             said["is_global"] = False
-        await self._voice.say("synthesis", "synthesis", content=summary, **said)
+        await self._transcript.say("synthesis", "synthesis", content=summary, **said)
         more: dict[str, Any] = {} if final is None else {"final": final}
-        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.taint.untrusted, **more)
+        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._transcript.taint.untrusted, **more)
 
 
 class _UnfitScriptError(Exception):

@@ -14,11 +14,12 @@ from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import Phase, StrategicPlanContent
 from antiphon.errors import WithdrawnError
 from antiphon.messages import Conversation, Json
-from antiphon.patterns.teams._delegation import DelegationEnd, delegate, end_open_calls, side_by_side, stopped
+from antiphon.patterns.cast import stopped
+from antiphon.patterns.teams._delegation import DelegationEnd, delegate, end_open_calls, side_by_side
 from antiphon.patterns.teams._plans import PhaseDraft, PlanDraft, plan_of
-from antiphon.patterns.teams._protocol import DoTask, EndTurn, HistoryPlace, LeadPhase, RunTurn, TurnDone
-from antiphon.patterns.teams._roster import Crew
-from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Voice, at_work, read_conversation
+from antiphon.patterns.teams._protocol import DoTeamTask, EndTurn, HistoryPlace, LeadPhase, RunTurn, TurnDone
+from antiphon.patterns.teams._roster import Roster
+from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Transcript, at_work, read_conversation
 from antiphon.runtime import Actor, Context, handles
 
 __all__ = ["OrchestratorActor"]
@@ -48,17 +49,17 @@ class OrchestratorActor(Actor):
 
     concurrency = 1000
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        self._form = plan_of(crew.assignees, crew.limits.phases)
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._form = plan_of(roster.assignees, roster.limits.phases)
 
     @handles
     async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
         """Have the team do what a user says, and answer."""
-        name, turn = self._crew.orchestrator.name, context.course.invocation_id
-        async with at_work(context, name, turn) as voice:
-            done = await _Turn(self._crew, self._form, context, voice).take(request.text)
-            voice.handled.status = done.status
+        name, turn = self._roster.orchestrator.name, context.course.invocation_id
+        async with at_work(context, name, turn) as transcript:
+            done = await _Turn(self._roster, self._form, context, transcript).take(request.text)
+            transcript.handled.status = done.status
             return done
 
     @handles
@@ -75,25 +76,25 @@ class OrchestratorActor(Actor):
 class _Turn:
     """A turn of the conversation: from what a user says to the answer."""
 
-    def __init__(self, crew: Crew, form: type[PlanDraft], context: Context, voice: Voice) -> None:
-        self._crew, self._form, self._context, self._voice = crew, form, context, voice
-        self._name = crew.orchestrator.name
+    def __init__(self, roster: Roster, form: type[PlanDraft], context: Context, transcript: Transcript) -> None:
+        self._roster, self._form, self._context, self._transcript = roster, form, context, transcript
+        self._name = roster.orchestrator.name
         self._history = Conversation()
         self._place: HistoryPlace | None = None
 
     async def take(self, text: str) -> TurnDone:
         await self._read_history()
-        said = await self._voice.say("user_message", "user", content=text, agent_key=None)
+        said = await self._transcript.say("user_message", "user", content=text, agent_key=None)
         brief = await self._director_context(text, before=said.seq)
-        await self._voice.say("director_context", "director", content=brief)
+        await self._transcript.say("director_context", "director", content=brief)
         plan = await self._plan(text, brief)
-        await self._voice.say("strategic_plan", "plan", content=plan.to_dict())
+        await self._transcript.say("strategic_plan", "plan", content=plan.to_dict())
         ends = await self._run(plan, text)
         answer = await self._answer(text, ends)
         failed = [end for end in ends if end.code is not None]
-        read = self._voice.taint.untrusted
+        read = self._transcript.taint.untrusted
         marks = None if read is None else {"untrusted": read}
-        await self._voice.say("assistant_message", "answer", content=answer, agent_key=None, metadata=marks)
+        await self._transcript.say("assistant_message", "answer", content=answer, agent_key=None, metadata=marks)
         if not failed:
             return TurnDone(status="completed", response=answer, **_final(ends))
         message = "; ".join(end.line for end in failed)
@@ -101,19 +102,19 @@ class _Turn:
 
     async def _read_history(self) -> None:
         """Read what the thread has from before, and remember where that is, for whoever is asked."""
-        place = self._voice.run.thread_id, self._context.message.id
-        self._history = await self._crew.history(place, self._voice.taint)
+        place = self._transcript.run.thread_id, self._context.message.id
+        self._history = await self._roster.history(place, self._transcript.taint)
         self._place = place if self._history else None
 
     # ------------------------------------------------------------ planning
 
     async def _director_context(self, text: str, *, before: int) -> str:
         """Return what the plan is made with: who there is, the conversation before, and the request."""
-        crew = self._crew
-        parts = [f"Your team:\n{await crew.described(crew.assignees)}"]
+        roster = self._roster
+        parts = [f"Your team:\n{await roster.described(roster.assignees)}"]
         latest = await self._earlier(text, before=before)
         for each in latest:
-            self._voice.taint.mark(each.get("metadata", {}).get("untrusted"))
+            self._transcript.taint.mark(each.get("metadata", {}).get("untrusted"))
         if latest:
             lines = "\n".join(f"{each['type'].removesuffix('_message')}: {_short(each['content'])}" for each in latest)
             parts.append(f"Earlier in this conversation:\n{lines}")
@@ -121,7 +122,7 @@ class _Turn:
 
     async def _earlier(self, text: str, *, before: int) -> list[Entry]:
         """Return the conversation before: of the host's store as it was when the turn began, else of the thread."""
-        run, limit, store = self._voice.run, self._crew.limits.conversation, self._crew.message_store
+        run, limit, store = self._transcript.run, self._roster.limits.conversation, self._roster.message_store
         if store is None:
             return await TeamStore(run.ledger).get_conversation_messages(run.thread_id, limit, before=before)
 
@@ -135,9 +136,9 @@ class _Turn:
     async def _plan(self, text: str, brief: str) -> StrategicPlanContent:
         """Return the plan of the agent; where it gives none, all of it is for the first of the team."""
         prompt = f"{brief}\n\nPlan in phases what your team is to reach."
-        draft = await self._crew.answer(self._name, prompt, self._form, self._history)
+        draft = await self._roster.answer(self._name, prompt, self._form, self._history)
         if draft is None:
-            phase = PhaseDraft(name="Whole request", worker=self._crew.assignees[0], goals=text)
+            phase = PhaseDraft(name="Whole request", worker=self._roster.assignees[0], goals=text)
             why = "No plan could be read, so the first of the team gets the whole request."
             draft = PlanDraft(refined_intent=text, phases=[phase], rationale=why)
         return draft.content()
@@ -155,11 +156,11 @@ class _Turn:
 
     async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
         """Have a phase led by its manager, or done by its worker; somebody says its synthesis in any case."""
-        goals, turn, read = phase.goals or text, self._voice.turn, self._voice.taint.untrusted
+        goals, turn, read = phase.goals or text, self._transcript.turn, self._transcript.taint.untrusted
         previous = before.line if before is not None and before.is_global else None
         more: dict[str, HistoryPlace] = {} if self._place is None else {"history": self._place}
-        given, key = (self._crew, self._context, self._voice, phase.worker), f"phase-{number}"
-        if self._crew.role_of(phase.worker) == "manager":
+        given, key = (self._roster, self._context, self._transcript, phase.worker), f"phase-{number}"
+        if self._roster.role_of(phase.worker) == "manager":
             lead = LeadPhase(
                 phase_id=number,
                 name=phase.name,
@@ -170,19 +171,19 @@ class _Turn:
                 turn=turn,
                 **more,
             )
-            led = await delegate(*given, lead, task=goals, key=key, among=self._crew.assignees)
+            led = await delegate(*given, lead, task=goals, key=key, among=self._roster.assignees)
             if led.reply is not None:  # the manager has said its synthesis
-                is_global = self._crew.managers[phase.worker].is_global
+                is_global = self._roster.managers[phase.worker].is_global
                 return _PhaseEnd(phase, led.end.summary, led.end.code, is_global, led.end.final)
             end = led.end
         else:
-            do = DoTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn, **more)
-            end = (await delegate(*given, do, task=goals, key=key, among=self._crew.workers)).end
+            do = DoTeamTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn, **more)
+            end = (await delegate(*given, do, task=goals, key=key, among=self._roster.workers)).end
         return await self._synthesise(number, phase, end)
 
     async def _synthesise(self, number: int, phase: Phase, end: DelegationEnd) -> _PhaseEnd:
         ended = _PhaseEnd(phase, end.summary, end.code, final=end.final)
-        await self._voice.say(
+        await self._transcript.say(
             "synthesis", f"synthesis-{number}", content=ended.summary, from_manager=self._name, phase_id=number
         )
         return ended
@@ -197,7 +198,7 @@ class _Turn:
         if len(ends) == 1:
             return joined
         prompt = f"Request: {text}\n\nWhat your team has reached:\n{joined}\n\nAnswer the request."
-        return await self._crew.answer(self._name, prompt, str, self._history) or joined
+        return await self._roster.answer(self._name, prompt, str, self._history) or joined
 
 
 def _final(ends: Sequence[_PhaseEnd]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class LeadPhase(Request[PhaseDone], frozen=True, type="TEAM_LEAD_PHASE", family=
     """What the agents are told before; None: there is none."""
 
 
-class TaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
+class TeamTaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
     """What a worker gives back that has done its task; a task that failed is refused instead. The whole is its `final`."""
 
     summary: str
@@ -76,7 +76,7 @@ class TaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
     """The content of its `final`."""
 
 
-class DoTask(Request[TaskDone], frozen=True, type="TEAM_DO_TASK", family="team"):
+class DoTeamTask(Request[TeamTaskDone], frozen=True, type="TEAM_DO_TASK", family="team"):
     """Do a task: by thinking, perhaps with steps that are suggested; or by a script, without."""
 
     task: str

@@ -30,7 +30,7 @@ ROLES: tuple[Role, ...] = ("orchestrator", "manager", "worker")
 
 
 @dataclass(frozen=True)
-class Crew:
+class Roster:
     """Who is in a team."""
 
     cast: Cast

@@ -32,9 +32,9 @@ from antiphon.patterns.teams._manager import ManagerActor
 from antiphon.patterns.teams._orchestrator import OrchestratorActor
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._protocol import EndTurn, ManagerSpec, RunTurn, TeamLimits
-from antiphon.patterns.teams._roster import ROLES, Crew, Role
+from antiphon.patterns.teams._roster import ROLES, Role, Roster
 from antiphon.patterns.teams._transcript import TeamStore, hand_over
-from antiphon.patterns.teams._worker import Guards, WorkerActor
+from antiphon.patterns.teams._worker import Guards, TeamWorkerActor
 from antiphon.runtime import System
 
 __all__ = ["Team"]
@@ -73,7 +73,7 @@ class Team(Pattern):
         super().__init__(ledger, **given)
         led, workers = tuple(managers), tuple(workers)
         cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
-        self.crew = Crew(
+        self.roster = Roster(
             cast,
             orchestrator,
             {each.name: each for each in led},
@@ -89,13 +89,13 @@ class Team(Pattern):
     @override
     def host(self, system: System) -> None:
         """Begin the actors of those who live in this process."""
-        crew = self.crew
-        if "orchestrator" in crew.roles:
-            system.spawn(crew.address(crew.orchestrator.name), partial(OrchestratorActor, crew))
-        for name in crew.managers if "manager" in crew.roles else ():
-            system.spawn(crew.address(name), partial(ManagerActor, crew, name))
-        for name in crew.workers if "worker" in crew.roles else ():
-            system.spawn(crew.address(name), partial(WorkerActor, crew, name))
+        roster = self.roster
+        if "orchestrator" in roster.roles:
+            system.spawn(roster.address(roster.orchestrator.name), partial(OrchestratorActor, roster))
+        for name in roster.managers if "manager" in roster.roles else ():
+            system.spawn(roster.address(name), partial(ManagerActor, roster, name))
+        for name in roster.workers if "worker" in roster.roles else ():
+            system.spawn(roster.address(name), partial(TeamWorkerActor, roster, name))
 
     @override
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
@@ -110,7 +110,7 @@ class Team(Pattern):
             Exception: what the `add_message` of the host's store raises; the same words hand the turn over again.
         """
         thread_id = thread_id or current_port().new_id()
-        address = self.crew.address(self.crew.orchestrator.name)
+        address = self.roster.address(self.roster.orchestrator.name)
         given = TaskInput.of(task, message_history)
         turn = known_by("turn", address, thread_id, *given.identity)
         await given.hand_over(self.system, thread_id, turn)
@@ -130,7 +130,7 @@ class Team(Pattern):
 
     async def _hand_over(self, thread_id: str, turn: str) -> None:
         """Give a store of the host that takes messages those of a turn."""
-        store: object = self.crew.message_store
+        store: object = self.roster.message_store
         if isinstance(store, RecordingMessageStore):
             await hand_over(store, thread_id, await self.store.get_messages(thread_id, turn=turn))
 

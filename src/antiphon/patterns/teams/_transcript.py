@@ -27,7 +27,7 @@ from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNT
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
-from antiphon.patterns.cast import Handling, handling
+from antiphon.patterns.cast import HandlerRun, handling
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Context
 
@@ -40,7 +40,7 @@ PATTERN = "teams"
 
 
 @asynccontextmanager
-async def at_work(context: Context, agent: str, turn: str, untrusted: str | None = None) -> AsyncGenerator[Voice]:
+async def at_work(context: Context, agent: str, turn: str, untrusted: str | None = None) -> AsyncGenerator[Transcript]:
     """Have one of a team handle a message: durably, waiting for people, and tainted by what it was given.
 
     Raises:
@@ -49,13 +49,13 @@ async def at_work(context: Context, agent: str, turn: str, untrusted: str | None
     async with handling(context, PATTERN) as handled:
         with taint_scope(Taint()) as taint:
             taint.mark(untrusted)
-            yield Voice(handled, agent, turn, taint)
+            yield Transcript(handled, agent, turn, taint)
 
 
-class Voice:
+class Transcript:
     """How one of a team speaks in the handling of a message."""
 
-    def __init__(self, handled: Handling, agent: str, turn: str, taint: Taint) -> None:
+    def __init__(self, handled: HandlerRun, agent: str, turn: str, taint: Taint) -> None:
         self.handled = handled
         self.run = handled.run
         self.agent = agent

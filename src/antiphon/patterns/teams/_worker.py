@@ -1,4 +1,4 @@
-"""WorkerActor: does a task with its agent, or runs the steps of a script, and stops an agent that makes no progress.
+"""TeamWorkerActor: does a task with its agent, or runs the steps of a script, and stops an agent that makes no progress.
 
 A task ends with a `final`, or with an `error` where something was raised, a limit was reached, or the agent says that it could
 not do it. A result of a tool that found something wrong is an observation like any other.
@@ -26,9 +26,9 @@ from antiphon.messages import Json, Message, OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer, model_messages
 from antiphon.patterns.teams._delegation import end_open_calls
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE, Finished, finished_of
-from antiphon.patterns.teams._protocol import DoTask, TaskDone, TeamLimits
-from antiphon.patterns.teams._roster import Crew
-from antiphon.patterns.teams._transcript import OUTPUT, Voice, at_work
+from antiphon.patterns.teams._protocol import DoTeamTask, TeamLimits, TeamTaskDone
+from antiphon.patterns.teams._roster import Roster
+from antiphon.patterns.teams._transcript import OUTPUT, Transcript, at_work
 from antiphon.runtime import Actor, Context, handles
 
 # ---------------------------------------------------------------- guards
@@ -127,15 +127,15 @@ class _Result(NamedTuple):
     operation: str = DISPLAY_MESSAGE
 
 
-class WorkerActor(Actor):
+class TeamWorkerActor(Actor):
     """One worker, for all threads."""
 
     concurrency = 1000
 
-    def __init__(self, crew: Crew, name: str) -> None:
-        self._crew = crew
+    def __init__(self, roster: Roster, name: str) -> None:
+        self._roster = roster
         self._name = name
-        self._form = finished_of(crew.operations)
+        self._form = finished_of(roster.operations)
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
@@ -143,26 +143,26 @@ class WorkerActor(Actor):
         return message.id
 
     @handles
-    async def do_task(self, request: DoTask, context: Context) -> TaskDone:
+    async def do_task(self, request: DoTeamTask, context: Context) -> TeamTaskDone:
         """Do a task."""
-        async with at_work(context, self._name, request.turn, request.untrusted) as voice:
-            task = {"type": "task", "content": request.task, "agent_key": self._name, "call_id": voice.call_id("task")}
-            await self._begin(voice, request, task)
+        async with at_work(context, self._name, request.turn, request.untrusted) as transcript:
+            task = {"type": "task", "content": request.task, "agent_key": self._name, "call_id": transcript.call_id("task")}
+            await self._begin(transcript, request, task)
             try:
                 is_script = request.script is not None
-                done = await (self._run(voice, _steps(request.script)) if is_script else self._think(voice, request))
+                done = await (self._run(transcript, _steps(request.script)) if is_script else self._think(transcript, request))
             except (ParkedError, HistoryMismatchError):
                 raise
             except DeliveryError as exc:
-                await self._fail(voice, task, exc)
+                await self._fail(transcript, task, exc)
             content = {"operation": done.operation, "payload": done.payload, "human_readable_summary": done.summary}
-            await voice.answer(task, "final", "final", content=content)
-            return TaskDone(summary=done.summary, untrusted=voice.taint.untrusted, final=content)
+            await transcript.answer(task, "final", "final", content=content)
+            return TeamTaskDone(summary=done.summary, untrusted=transcript.taint.untrusted, final=content)
 
-    async def _begin(self, voice: Voice, request: DoTask, task: dict[str, Any]) -> None:
-        await voice.say("task", "task", content=request.task, call_id=task["call_id"], from_manager=request.manager)
+    async def _begin(self, transcript: Transcript, request: DoTeamTask, task: dict[str, Any]) -> None:
+        await transcript.say("task", "task", content=request.task, call_id=task["call_id"], from_manager=request.manager)
         if request.suggested is not None:
-            await voice.say("suggested_plan", "suggested", content={"steps": request.suggested})
+            await transcript.say("suggested_plan", "suggested", content={"steps": request.suggested})
         bundle = {
             "manager_goal": request.goal,
             "worker_task": request.task,
@@ -171,33 +171,33 @@ class WorkerActor(Actor):
             "suggested_plan": None if request.suggested is None else {"steps": request.suggested},
             "assembled_context": _prompt(request),
         }
-        await voice.say(
+        await transcript.say(
             "injected_context", "context", content={key: value for key, value in bundle.items() if value is not None}
         )
 
-    async def _fail(self, voice: Voice, task: dict[str, Any], error: DeliveryError) -> NoReturn:
-        await end_open_calls(voice.run, voice.run.course.invocation_id, error, besides=task["call_id"])
+    async def _fail(self, transcript: Transcript, task: dict[str, Any], error: DeliveryError) -> NoReturn:
+        await end_open_calls(transcript.run, transcript.run.course.invocation_id, error, besides=task["call_id"])
         said: Any = error.details if isinstance(error, RefusedError) else None
         content = {
             "error_message": error.reason,
             "error_type": error.code,
             **({} if said is None else {"details": thaw(said)}),
         }
-        await voice.answer(task, "error", "final", content=content)
+        await transcript.answer(task, "error", "final", content=content)
         if isinstance(error, RefusedError):  # what it says may be in a stranger's words
-            raise RefusedError(error.reason, error.code, details={"untrusted": voice.taint.untrusted}) from error
+            raise RefusedError(error.reason, error.code, details={"untrusted": transcript.taint.untrusted}) from error
         raise error
 
     # ------------------------------------------------------------ with its agent
 
-    async def _think(self, voice: Voice, request: DoTask) -> _Result:
+    async def _think(self, transcript: Transcript, request: DoTeamTask) -> _Result:
         """Have the agent do it.
 
         Raises:
             RefusedError: its models do not answer, a guard has stopped it, or it says that it has failed.
         """
-        told = model_messages(await self._crew.history(request.history, voice.taint), self._name)
-        answer: Answer[Finished] = await self._crew.cast.ask(self._name, _prompt(request), output=self._form, history=told)
+        told = model_messages(await self._roster.history(request.history, transcript.taint), self._name)
+        answer: Answer[Finished] = await self._roster.cast.ask(self._name, _prompt(request), output=self._form, history=told)
         said = answer.output
         if said.status == "failed":
             raise RefusedError(said.summary, "TASK_FAILED", details=said.data or None)
@@ -207,7 +207,7 @@ class WorkerActor(Actor):
 
     # ------------------------------------------------------------ by a script
 
-    async def _run(self, voice: Voice, steps: Sequence[ScriptStep]) -> _Result:
+    async def _run(self, transcript: Transcript, steps: Sequence[ScriptStep]) -> _Result:
         """Run the steps one after the other, without a model, up to the first that fails.
 
         Raises:
@@ -216,7 +216,7 @@ class WorkerActor(Actor):
         records: list[dict[str, Any]] = []
         last: _Response | None = None
         for number, step in enumerate(steps):
-            outcome = await self._step(voice, number, step)
+            outcome = await self._step(transcript, number, step)
             last = _response_in(thaw(outcome.result))
             status = "FAILED" if outcome.is_error else "SUCCESS"
             result = outcome.error_message if outcome.is_error else _short(thaw(outcome.result))
@@ -229,17 +229,19 @@ class WorkerActor(Actor):
         payload = {"overall_status": "SUCCESS", "steps": records}
         return _Result(summary, payload) if last is None else _Result(summary, {**payload, **last.payload}, last.operation)
 
-    async def _step(self, voice: Voice, number: int, step: ScriptStep) -> OptionResultPayload:
+    async def _step(self, transcript: Transcript, number: int, step: ScriptStep) -> OptionResultPayload:
         key = f"action-{number}"
-        said = {"type": "action", "tool": step.tool_name, "args": thaw(step.args), "call_id": voice.call_id(key)}
-        await voice.say(key=key, **said)
-        outcome = await self._crew.cast.toolkit.call(self._name, step.tool_name, step.args, invocation_id=voice.call_id(key))
+        said = {"type": "action", "tool": step.tool_name, "args": thaw(step.args), "call_id": transcript.call_id(key)}
+        await transcript.say(key=key, **said)
+        outcome = await self._roster.cast.toolkit.call(
+            self._name, step.tool_name, step.args, invocation_id=transcript.call_id(key)
+        )
         if outcome.is_error:
             failure = {"error_message": outcome.error_message or "", "error_type": outcome.error_type, "tool": step.tool_name}
-            await voice.answer({**said, "agent_key": self._name}, "error", f"result-{number}", content=failure)
+            await transcript.answer({**said, "agent_key": self._name}, "error", f"result-{number}", content=failure)
         else:
             result = thaw(outcome.result)
-            await voice.answer({**said, "agent_key": self._name}, "observation", f"result-{number}", content=result)
+            await transcript.answer({**said, "agent_key": self._name}, "observation", f"result-{number}", content=result)
         return outcome
 
 
@@ -270,7 +272,7 @@ def _steps(script: Any) -> list[ScriptStep]:
     return [ScriptStep.model_validate(thaw(step)) for step in script]
 
 
-def _prompt(request: DoTask) -> str:
+def _prompt(request: DoTeamTask) -> str:
     """Return what the agent is asked: the task, what it is for, and what others have found."""
     parts = [f"Task: {request.task}"]
     if request.goal != request.task:

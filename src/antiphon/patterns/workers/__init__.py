@@ -5,19 +5,18 @@ Every class of Atlas can be imported from here: messages, tools and agents.
 | | |
 |---|---|
 | `_protocol.py` | what the actors ask each other |
-| `_talk.py` | what is said in the thread |
-| `_mind.py` | how an agent answers a message |
+| `_conversation.py` | what agents say in the thread; STATUS reports |
+| `_responder.py` | how an agent answers a message |
 | `_agent.py` | `ToolCapableAgent`, for programs of any kind |
-| `_desk.py`, `_controller.py` | how tasks are given: by a policy, or by a model |
-| `_actors.py`, `_workers.py` | the actors, and `Workers`, the whole |
+| `_assignment.py` | how tasks are given: by a policy, or by a model |
 | `_schedule.py` | in which order a worker does its tasks, and until when |
-| `_reports.py`, `_vault.py`, `_blocking.py` | STATUS; what is sensitive; waiting without an event loop |
+| `_actors.py`, `_workers.py` | the actors, and `Workers`, the pattern |
 """
 
 from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool, Tool, ToolSchema
 from antiphon.dialects.atlas import MessageType, StructuredMessage, ToolCall, ToolResult, ToolStatus
 from antiphon.patterns.workers._agent import ANALYSIS_WORKER, DRAFT_WORKER, RETRIEVAL_WORKER, ToolCapableAgent, WorkFailedError
-from antiphon.patterns.workers._assignment import CONTROLLER, Desk, Policy
+from antiphon.patterns.workers._assignment import CONTROLLER, Assigner, ControllerPolicy
 from antiphon.patterns.workers._conversation import Reporting, conversation, report, structured
 from antiphon.patterns.workers._workers import Workers
 
@@ -27,10 +26,10 @@ __all__ = [
     "DRAFT_WORKER",
     "RETRIEVAL_WORKER",
     "AgentToolkit",
-    "Desk",
+    "Assigner",
+    "ControllerPolicy",
     "FunctionTool",
     "MessageType",
-    "Policy",
     "Reporting",
     "StructuredMessage",
     "Tool",

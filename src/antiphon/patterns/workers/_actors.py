@@ -21,7 +21,7 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
 from antiphon.messages import Message
 from antiphon.patterns.cast import (
-    Handling,
+    HandlerRun,
     end_open_calls,
     handling,
     left_open,
@@ -29,10 +29,10 @@ from antiphon.patterns.cast import (
     stopped,
     untrusted_source,
 )
-from antiphon.patterns.workers._assignment import UNTOLD, Desk, Policy, give
+from antiphon.patterns.workers._assignment import UNTOLD, Assigner, ControllerPolicy, give
 from antiphon.patterns.workers._conversation import HAND_ON, Reporting, ended_fields, reports_of, say
-from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
-from antiphon.patterns.workers._responder import Mind, answer_to, error_to, shown
+from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoWorkerTask, WorkerTaskDone, from_wire
+from antiphon.patterns.workers._responder import Responder, answer_to, error_to, shown
 from antiphon.patterns.workers._schedule import Slots, Ticket, time_left, within_deadline
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles, tag
@@ -44,7 +44,7 @@ _MOST: Final = 10_000
 """Of how many messages it keeps something; those that nobody came for are let go of, the oldest first."""
 
 
-class Vault:
+class SensitiveArguments:
     """What was taken out of messages, by their ids."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Agent(Actor):
 
 
 async def _answered(
-    here: Handling, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool = False
+    here: HandlerRun, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool = False
 ) -> Answered:
     is_error = answer.message_type == MessageType.ERROR  # which looks like the result of a task, also where there is none
     if not is_said:
@@ -130,7 +130,7 @@ class Control:
     """How a controller works, and with whom."""
 
     name: str
-    policy: Policy
+    policy: ControllerPolicy
     workers: Mapping[str, str]
     """Who there is, and what each is good at."""
     reporting: Reporting
@@ -139,19 +139,19 @@ class Control:
 class ControllerActor(_Agent):
     """Who is asked from outside, and gives tasks to workers."""
 
-    def __init__(self, control: Control, vault: Vault) -> None:
-        self._control, self._vault = control, vault
+    def __init__(self, control: Control, sensitive: SensitiveArguments) -> None:
+        self._control, self._sensitive = control, sensitive
 
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Do what the policy says."""
         said = from_wire(request.message, context.message.created_at)
-        query = self._vault.put_back(said)
+        query = self._sensitive.put_back(said)
         async with handling(context, PATTERN) as here:
             _tag(query)
             await say(said, "asked")
             answer = await self._answer(query, context)
-            self._vault.let_go(query)
+            self._sensitive.let_go(query)
             return await _answered(here, query, answer)
 
     async def _answer(self, query: StructuredMessage, context: Context) -> StructuredMessage:
@@ -160,13 +160,13 @@ class ControllerActor(_Agent):
         with taint_scope(Taint()) as taint:
             for each in history:
                 taint.mark(untrusted_source(each))
-            desk = Desk(control.name, query, control.workers, context, taint, history=history)
+            assigner = Assigner(control.name, query, control.workers, context, taint, history=history)
             async with reports_of(query, control.name, control.reporting):
                 try:
                     async with within_deadline(query):
-                        said = await control.policy(query, desk)
+                        said = await control.policy(query, assigner)
                 except (RefusedError, BudgetExceededError) as exc:
-                    await _end_late(exc, context, query, *desk.given)
+                    await _end_late(exc, context, query, *assigner.given)
                     return error_to(query, control.name, exc)
         return said if isinstance(said, StructuredMessage) else answer_to(query, control.name, said)
 
@@ -177,14 +177,14 @@ class ControllerActor(_Agent):
 class WorkerActor(_Agent):
     """Who does tasks, and answers whoever asks it directly."""
 
-    def __init__(self, mind: Mind, slots: Slots, vault: Vault) -> None:
-        self._mind, self._slots, self._vault = mind, slots, vault
+    def __init__(self, responder: Responder, slots: Slots, sensitive: SensitiveArguments) -> None:
+        self._responder, self._slots, self._sensitive = responder, slots, sensitive
 
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Answer somebody outside."""
         said = from_wire(request.message, context.message.created_at)
-        message = self._vault.put_back(said)
+        message = self._sensitive.put_back(said)
         with self._slots.ticket(message) as ticket:
             return await self._asked(said, message, context, ticket)
 
@@ -192,11 +192,11 @@ class WorkerActor(_Agent):
         async with handling(context, PATTERN) as here:
             await say(said, "asked")
             done = await self._done(message, None, context, ticket, is_said=True, until=context.message.id)
-            self._vault.let_go(message)
+            self._sensitive.let_go(message)
             return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
 
     @handles
-    async def task(self, request: DoTask, context: Context) -> TaskDone:
+    async def task(self, request: DoWorkerTask, context: Context) -> WorkerTaskDone:
         """Do a task."""
         message = from_wire(request.message, context.message.created_at)
         with self._slots.ticket(message) as ticket:
@@ -212,7 +212,7 @@ class WorkerActor(_Agent):
         *,
         is_said: bool = False,
         until: str | None,
-    ) -> TaskDone:
+    ) -> WorkerTaskDone:
         """Do what a message says; if it says who goes on with it, hand on what it has come to.
 
         `until` is the message before which the history ends that the worker is told.
@@ -221,10 +221,10 @@ class WorkerActor(_Agent):
         ledger, thread_id = context.ledger, context.thread_id or ""
         history = () if until is None else await read_history(ledger, thread_id, until=until)
         given: dict[str, Any] = {"is_said": is_said, "ticket": ticket, "history": history}
-        answer, untrusted = await self._mind.process(message, untrusted, **given)
+        answer, untrusted = await self._responder.process(message, untrusted, **given)
         await _end_late(answer, context, message)
         if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
-            return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
+            return WorkerTaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
         return await self._hand_on(message, answer, context, untrusted, until if history else None)
 
     async def _hand_on(
@@ -234,13 +234,13 @@ class WorkerActor(_Agent):
         context: Context,
         untrusted: str | None,
         until: str | None,
-    ) -> TaskDone:
+    ) -> WorkerTaskDone:
         """Have the next one go on, in the name of whoever waits, and give back what the last one says."""
         worker, *rest = message.metadata["route"]
         step = StructuredMessage.create_result(
             answer.content,
             message,
-            source_agent=self._mind.name,
+            source_agent=self._responder.name,
             target_agent=worker,
             message_id=f"{message.task_id}:{worker}",
             metadata={**_matter(message), **({"route": rest} if rest else {})},
@@ -256,10 +256,10 @@ class WorkerActor(_Agent):
             raise
         except DeliveryError as exc:
             await _end_late(exc, context, message, HAND_ON)
-            done = TaskDone(message=error_to(step, worker, exc).to_dict(), handed_on=False)
+            done = WorkerTaskDone(message=error_to(step, worker, exc).to_dict(), handed_on=False)
         if not done.handed_on:
             await say(from_wire(done.message, None), "final", is_answer=False)
-        return TaskDone(message=done.message, handed_on=True, untrusted=taint.untrusted)
+        return WorkerTaskDone(message=done.message, handed_on=True, untrusted=taint.untrusted)
 
 
 def _matter(message: StructuredMessage) -> dict[str, Any]:

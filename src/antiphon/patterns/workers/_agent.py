@@ -22,7 +22,7 @@ from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, Patience
 from antiphon.patterns.workers._conversation import Hear, Reporting
-from antiphon.patterns.workers._responder import ROUNDS, Mind, model_or_script
+from antiphon.patterns.workers._responder import ROUNDS, Responder, model_or_script
 from antiphon.protocol import ErrorCode
 
 # ---------------------------------------------------------------- workers that are ready
@@ -132,10 +132,10 @@ class ToolCapableAgent:
     @property
     def system_prompt(self) -> str:
         """What the agent is told about itself, and the tools that it may use now."""
-        told = wait_for(self.mind(MemoryLedger()).instructions)
+        told = wait_for(self.responder(MemoryLedger()).instructions)
         return "\n\n".join(filter(None, (self.spec.instructions, told)))
 
-    def mind(self, ledger: Ledger) -> Mind:
+    def responder(self, ledger: Ledger) -> Responder:
         """Return what it answers with, on a ledger."""
         cast = Cast(
             ledger,
@@ -145,7 +145,7 @@ class ToolCapableAgent:
             patience=self._patience,
             make_model=model_or_script,
         )
-        return Mind(cast, self.worker_id, self._rounds, self._reporting, hear=self._hear)
+        return Responder(cast, self.worker_id, self._rounds, self._reporting, hear=self._hear)
 
     # ------------------------------------------------------------ structured messages
 
@@ -171,7 +171,7 @@ class ToolCapableAgent:
             return exc.answer
 
     async def _processed(self, message: StructuredMessage, ledger: Ledger) -> StructuredMessage:
-        answer, _ = await self.mind(ledger).process(message)
+        answer, _ = await self.responder(ledger).process(message)
         if answer.metadata.get("code") == ErrorCode.TIMEOUT:
             raise _LateError(answer)
         return answer

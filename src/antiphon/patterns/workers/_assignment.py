@@ -14,16 +14,15 @@ from typing import Any, Final, TypeAlias, cast
 
 from pydantic_ai.tools import RunContext
 
-from antiphon.agents import current_run
-from antiphon.agents._course import as_key
+from antiphon.agents import as_key, current_run
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
 from antiphon.patterns.cast import UNHURRIED, AgentSpec
 from antiphon.patterns.workers._conversation import say, structured
-from antiphon.patterns.workers._protocol import DoTask, TaskDone, from_wire, to_wire
-from antiphon.patterns.workers._responder import Mind, error_to
+from antiphon.patterns.workers._protocol import DoWorkerTask, WorkerTaskDone, from_wire, to_wire
+from antiphon.patterns.workers._responder import Responder, error_to
 from antiphon.patterns.workers._schedule import time_left
 from antiphon.runtime import Context
 
@@ -34,7 +33,7 @@ UNTOLD: Final = (ParkedError, HistoryMismatchError, WithdrawnError)
 """What no ERROR message is made of: a person must see to it, the program has changed, or nobody waits any more."""
 
 
-class Desk:
+class Assigner:
     """What the policy of a controller can do, for one message."""
 
     def __init__(
@@ -151,7 +150,7 @@ class Desk:
         return from_wire(done.message, None), done.handed_on
 
 
-Policy: TypeAlias = Callable[[StructuredMessage, Desk], Awaitable[str | StructuredMessage]]
+ControllerPolicy: TypeAlias = Callable[[StructuredMessage, Assigner], Awaitable[str | StructuredMessage]]
 """What a controller does with a message: it returns the answer, or its words."""
 
 
@@ -169,14 +168,14 @@ async def give(
     within: float | None,
     key: str,
     history: str | None = None,
-) -> TaskDone:
+) -> WorkerTaskDone:
     """Have a worker do something, and know what it has read on the way. `history` is the message before which that ends.
 
     Raises:
         DeliveryError: there is no answer; unless it is one of `UNTOLD`, that can be told to whoever waits.
     """
     more = {} if history is None else {"history": history}
-    request = DoTask(message=to_wire(message), untrusted=taint.untrusted, **more)
+    request = DoWorkerTask(message=to_wire(message), untrusted=taint.untrusted, **more)
     done = await context.ask(worker_address(worker), request, within=UNHURRIED if within is None else within, key=key)
     taint.mark(done.untrusted)
     return done
@@ -194,7 +193,7 @@ CONTROLLER: Final = AgentSpec(
 )
 """The controller, unless there is another."""
 
-_desk: ContextVar[Desk] = ContextVar("antiphon.patterns.workers.desk")
+_assigner: ContextVar[Assigner] = ContextVar("antiphon.patterns.workers.assigner")
 
 
 async def assign_task(  # noqa: D417 (the context is not for the model)
@@ -207,32 +206,32 @@ async def assign_task(  # noqa: D417 (the context is not for the model)
         task: What it is to do, with everything that it must know.
         then: Other workers that go on with the result, one after the other, if there are any.
     """
-    desk, taint = _desk.get(), current_taint()
-    answer = await desk.assign(worker, task, route=then or (), key=ctx.tool_call_id)
+    assigner, taint = _assigner.get(), current_taint()
+    answer = await assigner.assign(worker, task, route=then or (), key=ctx.tool_call_id)
     if taint is not None:
-        taint.mark(desk.untrusted)  # what the worker has read counts for whoever gave the task
+        taint.mark(assigner.untrusted)  # what the worker has read counts for whoever gave the task
     said = "error" if answer.message_type == MessageType.ERROR else "result"
     return {"worker": answer.source_agent, said: answer.content}
 
 
-def model_policy(mind: Mind) -> Policy:
+def model_policy(responder: Responder) -> ControllerPolicy:
     """Return the policy of a controller whose model decides."""
 
-    async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
-        with _at(desk):
-            answer, _ = await mind.process(query, is_said=True, history=desk.history)
+    async def policy(query: StructuredMessage, assigner: Assigner) -> StructuredMessage:
+        with _at(assigner):
+            answer, _ = await responder.process(query, is_said=True, history=assigner.history)
         return answer
 
     return policy
 
 
 @contextmanager
-def _at(desk: Desk) -> Generator[None]:
-    token = _desk.set(desk)
+def _at(assigner: Assigner) -> Generator[None]:
+    token = _assigner.set(assigner)
     try:
         yield
     finally:
-        _desk.reset(token)
+        _assigner.reset(token)
 
 
 def with_workers(spec: AgentSpec, workers: dict[str, str], tool: str) -> AgentSpec:

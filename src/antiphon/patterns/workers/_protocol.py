@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.messages import thaw
-from antiphon.protocol import Reply, Request
-from antiphon.protocol._fields import Object
+from antiphon.protocol import Object, Reply, Request
 
-__all__ = ["PATTERN", "Answered", "AskAgent", "DoTask", "TaskDone", "from_wire", "to_wire"]
+__all__ = ["PATTERN", "Answered", "AskAgent", "DoWorkerTask", "WorkerTaskDone", "from_wire", "to_wire"]
 
 PATTERN: Final = "workers"
 """What lists of threads call it."""
@@ -31,7 +30,7 @@ class AskAgent(Request[Answered], frozen=True, type="WORKERS_MESSAGE"):
     message: Object
 
 
-class TaskDone(Reply, frozen=True, type="WORKERS_TASK_DONE"):
+class WorkerTaskDone(Reply, frozen=True, type="WORKERS_TASK_DONE"):
     """What came of a task: a result, or an error."""
 
     message: Object
@@ -41,7 +40,7 @@ class TaskDone(Reply, frozen=True, type="WORKERS_TASK_DONE"):
     """Where it has read what strangers wrote, if it has."""
 
 
-class DoTask(Request[TaskDone], frozen=True, type="WORKERS_TASK"):
+class DoWorkerTask(Request[WorkerTaskDone], frozen=True, type="WORKERS_TASK"):
     """A task for a worker, or what another worker hands on."""
 
     message: Object

@@ -19,10 +19,9 @@ from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents import current_run
-from antiphon.agents._withheld import SENSITIVE
 from antiphon.agents.models import ScriptedModel, UnknownModelError
 from antiphon.agents.models import model as named_model
-from antiphon.agents.toolkit import ToolkitTool
+from antiphon.agents.toolkit import SENSITIVE, ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
@@ -39,7 +38,7 @@ _ENVELOPE: Final = frozenset({"type", "in_reply_to", "in_reply_to_message", "rep
 _NO_TOOLS: Final[Mapping[str, ToolkitTool]] = MappingProxyType({})
 
 
-class Mind:
+class Responder:
     """An agent of a cast that answers structured messages."""
 
     def __init__(

@@ -27,12 +27,12 @@ from antiphon.patterns.cast import (
     known_by,
     read_answer,
 )
-from antiphon.patterns.workers._actors import Control, ControllerActor, Vault, WorkerActor
+from antiphon.patterns.workers._actors import Control, ControllerActor, SensitiveArguments, WorkerActor
 from antiphon.patterns.workers._agent import ToolCapableAgent
 from antiphon.patterns.workers._assignment import (
     CONTROLLER,
     UNTOLD,
-    Policy,
+    ControllerPolicy,
     assign_task,
     model_policy,
     with_workers,
@@ -40,7 +40,7 @@ from antiphon.patterns.workers._assignment import (
 )
 from antiphon.patterns.workers._conversation import Reporting, check, is_said, is_tool_use, sent
 from antiphon.patterns.workers._protocol import AskAgent, from_wire, to_wire
-from antiphon.patterns.workers._responder import ROUNDS, Mind, error_to
+from antiphon.patterns.workers._responder import ROUNDS, Responder, error_to
 from antiphon.patterns.workers._schedule import Slots, late, lent_slot, time_left
 from antiphon.runtime import System
 
@@ -55,7 +55,7 @@ class Workers(Pattern):
     def __init__(
         self,
         ledger: Ledger | None = None,
-        controller: AgentSpec | Policy = CONTROLLER,
+        controller: AgentSpec | ControllerPolicy = CONTROLLER,
         workers: Sequence[AgentSpec | ToolCapableAgent] = (),
         *,
         name: str = CONTROLLER.name,
@@ -66,11 +66,11 @@ class Workers(Pattern):
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        The `controller` is an agent, whose model gives the tasks, or a policy: a function of the message and a `Desk`, which
-        is then called `name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the controller, as in
-        a `Cast`; a `ToolCapableAgent` brings its own. `rounds` is how often a model is asked for one answer at most. Each
-        worker does `at_once` tasks side by side; those that wait are done by priority, then in the order in which they were
-        given.
+        The `controller` is an agent, whose model gives the tasks, or a policy: a function of the message and an `Assigner`,
+        which is then called `name`. Workers that are an `AgentSpec` share `model`, `toolkit` and `tools` with the controller,
+        as in a `Cast`; a `ToolCapableAgent` brings its own. `rounds` is how often a model is asked for one answer at most.
+        Each worker does `at_once` tasks side by side; those that wait are done by priority, then in the order in which they
+        were given.
 
         Raises:
             CastError: two have the same name, or there is no such tool.
@@ -81,23 +81,23 @@ class Workers(Pattern):
         super().__init__(ledger, **given)
         self.cast = Cast(self.ledger, **self.cast_options)
         self._rounds, self._reporting, self._at_once = rounds, reporting, at_once
-        self._vault = Vault()
-        self._minds: dict[str, Mind] = {}
+        self._sensitive = SensitiveArguments()
+        self._responders: dict[str, Responder] = {}
         self._slots: dict[str, Slots] = {}
-        self._own: Mind | None = None
+        self._own: Responder | None = None
         """What the controller thinks with, if it is an agent."""
         self._heard: list[Callable[[str, StructuredMessage], None]] = []
         for worker in workers:
             self._add(worker)
         self.controller = controller.name if isinstance(controller, AgentSpec) else name
-        if self.controller in self._minds:
+        if self.controller in self._responders:
             raise CastError(f"two agents are called {self.controller!r}; give one another name")
         self._policy = self._policy_of(controller)
 
     @property
     def workers(self) -> Mapping[str, str]:
         """Who can be given tasks, and what each is told to be."""
-        return {name: mind.cast.spec(name).instructions for name, mind in self._minds.items()}
+        return {name: responder.cast.spec(name).instructions for name, responder in self._responders.items()}
 
     @property
     def waiting(self) -> Mapping[str, int]:
@@ -106,29 +106,29 @@ class Workers(Pattern):
 
     def _add(self, worker: AgentSpec | ToolCapableAgent) -> None:
         name = worker.name if isinstance(worker, AgentSpec) else worker.worker_id
-        if name in self._minds:
+        if name in self._responders:
             raise CastError(f"two agents are called {name!r}; give one another name")
         if isinstance(worker, AgentSpec):
             self.cast.add(worker)
-            self._minds[name] = Mind(self.cast, name, self._rounds, self._reporting)
+            self._responders[name] = Responder(self.cast, name, self._rounds, self._reporting)
         else:
-            self._minds[name] = worker.mind(self.ledger)
+            self._responders[name] = worker.responder(self.ledger)
         self._slots[name] = Slots(self._at_once)
 
-    def _policy_of(self, controller: AgentSpec | Policy) -> Policy:
+    def _policy_of(self, controller: AgentSpec | ControllerPolicy) -> ControllerPolicy:
         if not isinstance(controller, AgentSpec):
             return controller
         tool = self.cast.have_tool(assign_task, effects="none", allows_untrusted=True)
         self.cast.add(with_workers(controller, dict(self.workers), tool))
-        mind = self._own = Mind(self.cast, controller.name, self._rounds, self._reporting)
-        return model_policy(mind)
+        responder = self._own = Responder(self.cast, controller.name, self._rounds, self._reporting)
+        return model_policy(responder)
 
     @override
     def host(self, system: System) -> None:
         control = Control(self.controller, self._policy, self.workers, self._reporting)
-        system.spawn(f"controller/{self.controller}", partial(ControllerActor, control, self._vault))
-        for name, mind in self._minds.items():
-            system.spawn(worker_address(name), partial(WorkerActor, mind, self._slots[name], self._vault))
+        system.spawn(f"controller/{self.controller}", partial(ControllerActor, control, self._sensitive))
+        for name, responder in self._responders.items():
+            system.spawn(worker_address(name), partial(WorkerActor, responder, self._slots[name], self._sensitive))
         system.watch(self._watch)
 
     @override
@@ -196,12 +196,14 @@ class Workers(Pattern):
             UndeliverableError: there is no such agent.
         """
         if name == self.controller:
-            address, mind = f"controller/{name}", self._own
-        elif name in self._minds:
-            address, mind = worker_address(name), self._minds[name]
+            address, responder = f"controller/{name}", self._own
+        elif name in self._responders:
+            address, responder = worker_address(name), self._responders[name]
         else:
-            raise UndeliverableError(f"there is no agent {name!r}; there are {', '.join((self.controller, *self._minds))}")
-        return address, message if mind is None else self._vault.take_out(message, await mind.tools())
+            raise UndeliverableError(
+                f"there is no agent {name!r}; there are {', '.join((self.controller, *self._responders))}"
+            )
+        return address, message if responder is None else self._sensitive.take_out(message, await responder.tools())
 
     # ------------------------------------------------------------ watching
 
@@ -221,7 +223,7 @@ class Workers(Pattern):
 
     def _is_shown(self, message: Message, *, tools: bool = True) -> bool:
         # The call of `assign_task` is not shown: the task itself is.
-        agents = (self.controller, *self._minds)
+        agents = (self.controller, *self._responders)
         return is_said(message) or (tools and is_tool_use(message, agents, besides=assign_task.__name__))
 
     async def messages(self, thread_id: str, *, tools: bool = True) -> list[StructuredMessage]:
