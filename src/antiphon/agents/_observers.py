@@ -49,7 +49,7 @@ https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/regi
 _SEVERAL: Final = "fallback:"
 
 
-def provider_of(ctx: RunContext[Any]) -> str:
+def provider_of(ctx: RunContext[object]) -> str:
     """Return the provider of the model that a run uses; of several, the first one that is asked."""
     system: str = getattr(ctx.model, "system", "")
     return provider_named(system.removeprefix(_SEVERAL).partition(",")[0])
@@ -60,22 +60,24 @@ def provider_named(name: str) -> str:
     return _PROVIDERS.get(name, name)
 
 
-def capabilities_of(ctx: RunContext[Any]) -> list[AbstractCapability[Any]]:
+def capabilities_of(ctx: RunContext[object]) -> list[AbstractCapability[object]]:
     """Return the capabilities of a run, also those inside of others."""
-    found: list[AbstractCapability[Any]] = []
+    found: list[AbstractCapability[object]] = []
     if ctx.root_capability is not None:
         ctx.root_capability.apply(found.append)
     return found
 
 
-def is_told(run: LedgerRun, ctx: RunContext[Any]) -> bool:
+def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:
     """Whether somebody watches who is to be told of models, tools and agents: not where Pydantic AI tells the same."""
     if run.journal.hooks is None:
         return False
     return not any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
 
 
-async def told_as_agent(run: LedgerRun, ctx: RunContext[Any], name: str, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
+async def told_as_agent(
+    run: LedgerRun, ctx: RunContext[object], name: str, running: Callable[[], Awaitable[ResultT]]
+) -> ResultT:
     """Have an agent run, and tell that to whoever watches. `name` is what the journal calls it."""
     hooks = run.journal.hooks
     if hooks is None or not is_told(run, ctx):

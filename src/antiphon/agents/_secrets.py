@@ -16,13 +16,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.tools import ToolDefinition
 
 if TYPE_CHECKING:
     from antiphon.agents._run import LedgerRun
+
+Unit: TypeAlias = dict[str, Any]
+"""A request or an answer of Pydantic AI as plain JSON, or a part of one."""
 
 SENSITIVE: Final = "[redacted:sensitive]"
 WITHHOLDS: Final = "withholds"
@@ -57,7 +60,7 @@ class SecretArguments:
         found: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         for tool in tools:
             own = (tool.metadata or {}).get(_OWN)
-            said = cast("dict[str, Any]", own) if isinstance(own, dict) else dict[str, Any]()
+            said = cast("Unit", own) if isinstance(own, dict) else Unit()
             if names := said.get(WITHHOLDS):
                 known = tool.parameters_json_schema.get("properties", {})
                 found[tool.name] = frozenset(names), frozenset(known)
@@ -72,7 +75,7 @@ class Secrets:
     """The sensitive values of a run."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+        self._calls: dict[tuple[str | None, str | None], Unit] = {}
         """By run of an agent and call, the values by name."""
         self._values: list[Any] = []
 
@@ -83,14 +86,14 @@ class Secrets:
 
     # ------------------------------------------------------------ out
 
-    def take_out(self, answer: dict[str, Any], withholding: SecretArguments, run_id: str | None) -> dict[str, Any]:
+    def take_out(self, answer: Unit, withholding: SecretArguments, run_id: str | None) -> Unit:
         """Return an answer of a model, as JSON, without what is sensitive."""
         if not withholding.tools and not self._values:
             return answer
         parts = [self._part(part, withholding, run_id) for part in answer["parts"]]
         return self.clean_unit({**answer, "parts": parts})
 
-    def clean_unit(self, unit: dict[str, Any]) -> dict[str, Any]:
+    def clean_unit(self, unit: Unit) -> Unit:
         """Return a request or an answer, as JSON, without any of the values that are sensitive."""
         if not self._values:
             return unit
@@ -104,7 +107,7 @@ class Secrets:
             return value if clean == given else json.dumps(clean)  # it stays JSON
         return self.clean(value)
 
-    def _part(self, part: dict[str, Any], withholding: SecretArguments, run_id: str | None) -> dict[str, Any]:
+    def _part(self, part: Unit, withholding: SecretArguments, run_id: str | None) -> Unit:
         if part["part_kind"] != "tool-call" or part["tool_name"] not in withholding.tools or part["args"] is None:
             return part
         sensitive, known = withholding.tools[part["tool_name"]]
@@ -128,7 +131,7 @@ class Secrets:
             case str():
                 return self.clean_text(value)
             case dict():
-                return {key: self.clean(each) for key, each in cast("dict[str, Any]", value).items()}
+                return {key: self.clean(each) for key, each in cast("dict[str, object]", value).items()}
             case list():
                 return [self.clean(each) for each in cast("list[Any]", value)]
             case _:
@@ -145,26 +148,26 @@ class Secrets:
 
     # ------------------------------------------------------------ and back
 
-    def put_back(self, arguments: dict[str, Any], run_id: str | None, call_id: str | None) -> dict[str, Any]:
+    def put_back(self, arguments: dict[str, object], run_id: str | None, call_id: str | None) -> dict[str, object]:
         """Return the arguments of a call with the values that were taken out of it, as far as they are here."""
         kept = self._calls.get((run_id, call_id), {})
         return {name: kept.get(name, value) if is_redacted(value) else value for name, value in arguments.items()}
 
 
-def _parsed(args: Any) -> dict[str, Any]:
+def _parsed(args: Any) -> Unit:
     """Return the arguments of a call. Of what cannot be read nothing is kept: nobody knows what is in it."""
     try:
         given = json.loads(args) if isinstance(args, str) else args
     except ValueError:
         return {}
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    return cast("Unit", given) if isinstance(given, dict) else {}
 
 
 def _scalars(value: Any) -> list[Any]:
     """Return the texts and numbers that a value is made of. A yes or a no is in every second message."""
     match value:
         case dict():
-            return [each for item in cast("dict[str, Any]", value).values() for each in _scalars(item)]
+            return [each for item in cast("dict[str, object]", value).values() for each in _scalars(item)]
         case list():
             return [each for item in cast("list[Any]", value) for each in _scalars(item)]
         case None | bool() | "":

@@ -119,7 +119,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
     def registrations(self) -> Sequence[Callable[..., object]]:
         return ()
 
-    async def run_of(self, context: RunContext[Any] | None) -> LedgerRun:
+    async def run_of(self, context: RunContext[object] | None) -> LedgerRun:
         """Return the part of the current run that an operation belongs to."""
         run = current_run()
         assert run is not None  # noqa: S101 (operations are bound to runs: outside of one nothing comes here)
@@ -246,7 +246,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return cast("Json", to_jsonable_python(found))
 
 
-async def _check_guarded(run: LedgerRun, context: RunContext[Any], tools: Iterable[str]) -> None:
+async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Iterable[str]) -> None:
     """Refuse tools that come here, past every toolkit, where the thread was begun with a toolkit that guards them.
 
     It is asked with each request too, when the tools are offered: before the first of them starts.
@@ -258,7 +258,7 @@ async def _check_guarded(run: LedgerRun, context: RunContext[Any], tools: Iterab
         (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
 
 
-def _context_of(params: object) -> RunContext[Any] | None:
+def _context_of(params: object) -> RunContext[object] | None:
     return getattr(params, "ctx", None) or getattr(params, "run_context", None)
 
 

@@ -11,7 +11,7 @@ for the model is kept as the residue of that message.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, cast
 
@@ -26,6 +26,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_core import to_jsonable_python
 
+from antiphon.agents._secrets import Unit
 from antiphon.dialects._residue import residue
 from antiphon.dialects._said import error_text
 from antiphon.dialects.pydantic_ai._results import is_result
@@ -82,7 +83,7 @@ def _known_error(error: RefusedError) -> Exception | None:
         return EffectFailedError(error.reason, error.address)
     if error.details is None:  # they could not be written down
         return None
-    details = cast("dict[str, Any]", error.details)
+    details = cast("Unit", error.details)
     if error.code == _HTTP:
         return ModelHTTPError(details["status_code"], details["model_name"], details["body"])
     if error.code == _API:
@@ -175,7 +176,7 @@ class ToolFailures:
         self._known[call_id, text] = refusal
         return text
 
-    def coded(self, messages: Sequence[Message], unit: Mapping[str, Any]) -> list[Message]:
+    def coded(self, messages: Sequence[Message], unit: Unit) -> list[Message]:
         """Return the messages of a request with what is known of its failures; as a unit they are the same as before."""
         results = [place for place, message in enumerate(messages) if isinstance(message.payload, OptionResultPayload)]
         parts = [(number, part) for number, part in enumerate(unit["parts"]) if is_result(part)]
@@ -186,7 +187,7 @@ class ToolFailures:
                 found[place] = self._coded(messages[place], number, part)
         return found
 
-    def _coded(self, message: Message, number: int, part: Mapping[str, Any]) -> Message:
+    def _coded(self, message: Message, number: int, part: Unit) -> Message:
         text = part.get("content")
         if part.get("outcome") != "failed" or not isinstance(text, str):
             return message
@@ -209,10 +210,10 @@ def _read(tool: str, text: str) -> ToolFailure | None:
     return None if found is None else ToolFailure(found[2], found[1])
 
 
-def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Mapping[str, Any]]) -> Message:
+def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Unit]) -> Message:
     said = {"error_type": refusal.code, "error_message": refusal.reason, "retryable": refusal.retryable}
     payload = cast("OptionResultPayload", message.payload).model_copy(update=said)
-    notes = cast("dict[str, Any]", thaw(message.metadata[NAME]))
+    notes = cast("Unit", thaw(message.metadata[NAME]))
     if changes:
         notes["residue"] = [*notes.get("residue", ()), *changes]
     return message.model_copy(update={"payload": payload, "metadata": {**message.metadata, NAME: notes}})

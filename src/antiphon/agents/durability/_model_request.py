@@ -41,7 +41,7 @@ from typing_extensions import override
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import is_told, provider_named, provider_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._secrets import SecretArguments, Secrets
+from antiphon.agents._secrets import SecretArguments, Secrets, Unit
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, restore, told
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
@@ -113,7 +113,7 @@ def _words(event: Any) -> str:
             return ""
 
 
-def cut_answer(unit: dict[str, Any]) -> dict[str, Any]:
+def cut_answer(unit: Unit) -> Unit:
     """Return an answer, as JSON, that can be written down: one that can, as it is.
 
     Raises:
@@ -121,7 +121,7 @@ def cut_answer(unit: dict[str, Any]) -> dict[str, Any]:
     """
     if not is_too_large(unit):
         return unit
-    given: list[dict[str, Any]] = unit["parts"]
+    given: list[Unit] = unit["parts"]
     shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # with room for what stands beside them
     parts = [_cut_part(*pair) for pair in zip(given, shorter, strict=False)]
     found = {**unit, "parts": parts}
@@ -130,7 +130,7 @@ def cut_answer(unit: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _cut_part(part: dict[str, Any], shorter: Any) -> dict[str, Any]:
+def _cut_part(part: Unit, shorter: Any) -> Unit:
     """Return a part of an answer, as it was cut."""
     if shorter == part:
         return part
@@ -266,7 +266,7 @@ class ModelRequestEffect(Effect):
         """How long the model may take by the budgets; None: as long as it takes."""
         return self._talk.spending.seconds_left(self._limits, current_port().now())
 
-    def answered(self, unit: dict[str, Any], cost: Decimal | None) -> Json:
+    def answered(self, unit: Unit, cost: Decimal | None) -> Json:
         """Take an answer, and return what the journal says of it.
 
         Raises:
@@ -307,7 +307,7 @@ class ModelRequestEffect(Effect):
     def _place(self) -> TalkPlace:
         return TalkPlace(self.thread_id, self.id, self._agent)
 
-    async def answer(self, said: dict[str, Any]) -> dict[str, Any]:
+    async def answer(self, said: Unit) -> Unit:
         """Return the answer that the journal speaks of, as the thread has it."""
         if "response" in said:
             return dict(said["response"])
@@ -345,7 +345,7 @@ def _arguments(intent: Message) -> JsonObject | None:
     return arguments if isinstance(arguments, JsonObject) else None
 
 
-def _described(operation: ModelOperation, unit: dict[str, Any], messages: Sequence[Message]) -> ModelOperation:
+def _described(operation: ModelOperation, unit: Unit, messages: Sequence[Message]) -> ModelOperation:
     """Return what was asked, with what was answered."""
     return replace(
         operation,

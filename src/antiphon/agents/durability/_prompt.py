@@ -17,17 +17,19 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
+from antiphon.agents._secrets import Unit
+
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only that they are there is written down."""
 _FIXED = frozenset({str, int, float, bool, type(None), datetime})
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
-_fields_of = cast("Callable[[object], dict[str, Any]]", attrgetter("__dict__"))
-_values_of = dict[str, Any].values
+_fields_of = cast("Callable[[object], Unit]", attrgetter("__dict__"))
+_values_of = Unit.values
 
 
-def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+def dump(messages: Sequence[ModelMessage]) -> list[Unit]:
     """Return messages of Pydantic AI as JSON."""
-    return cast("list[dict[str, Any]]", ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
+    return cast("list[Unit]", ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
 
 
 class HashedPrompt:
@@ -44,7 +46,7 @@ class HashedPrompt:
         self._read: list[_Read] = [each or _Read(message, next(new)) for message, each in zip(messages, kept, strict=True)]
 
     @property
-    def units(self) -> list[dict[str, Any]]:
+    def units(self) -> list[Unit]:
         """Its messages as JSON."""
         return [each.unit for each in self._read]
 
@@ -66,7 +68,7 @@ class HashedPrompt:
             marks.append(each.mark(count))
         return marks
 
-    def mark_after(self, answer: dict[str, Any]) -> str:
+    def mark_after(self, answer: Unit) -> str:
         """Return what the answer to this prompt is known by, as `marks` of the next prompt will say."""
         known_by = _known_by(answer, "")
         return _digest([known_by, 1 + sum(each.known_by == known_by for each in self._read)])
@@ -77,7 +79,7 @@ class _Read:
 
     __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "known_by", "message", "unit")
 
-    def __init__(self, message: ModelMessage, unit: dict[str, Any]) -> None:
+    def __init__(self, message: ModelMessage, unit: Unit) -> None:
         digest = _digest(_said(unit))
         self.message = message
         self.unit = unit
@@ -107,7 +109,7 @@ def _seen(message: ModelMessage) -> list[Any]:
     return [*vars(message).values(), *parts, *chain.from_iterable(map(_values_of, map(_fields_of, parts)))]
 
 
-def _changeable(message: ModelMessage, unit: dict[str, Any]) -> tuple[list[Any], bytes | None]:
+def _changeable(message: ModelMessage, unit: Unit) -> tuple[list[Any], bytes | None]:
     """Return what in the parts of a message may be changed without being replaced, such as a list; and what was read of it."""
     found = [
         (value, read.get(name))
@@ -126,12 +128,12 @@ def _text(values: list[Any]) -> bytes | None:
         return None
 
 
-def mark_of(unit: dict[str, Any]) -> str:
+def mark_of(unit: Unit) -> str:
     """Return what a single message is known by."""
     return _digest([_known_by(unit, _digest(_said(unit))), 1])
 
 
-def _known_by(unit: dict[str, Any], digest: str) -> str:
+def _known_by(unit: Unit, digest: str) -> str:
     if unit["kind"] == "response":
         return f"response@{unit.get('timestamp')}@{unit.get('model_name')}@{len(unit['parts'])}"
     return f"{digest}@{unit.get('run_id')}"
@@ -143,13 +145,13 @@ def tools_hash(parameters: ModelRequestParameters) -> str:
     return _digest([tools, parameters.output_mode, parameters.allow_text_output])
 
 
-def plain_settings(settings: ModelSettings | None) -> dict[str, Any]:
+def plain_settings(settings: ModelSettings | None) -> Unit:
     """Return the settings of a request as JSON: of what is no JSON only the type, of what may be secret nothing."""
-    plain = cast("dict[str, Any]", to_jsonable_python(dict(settings or {}), fallback=lambda value: type(value).__qualname__))
+    plain = cast("Unit", to_jsonable_python(dict(settings or {}), fallback=lambda value: type(value).__qualname__))
     return {name: True if name in _SECRET_SETTINGS else value for name, value in plain.items()}
 
 
-def _said(unit: dict[str, Any]) -> list[Any]:
+def _said(unit: Unit) -> list[Any]:
     parts = [{name: value for name, value in part.items() if name != "timestamp"} for part in unit["parts"]]
     return [unit["kind"], parts]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation_store import (
@@ -22,6 +22,7 @@ from pydantic_ai.conversation_store import (
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from typing_extensions import override
 
+from antiphon.agents._secrets import Unit
 from antiphon.agents.durability._prompt import dump, mark_of
 from antiphon.agents.durability._talk import OWN, TalkPlace, ThreadTalk, restore_unit
 from antiphon.errors import AppendConflictError
@@ -47,7 +48,7 @@ class LedgerConversationStore(ConversationStore):
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         return _record_in(await self._last_record(conversation_id))
 
-    async def _last_record(self, conversation_id: str) -> dict[str, Any] | None:
+    async def _last_record(self, conversation_id: str) -> Unit | None:
         async for row in self._ledger.read(conversation_id, reverse=True):
             if (said := _told(row.message, RECORD)) is not None:
                 return said
@@ -55,7 +56,7 @@ class LedgerConversationStore(ConversationStore):
 
     @override
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
-        last: dict[str, dict[str, Any]] = {}
+        last: dict[str, Unit] = {}
         for row in await self._ledger.by_correlation(RECORD):
             if (said := _told(row.message, RECORD)) is not None:
                 last[row.message.thread_id or ""] = said
@@ -77,7 +78,7 @@ class LedgerConversationStore(ConversationStore):
         saving = _Saving(record.conversation_id, await _Heard.of(self._ledger, record.conversation_id))
         for entry in new_entries:
             saving.add(entry)
-        said = cast("dict[str, Any]", _records.dump_python(record, mode="json"))
+        said = cast("Unit", _records.dump_python(record, mode="json"))
         await self._append(record.conversation_id, [*saving.rows, _row(RECORD, said, RECORD)], expected_revision)
 
     @override
@@ -146,7 +147,7 @@ class _Saving:
         kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
         if unit["kind"] == "request":
             kept["instructions"] = unit.get("instructions")
-        said: dict[str, Any] = {"parent": entry.parent_id, "unit": mark, "kept": kept}
+        said: Unit = {"parent": entry.parent_id, "unit": mark, "kept": kept}
         if {**restore_unit(own.rows), **kept} != unit:
             said = {"parent": entry.parent_id, "message": unit}  # the talk does not give it back as it was: it is kept whole
         self.rows.append(_row(ENTRY, said, entry.id))
@@ -165,7 +166,7 @@ class _Heard:
     def __init__(self) -> None:
         self.units: dict[str, _Said] = {}
         self.talk = ThreadTalk()
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, Unit] = {}
 
     @classmethod
     async def of(cls, ledger: Ledger, thread_id: str) -> _Heard:
@@ -194,26 +195,26 @@ def _mark_of(message: Message) -> str | None:
     return mark if isinstance(mark, str) else None
 
 
-def _row(kind: str, said: dict[str, Any], correlation_id: str) -> Message:
+def _row(kind: str, said: Unit, correlation_id: str) -> Message:
     payload = PartsPayload(parts=(DataPart(data={"type": kind, "data": said}),))
     return Message(policy=_POLICY, payload=payload, lane="control", correlation_id=correlation_id)
 
 
-def _told(message: Message, kind: str) -> dict[str, Any] | None:
+def _told(message: Message, kind: str) -> Unit | None:
     """Return what a row of ours says; None for any other."""
     if message.lane != "control" or message.policy != _POLICY:
         return None
     match message.parts:
         case (DataPart(data=JsonObject() as data),) if data.get("type") == kind:
-            return cast("dict[str, Any]", thaw(data["data"]))
+            return cast("Unit", thaw(data["data"]))
         case _:
             return None
 
 
-def _record_in(said: dict[str, Any] | None) -> ConversationRecord | None:
+def _record_in(said: Unit | None) -> ConversationRecord | None:
     return None if said is None or said["revision"] is None else _records.validate_python(said)
 
 
-def _load(unit: dict[str, Any]) -> ModelMessage:
+def _load(unit: Unit) -> ModelMessage:
     (message,) = ModelMessagesTypeAdapter.validate_python([unit])
     return message

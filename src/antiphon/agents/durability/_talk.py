@@ -10,10 +10,11 @@ from __future__ import annotations
 from asyncio import Lock
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from antiphon.agents._budget import BudgetLimits, Kind, Spending
 from antiphon.agents._guards import ThreadGuards
+from antiphon.agents._secrets import Unit
 from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import HashedPrompt
@@ -134,7 +135,7 @@ class ThreadTalk:
             case _:
                 pass
 
-    def unsaid(self, units: Sequence[dict[str, Any]], marks: Sequence[str], place: TalkPlace) -> list[Message]:
+    def unsaid(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace) -> list[Message]:
         """Return what a prompt says that the thread has not, as messages that are to be said now."""
         rows: list[Message] = []
         for unit, mark in zip(units, marks, strict=True):
@@ -148,7 +149,7 @@ class ThreadTalk:
         self._marks.add(answer.mark)
         self.spending.pay(answer.rows[0].usage)
 
-    def _said(self, unit: dict[str, Any], mark: str, place: TalkPlace, count: int) -> list[Message]:
+    def _said(self, unit: Unit, mark: str, place: TalkPlace, count: int) -> list[Message]:
         held = self._instructions
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
@@ -173,7 +174,7 @@ async def guards_of(run: LedgerRun) -> ThreadGuards:
 class AnswerRows(NamedTuple):
     """What a model has answered, as the rows that say it."""
 
-    unit: dict[str, Any]
+    unit: Unit
     mark: str
     rows: list[Message]
     is_whole: bool
@@ -188,7 +189,7 @@ class TalkPlace(NamedTuple):
     """The exchange that it is of: an effect, or an entry."""
     agent: str
 
-    def answer(self, unit: dict[str, Any], mark: str, cost: Decimal | None) -> AnswerRows:
+    def answer(self, unit: Unit, mark: str, cost: Decimal | None) -> AnswerRows:
         """Return an answer as it is said here, with what it cost."""
         bare = _without_conversation(unit)
         if (rows := self.plain_rows(bare, "answer", mark, cost=cost)) is not None:
@@ -199,7 +200,7 @@ class TalkPlace(NamedTuple):
 
     def plain_rows(
         self,
-        unit: dict[str, Any],
+        unit: Unit,
         name: str,
         mark: str,
         *,
@@ -242,7 +243,7 @@ class TalkPlace(NamedTuple):
 
     def _row(self, message: Message, name: str, mark: str | None) -> Message:
         """Return a message as it is said here, with the mark of its unit if it is the first."""
-        own: dict[str, Any] = {
+        own: Unit = {
             "id": f"{self.id}@{name}",
             "thread_id": self.thread_id,
             "parent_id": self.id,
@@ -257,7 +258,7 @@ class TalkPlace(NamedTuple):
         return message.model_copy(update=own)
 
 
-def as_messages(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
+def as_messages(unit: Unit, cost: Decimal | None) -> list[Message]:
     """Return an answer as messages that are in no thread, with what it cost."""
     first, *others = _spoken(_without_conversation(unit))
     if cost is not None and first.usage is not None:
@@ -265,7 +266,7 @@ def as_messages(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
     return [first, *others]
 
 
-def told(units: Sequence[dict[str, Any]]) -> list[Message]:
+def told(units: Sequence[Unit]) -> list[Message]:
     """Return a prompt as messages that are in no thread."""
     try:
         return list(decode(list(units), _DIALECT))
@@ -273,7 +274,7 @@ def told(units: Sequence[dict[str, Any]]) -> list[Message]:
         return [message for unit in units for message in _spoken(unit)]
 
 
-def _spoken(unit: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> list[Message]:
+def _spoken(unit: Unit, before: Sequence[Unit] = ()) -> list[Message]:
     """Return a request or an answer as messages; what a model has called by what is no name is one message, kept whole."""
     try:
         return list(decode([*before, unit], _DIALECT))[len(before) :]
@@ -283,20 +284,20 @@ def _spoken(unit: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> list
         return [bare.model_copy(update={"payload": whole})]
 
 
-def restore(messages: Iterable[Message], *, is_priced: bool) -> dict[str, Any]:
+def restore(messages: Iterable[Message], *, is_priced: bool) -> Unit:
     """Return the answer that messages say, as it was."""
     plain = [_plain(message) for message in messages]
     return as_unit(_unpriced(plain) if is_priced else plain)
 
 
-def restore_unit(messages: Iterable[Message]) -> dict[str, Any]:
+def restore_unit(messages: Iterable[Message]) -> Unit:
     """Return the request or the answer that messages say, but for the conversation; empty if they are not one."""
     return as_unit([_plain(message) for message in messages])
 
 
-def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> dict[str, Any]:
+def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> Unit:
     """Return what messages say that are in no thread yet."""
-    value = cast("list[dict[str, Any]]", encode(Conversation(_unpriced(messages) if is_priced else messages), _DIALECT).value)
+    value = cast("list[Unit]", encode(Conversation(_unpriced(messages) if is_priced else messages), _DIALECT).value)
     return value[0] if len(value) == 1 else {}
 
 
@@ -309,18 +310,18 @@ def _unpriced(messages: Sequence[Message]) -> list[Message]:
 
 def _plain(message: Message) -> Message:
     """Return a message of the thread as it was before it was one."""
-    own: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
+    own: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
     if message.role_hint_for_llm == "assistant":
         own["policy"] = "assistant"
     return message.model_copy(update=own)
 
 
-def _instructing(words: str) -> dict[str, Any]:
+def _instructing(words: str) -> Unit:
     """Return a request that says nothing but instructions, which is one message."""
     return {"kind": "request", "parts": [], "instructions": words}
 
 
-def _without_conversation(unit: dict[str, Any]) -> dict[str, Any]:
+def _without_conversation(unit: Unit) -> Unit:
     """The conversation is the thread; whoever restores it knows which."""
     return {**unit, "conversation_id": None}
 

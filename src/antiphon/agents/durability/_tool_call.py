@@ -51,7 +51,7 @@ def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effec
     return cast("Effects", said)
 
 
-def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Json]:
+def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:
     """Return the arguments of a call as JSON that is the same in every process.
 
     A set has another order in each, and an object that is no JSON another address: the one is sorted, of the other the type is

@@ -28,6 +28,7 @@ from antiphon.ledger import Ledger, Record, Tailed
 from antiphon.messages import (
     RESERVED_POLICIES,
     RUNTIME_POLICY,
+    Json,
     JsonObject,
     Message,
     OptionCallPayload,
@@ -53,7 +54,7 @@ class _Question(BaseModel, strict=True):
 
     agent: str
     tool: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     digest: str
     reason: str
     expires_at: Annotated[AwareDatetime, Strict(strict=False)]
@@ -84,7 +85,7 @@ class Approval:
 
     def question(self) -> Message:
         """Return it as the row that asks."""
-        asked: dict[str, Any] = {
+        asked: dict[str, Json] = {
             "agent": self.agent,
             "tool": self.tool,
             "arguments": dict(self.arguments),
@@ -173,7 +174,7 @@ def _is_signed(message: Message, question: str) -> bool:
     return is_marked and message.in_reply_to == question and message.lane == "control"
 
 
-def _said(answer: Message) -> dict[str, Any]:
+def _said(answer: Message) -> dict[str, object]:
     payload = answer.payload
     said = payload.result if isinstance(payload, OptionResultPayload) else None
     return thaw(said) if isinstance(said, JsonObject) else {}
@@ -231,7 +232,7 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
 
 
 def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | None) -> Message:
-    said: dict[str, Any] = {"approved": approved, "digest": asked.digest}
+    said: dict[str, Json] = {"approved": approved, "digest": asked.digest}
     if reason is not None:
         said["reason"] = reason
     return Message(

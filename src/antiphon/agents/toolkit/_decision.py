@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from antiphon.agents._guards import TAINTED
 from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
 from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.messages import Json
 
 # ---------------------------------------------------------------- the call
 
@@ -31,7 +32,7 @@ class RequestedCall:
 
     agent: str
     tool: str
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: Mapping[str, object] = field(default_factory=dict[str, object])
     thread_id: str | None = None
     invocation_id: str = ""
     recorded: str | None = None
@@ -91,9 +92,9 @@ class Grant:
             return f"the grant is for other arguments: {'; '.join(problems)}"
         return None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return it as it is written down."""
-        said: dict[str, Any] = {"agent": self.agent, "tool": self.tool}
+        said: dict[str, Json] = {"agent": self.agent, "tool": self.tool}
         if self.where is not None:
             said["where"] = self.where.to_json()
         if self.calls is not None:
@@ -124,7 +125,7 @@ class Revocation:
         """Whether it is about this agent and this tool, or all that these stand for."""
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return it as it is written down."""
         return {"agent": self.agent, "tool": self.tool, "revoked": True}
 
@@ -155,7 +156,7 @@ class Permissions:
         kept = tuple(change for change in self.changes if not revoked.covers(change.agent, change.tool))
         return Permissions((*kept, revoked))
 
-    def of(self, agent: str) -> list[dict[str, Any]]:
+    def of(self, agent: str) -> list[dict[str, Json]]:
         """Return what concerns an agent, as it is written down."""
         return [change.to_json() for change in self.changes if change.agent in (agent, ANY)]
 
@@ -233,9 +234,9 @@ class ToolDecision:
     reason: str
     grant: Grant | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return it as it is written down."""
-        said: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
+        said: dict[str, Json] = {"verdict": self.verdict, "reason": self.reason}
         return said if self.grant is None else {**said, "grant": self.grant.to_json()}
 
 

@@ -65,7 +65,7 @@ class DecisionLog:
 
     async def write_permissions(self, agent: str, permissions: Permissions) -> None:
         """Write down what an agent may do, unless that is there already."""
-        said: dict[str, Any] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
+        said: dict[str, Json] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
         name = f"permissions:{sha256(canonical(said).encode()).hexdigest()[:24]}"
         if name in self._page.permissions:
             return

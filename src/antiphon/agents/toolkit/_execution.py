@@ -44,7 +44,7 @@ class ToolkitCallEffect(Effect):
         *,
         key: str,
         parent_id: str | None,
-        ctx: RunContext[Any],
+        ctx: RunContext[object],
     ) -> None:
         super().__init__(
             run.journal,
@@ -119,7 +119,7 @@ _NOT_ITS_OWN: Final = (
 
 
 async def execute(
-    tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any], clean: Callable[[str], str]
+    tool: ToolkitTool, arguments: dict[str, object], ctx: RunContext[object], clean: Callable[[str], str]
 ) -> ToolOutcome:
     """Start a tool, and return what came of it; `clean` takes secrets out of what it says when it fails.
 
@@ -139,7 +139,7 @@ async def execute(
             left -= 1
 
 
-async def _within_time(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+async def _within_time(tool: ToolkitTool, arguments: dict[str, object], ctx: RunContext[object]) -> Any:
     """Start it once."""
     deadline = asyncio.timeout(tool.timeout)
     try:

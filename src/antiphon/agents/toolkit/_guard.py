@@ -172,8 +172,8 @@ class GuardedCall:
     """A call on its way to a tool."""
 
     tool: ToolkitTool
-    arguments: dict[str, Any]
-    ctx: RunContext[Any]
+    arguments: dict[str, object]
+    ctx: RunContext[object]
     invocation: str
     """What it is known by in its run: the same when the program runs again. It stands for one execution."""
     taint: Taint

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from jsonschema_rs import FancyRegexOptions, ValidationError, Validator, validator_for
 
+from antiphon.messages import Json
+
 _MOST_PROBLEMS: Final = 8
 _MOST_WORDS: Final = 500
 """Characters of a problem that are kept: a schema may list a million values that would have been well."""
@@ -35,7 +37,7 @@ class Schema:
 
     __slots__ = ("_text", "_validator")
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, object]) -> None:
         """Take a schema.
 
         Raises:
@@ -47,7 +49,7 @@ class Schema:
             raise ValueError(f"it is no JSON schema: {exc}") from None
         self._validator = _compiled(self._text)
 
-    def problems(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    def problems(self, arguments: Mapping[str, object]) -> tuple[str, ...]:
         """Return what is wrong with arguments, a sentence each; nothing if they are well."""
         found: list[str] = []
         for error in self._validator.iter_errors(dict(arguments)):
@@ -56,13 +58,13 @@ class Schema:
             found.append(_sentence(error))
         return tuple(found)
 
-    def accepts(self, arguments: Mapping[str, Any]) -> bool:
+    def accepts(self, arguments: Mapping[str, object]) -> bool:
         """Whether arguments are well."""
         return self._validator.is_valid(dict(arguments))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the schema as plain JSON, which is yours to change."""
-        plain: dict[str, Any] = json.loads(self._text)
+        plain: dict[str, Json] = json.loads(self._text)
         return plain
 
     def __eq__(self, other: object) -> bool:

@@ -71,7 +71,7 @@ class ToolWarning:
     tool: str | None = None
     """The tool that is left out; None: all of the server."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return it as it is written down."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -141,7 +141,7 @@ class _Offer:
 
     name: str
     description: str
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
     settings: ToolSettings
 
     @classmethod
@@ -151,7 +151,7 @@ class _Offer:
         description = cut_text(tool.description or "", _MOST_DESCRIPTION)
         return cls(tool.name, description, dict(tool.parameters_json_schema), settings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return it as it is written down."""
         return {name: getattr(self, name) for name in ("name", "description", "parameters", "settings")}
 
@@ -171,7 +171,7 @@ class _Listed:
 
     def to_json(self) -> Json:
         """Return it as it is written down; warnings only where there are some."""
-        said: dict[str, Any] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
+        said: dict[str, Json] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
         return {**said, "warnings": [each.to_json() for each in self.warnings]} if self.warnings else said
 
     @classmethod
@@ -276,7 +276,7 @@ class ForeignTools:
     # ------------------------------------------------------------ listing
 
     async def tools(
-        self, ctx: RunContext[Any], run: LedgerRun | None = None, key: str = "tools"
+        self, ctx: RunContext[object], run: LedgerRun | None = None, key: str = "tools"
     ) -> tuple[dict[str, ToolkitTool], list[ToolWarning]]:
         """Return its tools and what is wrong with it, as it is now; in a run that runs again, as it was then.
 
@@ -288,7 +288,7 @@ class ForeignTools:
         listed = await self._look(ctx) if run is None else await self._recorded(ctx, run, key)
         return {offer.name: self._tool(offer) for offer in listed.offers}, listed.warnings
 
-    async def _look(self, ctx: RunContext[Any]) -> _Listed:
+    async def _look(self, ctx: RunContext[object]) -> _Listed:
         """Ask it for its tools."""
         if (down := self.down) is not None:
             listed = _Listed([], [down])
@@ -304,7 +304,7 @@ class ForeignTools:
             raise_if_required(listed.warnings)
         return listed
 
-    async def _judged(self, found: Mapping[str, ToolsetTool[Any]]) -> _Listed:
+    async def _judged(self, found: Mapping[str, ToolsetTool[object]]) -> _Listed:
         """Return which of its tools can be offered."""
         offers, warnings, left = list[_Offer](), list[ToolWarning](), current_limits().message_bytes // 2
         for number, (name, tool) in enumerate(islice(found.items(), _MOST_TOOLS)):
@@ -322,7 +322,7 @@ class ForeignTools:
             kept.append(ToolWarning(self.name, TOO_MUCH, reason, "*"))
         return _Listed(offers, kept)
 
-    async def _recorded(self, ctx: RunContext[Any], run: LedgerRun, key: str) -> _Listed:
+    async def _recorded(self, ctx: RunContext[object], run: LedgerRun, key: str) -> _Listed:
         found, seen = RecordedLists.of(run), list[_Listed]()
 
         async def look(id: str) -> Json:
@@ -342,7 +342,7 @@ class ForeignTools:
     # ------------------------------------------------------------ starting
 
     def _tool(self, offer: _Offer) -> ToolkitTool:
-        async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+        async def start(arguments: dict[str, object], ctx: RunContext[object]) -> Any:
             tool = await self._still(offer, ctx)
             validated = tool.args_validator.validate_python(arguments)
             await check_by(tool.args_validator_func, validated, ctx)
@@ -358,7 +358,7 @@ class ForeignTools:
             **settings,
         )
 
-    async def _still(self, offer: _Offer, ctx: RunContext[Any]) -> ToolsetTool[Any]:
+    async def _still(self, offer: _Offer, ctx: RunContext[object]) -> ToolsetTool[object]:
         """Return a tool that was offered, if it is still what it was.
 
         Raises:
@@ -417,7 +417,7 @@ def server_name(server: str | Sequence[str]) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:_MOST_NAME]
 
 
-def bare_context() -> RunContext[Any]:
+def bare_context() -> RunContext[object]:
     """Return what a tool is given that is called outside of an agent's run."""
     nobody: Any = None
-    return RunContext[Any](deps=None, model=nobody, usage=RunUsage())
+    return RunContext[object](deps=None, model=nobody, usage=RunUsage())

@@ -54,7 +54,7 @@ class ConcurrencyLimit:
 
 # ---------------------------------------------------------------- the tool
 
-Start: TypeAlias = "Callable[[dict[str, Any], RunContext[Any]], Awaitable[Any]]"
+Start: TypeAlias = "Callable[[dict[str, object], RunContext[object]], Awaitable[Any]]"
 """Starts a tool with arguments that were checked. What it raises is its failure."""
 
 _KIB = 1024
@@ -83,7 +83,7 @@ class ToolSettings(TypedDict, total=False):
     """The arguments whose values are written down nowhere: see `antiphon.agents._secrets`."""
 
 
-def own_settings(metadata: Mapping[str, Any] | None) -> ToolSettings:
+def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
     """Return what a tool of Pydantic AI says of itself: `{"antiphon": {"effects": "none"}}`, and so on."""
     own: Any = (metadata or {}).get("antiphon", {})
     known = {name: own[name] for name in ToolSettings.__annotations__ if name in own}
@@ -103,7 +103,7 @@ class ToolkitTool:
     parameters: Mapping[str, Any]
     """The JSON schema of its arguments."""
     start: Start = field(repr=False, compare=False)
-    types: Callable[[Mapping[str, Any]], list[str]] | None = field(default=None, repr=False, compare=False)
+    types: Callable[[Mapping[str, object]], list[str]] | None = field(default=None, repr=False, compare=False)
     """What finds wrong in arguments what the schema cannot say."""
     effects: Effects = "once"
     approval: bool = False
@@ -132,7 +132,7 @@ class ToolkitTool:
             raise ValueError(f"the arguments of {self.name!r}: {exc}") from None
         object.__setattr__(self, "slots", self.shared_slots or ConcurrencyLimit(self.concurrency))
 
-    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
+    def check_arguments(self, arguments: Mapping[str, object]) -> None:
         """Have arguments checked, before anything else is done with them.
 
         Raises:
@@ -150,13 +150,13 @@ class ToolkitTool:
         """Return arguments as they may be written down."""
         return {name: SENSITIVE if name in self.sensitive else value for name, value in arguments.items()}
 
-    def lost(self, arguments: Mapping[str, Any]) -> list[str]:
+    def lost(self, arguments: Mapping[str, object]) -> list[str]:
         """Return the arguments whose values were not written down, and are no longer there."""
         return [name for name in self.sensitive if is_redacted(arguments.get(name))]
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """Return what the runtime reads of a tool."""
-        said: dict[str, Any] = {"effects": self.effects}
+        said: dict[str, object] = {"effects": self.effects}
         if self.untrusted:
             said["untrusted"] = True
         if self.sensitive:
@@ -185,7 +185,7 @@ def function_tool(
     own.update(settings)
     schema = tool.function_schema
 
-    async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+    async def start(arguments: dict[str, object], ctx: RunContext[object]) -> Any:
         validated = schema.validator.validate_json(canonical(arguments))
         await check_by(tool.args_validator, validated, ctx)
         return await schema.call(validated, ctx)
@@ -200,13 +200,13 @@ def function_tool(
     )
 
 
-async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, Any], ctx: RunContext[Any]) -> None:
+async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, object], ctx: RunContext[object]) -> None:
     """Have arguments checked by what a tool brings along for that; it raises what it wants to be told."""
     if validator is not None and isawaitable(found := validator(ctx, **arguments)):
         await found
 
 
-def _problems(tool: Tool[Any], arguments: Mapping[str, Any]) -> list[str]:
+def _problems(tool: Tool[Any], arguments: Mapping[str, object]) -> list[str]:
     """Return what the types of the function find wrong that the JSON schema did not, without what was given."""
     try:
         tool.function_schema.validator.validate_json(canonical(dict(arguments)))

@@ -172,7 +172,7 @@ class Toolkit:
         trusted: ToolSettings = {"untrusted": True, **settings}
         self.add_toolset(own, by_name=by_name, name=name, required=required, within=within, **trusted)
 
-    async def tools(self, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
+    async def tools(self, ctx: RunContext[object] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
         """Return all tools there are now; for a `run` that runs again, those that there were.
 
         A server that fails is left out, and so is a tool of one whose name another tool has: those of the toolkit come first,
@@ -193,7 +193,7 @@ class Toolkit:
         return found
 
     async def tools_of(
-        self, agent: str, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None
+        self, agent: str, ctx: RunContext[object] | None = None, run: LedgerRun | None = None
     ) -> dict[str, ToolkitTool]:
         """Return the tools that an agent may use."""
         permissions = self.policy.permissions
@@ -211,7 +211,7 @@ class Toolkit:
         agent: str,
         tool: str = ANY,
         *,
-        where: Mapping[str, Any] | None = None,
+        where: Mapping[str, object] | None = None,
         calls: int | None = None,
         until: datetime | None = None,
     ) -> Grant:
@@ -255,7 +255,7 @@ class Toolkit:
         return ToolkitCapability(self, check_agent(agent))
 
     async def call(
-        self, agent: str, tool: str, arguments: Mapping[str, Any], *, invocation_id: str | None = None
+        self, agent: str, tool: str, arguments: Mapping[str, object], *, invocation_id: str | None = None
     ) -> OptionResultPayload:
         """Call a tool for an agent, and return what came of it: also a refusal or a failure is a result.
 
@@ -284,7 +284,7 @@ class Toolkit:
             )
         return outcome.payload(invocation_id, tool)
 
-    async def _called(self, agent: str, name: str, arguments: Mapping[str, Any], id: str) -> ToolOutcome:
+    async def _called(self, agent: str, name: str, arguments: Mapping[str, object], id: str) -> ToolOutcome:
         guard = self.guard(agent)
         run = current_run()
         tools = await self.tools(run=run)
@@ -333,7 +333,7 @@ class Toolkit:
         await self._entered.pop().aclose()
 
 
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return arguments as plain JSON; they may be a view of those of a message.
 
     Raises:
@@ -351,7 +351,7 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class ToolkitCapability(AbstractCapability[Any]):
+class ToolkitCapability(AbstractCapability[object]):
     """What one agent may use of a toolkit."""
 
     toolkit: Toolkit = field(repr=False)
@@ -365,7 +365,7 @@ class ToolkitCapability(AbstractCapability[Any]):
 
     @override
     async def handle_deferred_tool_calls(
-        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+        self, ctx: RunContext[object], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
         """Wait for people, now that the other calls of the step have ended.
 

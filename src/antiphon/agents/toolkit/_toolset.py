@@ -44,7 +44,7 @@ class SharedTools(Protocol):
         ...
 
     async def tools_of(
-        self, agent: str, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None
+        self, agent: str, ctx: RunContext[object] | None = None, run: LedgerRun | None = None
     ) -> dict[str, ToolkitTool]:
         """Return the tools that were granted to an agent."""
         ...
@@ -74,7 +74,7 @@ class AgentToolset(AbstractToolset[Any]):
         return f"{self._toolkit.name}:{self._agent}"
 
     @override
-    async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
+    async def for_run(self, ctx: RunContext[object]) -> AbstractToolset[Any]:
         """Return the same for one run, which remembers what the run has read."""
         mine = copy.copy(self)
         mine._taint = Taint(current_taint())
@@ -96,7 +96,7 @@ class AgentToolset(AbstractToolset[Any]):
         await self._entered.pop().aclose()
 
     @override
-    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+    async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
         self._read(ctx)
         self._run = self._run or self._part_of_run()
         if self._run is not None:
@@ -107,7 +107,7 @@ class AgentToolset(AbstractToolset[Any]):
             await begin_under(self._run, self._toolkit.policy.cover(self._toolkit.name, self._agent, self._tools, own))
         return {name: self._shown(tool) for name, tool in self._tools.items()}
 
-    def _read(self, ctx: RunContext[Any]) -> None:
+    def _read(self, ctx: RunContext[object]) -> None:
         """Take into account what the model has been shown."""
         if self._taint.untrusted is None:
             untrusted = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
@@ -122,7 +122,7 @@ class AgentToolset(AbstractToolset[Any]):
         own = f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}"
         return run.part(own, agent=self._agent, deeper=1)
 
-    def _shown(self, tool: ToolkitTool) -> ToolsetTool[Any]:
+    def _shown(self, tool: ToolkitTool) -> ToolsetTool[object]:
         definition = ToolDefinition(
             name=tool.name,
             description=tool.description,
@@ -132,7 +132,9 @@ class AgentToolset(AbstractToolset[Any]):
         return ToolsetTool(toolset=self, tool_def=definition, max_retries=_CORRECTIONS, args_validator=_OBJECT)
 
     @override
-    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
+    async def call_tool(
+        self, name: str, tool_args: dict[str, object], ctx: RunContext[object], tool: ToolsetTool[object]
+    ) -> Any:
         try:
             return as_tool_return(await self._call(name, tool_args, ctx))
         except ToolRefusal as exc:
@@ -144,7 +146,7 @@ class AgentToolset(AbstractToolset[Any]):
                 raise CallDeferred({"antiphon": {PARKED: exc.reason}}) from exc
             raise
 
-    async def _call(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any]) -> ToolOutcome:
+    async def _call(self, name: str, tool_args: dict[str, object], ctx: RunContext[object]) -> ToolOutcome:
         self._read(ctx)
         asked = GuardedCall(
             tool=self._tools[name],
@@ -165,7 +167,7 @@ class AgentToolset(AbstractToolset[Any]):
                 raise waits_for(exc.approval.id) from None
             return await self._guard.call(asked)
 
-    def _whole(self, tool_args: dict[str, Any], ctx: RunContext[Any]) -> dict[str, Any]:
+    def _whole(self, tool_args: dict[str, object], ctx: RunContext[object]) -> dict[str, object]:
         """Return the arguments of a call with what was taken out of it when the model made it."""
         return tool_args if self._run is None else Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
 
@@ -182,6 +184,6 @@ def waits_for(*approvals: str) -> ParkedError:
     return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
 
 
-def _can_wait(ctx: RunContext[Any]) -> bool:
+def _can_wait(ctx: RunContext[object]) -> bool:
     """Whether the run has a capability that waits for people at the end of a step."""
     return any(getattr(each, "waits_for_people", False) for each in capabilities_of(ctx))

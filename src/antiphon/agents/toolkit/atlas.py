@@ -33,9 +33,9 @@ class ToolSchema:
 
     name: str
     description: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
     """A JSON schema of an object."""
-    returns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    returns: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> Self:
@@ -67,7 +67,7 @@ class Tool(ABC):
         """What it does, for whoever chooses it."""
         return self.schema.description
 
-    def validate_args(self, arguments: Mapping[str, Any]) -> list[str]:
+    def validate_args(self, arguments: Mapping[str, object]) -> list[str]:
         """Return what is wrong with arguments, by the whole schema; nothing if they are well."""
         return list(Schema(self.schema.parameters).problems(arguments))
 
@@ -154,7 +154,7 @@ class AgentToolkit:
 
     # ------------------------------------------------------------ use
 
-    def execute_tool(self, agent_id: str, tool_name: str, args: Mapping[str, Any] | None = None) -> Any:
+    def execute_tool(self, agent_id: str, tool_name: str, args: Mapping[str, object] | None = None) -> Any:
         """Call a tool for an agent, and return its result.
 
         Raises:
@@ -173,7 +173,9 @@ class AgentToolkit:
             raise PermissionError(reason)
         raise RuntimeError(reason)
 
-    def call(self, agent_id: str, tool_name: str, args: Mapping[str, Any], call_id: str | None = None) -> OptionResultPayload:
+    def call(
+        self, agent_id: str, tool_name: str, args: Mapping[str, object], call_id: str | None = None
+    ) -> OptionResultPayload:
         """Call a tool for an agent, and return what came of it: also a refusal is a result.
 
         Raises:
