@@ -62,7 +62,7 @@ _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 def _failure_of(error: Exception) -> FailedError | None:
-    """Return how a model's error is written down; None for one that has no code of its own."""
+    """Return a model's error in its stored form; None if it has no code of its own."""
     reason = f"{type(error).__qualname__}: {text_of(error)}"
     if isinstance(error, ModelHTTPError):
         body: Json = to_jsonable_python(error.body, fallback=str)
@@ -78,10 +78,10 @@ def _failure_of(error: Exception) -> FailedError | None:
 
 
 def _known_error(error: RefusedError) -> Exception | None:
-    """Return the error of a model that the journal speaks of; None if it speaks of another."""
+    """Return the error of a model that a code stands for; None if it is no code of a model's error."""
     if error.code == _TOOL:
         return EffectFailedError(error.reason, error.address)
-    if error.details is None:  # they could not be written down
+    if error.details is None:  # they could not be stored
         return None
     details = cast("Unit", error.details)
     if error.code == _HTTP:
@@ -95,7 +95,7 @@ def _known_error(error: RefusedError) -> Exception | None:
 
 @contextmanager
 def tool_errors() -> Generator[None, None, None]:
-    """Have what a tool raises written down under a code, so that it is told from what a person says became of the call."""
+    """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given."""
     try:
         yield
     except (DeliveryError, LedgerError, UnknownOutcomeError):
@@ -108,9 +108,9 @@ def tool_errors() -> Generator[None, None, None]:
 async def with_known_errors(
     perform: Callable[[Run], Awaitable[Any]], run: Run, settled: Callable[[EffectFailedError], Any] | None = None
 ) -> Any:
-    """Do an effect; what a model raises is raised as that, now and whenever it is taken from the journal.
+    """Execute an effect. A model's error is raised as what it was, now and when it comes from the journal.
 
-    `settled` says what is returned where it did not raise, and yet it failed, as a person says.
+    `settled` makes the return value if it did not raise here, and a person has settled it as failed.
     """
     raised: list[Exception] = []
 
@@ -137,12 +137,12 @@ async def with_known_errors(
 
 
 def _says_the_same(original: Exception, known: Exception | None) -> bool:
-    """Whether an error is what the journal says of it: one that was cut there is raised as it is there."""
+    """Whether an error has the text of its stored form. If the stored text was cut, the cut one is raised."""
     return known is None or text_of(original) == text_of(known)
 
 
 def _original(raised: list[Exception]) -> BaseException | None:
-    """Return what was really raised, where that was just now."""
+    """Return the exception that was raised in this process."""
     if not raised:
         return None
     return raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
@@ -156,7 +156,7 @@ _UNTYPED: Final = "Error"
 
 
 class ToolFailure(NamedTuple):
-    """Why a call came to nothing."""
+    """Why a call of a toolkit's tool failed or was refused."""
 
     code: str
     reason: str
@@ -165,24 +165,24 @@ class ToolFailure(NamedTuple):
 
 
 class ToolFailures:
-    """Those of a run, by the call and by what the model was told."""
+    """The failures of a run, by call id and by the text for the model."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str | None, str], ToolFailure] = {}
 
     def keep(self, call_id: str | None, tool: str, refusal: ToolFailure) -> str:
-        """Remember why a call came to nothing, and return what the model is told."""
+        """Remember a failure, and return the text for the model."""
         text = f"{tool}: {refusal.reason} ({refusal.code})"
         self._known[call_id, text] = refusal
         return text
 
     def coded(self, messages: Sequence[Message], unit: Unit) -> list[Message]:
-        """Return the messages of a request with what is known of its failures; as a unit they are the same as before."""
+        """Return the messages of a request with codes for its failures. Written as a unit, they are unchanged."""
         results = [place for place, message in enumerate(messages) if isinstance(message.payload, OptionResultPayload)]
         parts = [(number, part) for number, part in enumerate(unit["parts"]) if is_result(part)]
         found = list(messages)
         calls = {part.get("tool_call_id") for _, part in parts}
-        if len(results) == len(parts) == len(calls):  # else nobody can tell whose text it is
+        if len(results) == len(parts) == len(calls):  # else a text cannot be matched to its call
             for place, (number, part) in zip(results, parts, strict=True):
                 found[place] = self._coded(messages[place], number, part)
         return found
@@ -205,7 +205,7 @@ class ToolFailures:
 
 
 def _read(tool: str, text: str) -> ToolFailure | None:
-    """Return what a text says that another run has told a model."""
+    """Return the failure in a text that another run has made."""
     found = _CODE.fullmatch(text.removeprefix(f"{tool}: ")) if text.startswith(f"{tool}: ") else None
     return None if found is None else ToolFailure(found[2], found[1])
 

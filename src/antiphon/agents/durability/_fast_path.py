@@ -1,9 +1,9 @@
-"""Plain requests and answers: what nearly all runs are made of, said without the long way through the dialect.
+"""The fast path for plain requests and answers, without the dialect.
 
-The dialect reads any history, and finds out by writing it again what its messages do not say. Of a question in words, of the
-results of tools, and of an answer made of words, thoughts and calls, it is known beforehand what comes of that: all that they
-say beyond their parts stands in the fields of the whole. So they are said at once, at a tenth of the cost, and exactly as the
-dialect says them, which a test holds. Whatever is not plain goes the long way.
+The dialect reads any history, and computes the residue of each message by writing it again. For a question in words, for
+results of tools, and for an answer of text, reasoning and calls, the residue is known: it is in the fields of the whole unit.
+So these messages are made directly, at a tenth of the cost, and exactly as the dialect makes them; a test holds that.
+Everything else goes through the dialect.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from antiphon.messages._limits import DEFAULT_LIMITS
 from antiphon.messages._parts import Part
 
 _MOST = 64 * 1024
-"""Bytes of a unit up to which none of its messages can be too large, whatever becomes of its numbers and escapes."""
+"""Bytes of a unit up to which none of its messages can exceed the limit, however its numbers and escapes are written."""
 _REDACTED = ("redacted_thinking", "redacted_content")
-"""Ids of thoughts that only their provider can read."""
+"""Ids of reasoning that only its provider can read."""
 _SCALARS = (str, int, float, bool, type(None))
 
 _REQUEST: Unit = {
@@ -72,18 +72,18 @@ _CALL = {"tool_name", "args", "tool_call_id", "tool_kind", "id", "provider_name"
 
 
 class PlainMessage(NamedTuple):
-    """What becomes one message."""
+    """What one message is made of."""
 
     payload: Payload
     policy: str
     role: Literal["user", "assistant", "tool", "system"]
     time: datetime | None
     notes: Unit
-    """What the dialect notes of it."""
+    """The notes of the dialect about it."""
 
 
 class PlainUnit(NamedTuple):
-    """What a unit says."""
+    """A unit as messages."""
 
     said: list[PlainMessage]
     metadata: list[bytes]
@@ -92,17 +92,17 @@ class PlainUnit(NamedTuple):
 
 
 _Found: TypeAlias = tuple[list[PlainMessage], Usage | None, Unit]
-"""What is said, what it cost, and the fields of the whole as the dialect would write them."""
+"""The messages, the usage, and the fields of the whole unit as the dialect would write them."""
 
 
 class _NotPlainError(Exception):
-    """A unit must be read by the dialect."""
+    """The unit is not plain: the dialect must read it."""
 
 
 def plain(unit: Unit, held: str | None, beside: Unit) -> PlainUnit | None:
-    """Return what a request or an answer says, where it is plain.
+    """Return a request or an answer as messages, if it is plain.
 
-    `held` are the instructions that were given last; `beside` is further metadata of the first message.
+    `held` are the last instructions; `beside` is further metadata of the first message.
     """
     try:
         _look(unit)
@@ -126,7 +126,7 @@ def _is_made_of(part: Unit, keys: Set[str]) -> bool:
 
 
 def _look(unit: Unit) -> None:
-    """Look at the whole: it has no other fields than we know, and is small."""
+    """Check the unit: it has only known fields, and is small."""
     written = _REQUEST if unit["kind"] == "request" else _RESPONSE
     _need(len(unit) == len(written) + 1 and written.keys() <= unit.keys() and bool(unit.get("parts")))
     _need(current_limits() is DEFAULT_LIMITS)
@@ -142,7 +142,7 @@ def _look(unit: Unit) -> None:
 
 def _request(unit: Unit, held: str | None) -> _Found:
     told, parts = unit["instructions"] or None, unit["parts"]
-    _need(told == held or type(told) is str)  # that there are none any more is said by the dialect
+    _need(told == held or type(told) is str)  # the dialect says that there are none any more
     if len(parts) == 1 and parts[0]["part_kind"] == "user-prompt":
         said = [_prompt(parts[0])]
     else:
@@ -158,7 +158,7 @@ def _request(unit: Unit, held: str | None) -> _Found:
 
 
 def _instructions(told: str, unit: Unit) -> PlainMessage:
-    """Return instructions, which are said where they change."""
+    """Return instructions, which are written where they change."""
     payload = trusted.parts_payload((trusted.text_part(told),))
     return PlainMessage(payload, "system", "system", _time(unit), {"instructions": "here"})
 
@@ -242,7 +242,7 @@ def _call(part: Unit, time: datetime | None) -> PlainMessage:
 
 
 def _beyond(written: Unit, unit: Unit) -> list[Unit]:
-    """Return what the fields of the whole say beyond what would be written: their residue, in its order."""
+    """Return the residue of the fields of the whole unit, in its order."""
     patch: list[Unit] = []
     for name in sorted([name for name, value in written.items() if not _is_same(value, unit[name])]):
         if written[name] is None:

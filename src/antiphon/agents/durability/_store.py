@@ -1,9 +1,9 @@
 """`LedgerConversationStore`: Pydantic AI's conversations, each in the thread of its name.
 
-A message of a conversation is talk in the thread; what durable runs have said there is not said again. Beside it stand two
-kinds of control rows: an entry for each message, which says where in the talk it is and which entry it follows, and the
-record, again after each save, of which the last one holds. Nothing is ever changed or removed: a conversation that is
-deleted has a last record that says so, and its words are gone only with the thread (`antiphon delete`).
+A message of a conversation is talk in the thread; messages that durable runs have written are not written again. There are two
+kinds of control rows beside it: an entry for each message, with its position in the talk and the entry before it, and a record
+after each save, of which the last one counts. Nothing is changed or removed: a deleted conversation has a last record that
+says so, and its messages are removed only with the thread (`antiphon delete`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _records: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
 
 
 class LedgerConversationStore(ConversationStore):
-    """Conversations in a ledger. A conversation that is deleted does not load any more; its messages stay in the thread."""
+    """Conversations in a ledger. A deleted conversation does not load; its messages stay in the thread."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -86,7 +86,7 @@ class LedgerConversationStore(ConversationStore):
         await self._append(conversation_id, [_row(RECORD, {"revision": None}, RECORD)], expected_revision)
 
     async def _append(self, thread_id: str, rows: Sequence[Message], expected_revision: str | None) -> None:
-        """Append rows if the record that was read is still the last, whoever owns the thread meanwhile."""
+        """Append rows if the record that was read is still the last one."""
         while True:
             head = await self._ledger.head(thread_id)
             last = await self._last_record(thread_id)
@@ -96,7 +96,7 @@ class LedgerConversationStore(ConversationStore):
                 epoch = head.epoch or None
                 await self._ledger.append(thread_id, rows, expected_version=head.seq, epoch=epoch, allow_foreign=True)
             except AppendConflictError:
-                continue  # a run has said something; whether that was a save is looked at again
+                continue  # a run has appended something; check whether that was a save
             return
 
     # ------------------------------------------------------------ entries
@@ -149,19 +149,19 @@ class _Saving:
             kept["instructions"] = unit.get("instructions")
         said: Unit = {"parent": entry.parent_id, "unit": mark, "kept": kept}
         if {**restore_unit(own.rows), **kept} != unit:
-            said = {"parent": entry.parent_id, "message": unit}  # the talk does not give it back as it was: it is kept whole
+            said = {"parent": entry.parent_id, "message": unit}  # the talk does not restore it exactly: it is stored whole
         self.rows.append(_row(ENTRY, said, entry.id))
 
 
 @dataclass(slots=True)
 class _Said:
-    """The rows that say a message."""
+    """The rows of a message."""
 
     rows: list[Message] = field(default_factory=list[Message])
 
 
 class _Heard:
-    """What a thread has: the talk by its marks, and entries by their ids."""
+    """The contents of a thread: talk by mark, and entries by id."""
 
     def __init__(self) -> None:
         self.units: dict[str, _Said] = {}
@@ -201,7 +201,7 @@ def _row(kind: str, said: Unit, correlation_id: str) -> Message:
 
 
 def _told(message: Message, kind: str) -> Unit | None:
-    """Return what a row of ours says; None for any other."""
+    """Return the data of an entry or a record; None for any other row."""
     if message.lane != "control" or message.policy != _POLICY:
         return None
     match message.parts:

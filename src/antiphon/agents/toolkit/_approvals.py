@@ -4,7 +4,7 @@ The question is a call `APPROVE` in the thread, open until somebody answers, so 
 of the digest of the call: the same call finds its question again, and another one (other arguments, another agent, thread
 or invocation) has another question. The answer is its result, posted under the name of whoever gives it; a call has one
 result, so nobody can answer twice. It is looked at again at the moment when the tool is started: is it an answer to this
-digest, by somebody who may give it, and not too late?
+digest, by a person who may give it, and not too late?
 
 What counts is the row that the ledger has from a person. A text that says it was approved is a text.
 """
@@ -77,7 +77,7 @@ class Approval:
     """Why a person is asked."""
     expires_at: datetime
     approvers: tuple[str, ...] = ()
-    """Who may answer; empty: whoever can write to the ledger."""
+    """Who may answer; empty: everybody who can write to the ledger."""
     message_id: str = ""
     answer: Message | None = None
 
@@ -141,7 +141,7 @@ class Approval:
 
     @property
     def words(self) -> str:
-        """Who answered, and why, for whoever called."""
+        """Who answered, and why, for the caller."""
         reason = None if self.answer is None else _said(self.answer).get("reason")
         who = "nobody" if self.answer is None else repr(self.answer.policy)
         return f"{who} said no" + (f": {reason}" if reason else "")
@@ -181,7 +181,7 @@ def _said(answer: Message) -> dict[str, object]:
 
 
 async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
-    """Return the question of an id, with its answer; None: there is none."""
+    """Return the question of an id, with its answer; None if there is none."""
     rows = await ledger.by_invocation(id, thread_id=thread_id)
     if thread_id is None:  # a branch has closed the question for itself, and a history from elsewhere may name it
         thread_id = next((row.message.thread_id for row in rows if _is_question(row.message)), None)
@@ -214,7 +214,7 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
 
     Raises:
         ValueError: there is no such question, it was answered, it is too late, or it is not for this person to answer.
-        LedgerError: it could not be written down.
+        LedgerError: it could not be stored.
     """
     check_agent(principal)
     asked = await find_approval(ledger, id)

@@ -58,7 +58,7 @@ class Grant:
     """That an agent may call a tool.
 
     Raises:
-        ValueError: a name, the schema, the number or the time is none.
+        ValueError: a name, the schema, the number or the time is not valid.
     """
 
     agent: str
@@ -93,7 +93,7 @@ class Grant:
         return None
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is written down."""
+        """Return it as it is stored."""
         said: dict[str, Json] = {"agent": self.agent, "tool": self.tool}
         if self.where is not None:
             said["where"] = self.where.to_json()
@@ -126,7 +126,7 @@ class Revocation:
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is written down."""
+        """Return it as it is stored."""
         return {"agent": self.agent, "tool": self.tool, "revoked": True}
 
 
@@ -150,14 +150,14 @@ class Permissions:
         """Return the permissions without those of an agent for a tool, or for all tools.
 
         Raises:
-            ValueError: a name is none.
+            ValueError: a name is not valid.
         """
         revoked = Revocation(check_agent(agent, or_any=True), check_tool(tool, or_any=True))
         kept = tuple(change for change in self.changes if not revoked.covers(change.agent, change.tool))
         return Permissions((*kept, revoked))
 
     def of(self, agent: str) -> list[dict[str, Json]]:
-        """Return what concerns an agent, as it is written down."""
+        """Return what concerns an agent, as it is stored."""
         return [change.to_json() for change in self.changes if change.agent in (agent, ANY)]
 
     def knows(self, agent: str, tool: str) -> bool:
@@ -203,7 +203,7 @@ class ApprovalRule:
     """Calls that a person must approve: of a tool, by an agent, with such arguments.
 
     Raises:
-        ValueError: a name is none.
+        ValueError: a name is not valid.
     """
 
     tool: str = ANY
@@ -235,7 +235,7 @@ class ToolDecision:
     grant: Grant | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is written down."""
+        """Return it as it is stored."""
         said: dict[str, Json] = {"verdict": self.verdict, "reason": self.reason}
         return said if self.grant is None else {**said, "grant": self.grant.to_json()}
 

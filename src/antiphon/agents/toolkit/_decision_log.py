@@ -27,7 +27,7 @@ _READ: Final = "TOOL_READING"
 
 
 class _Page:
-    """What one run has written down."""
+    """What one run has stored."""
 
     def __init__(self) -> None:
         self.permissions: set[str] = set()
@@ -58,13 +58,13 @@ class DecisionLog:
         return ToolDecision(verdict, str(said["reason"]))
 
     async def write(self, call: RequestedCall, decision: ToolDecision) -> None:
-        """Write down what is decided about a call."""
+        """Write what is decided about a call."""
         said = {"type": _DECIDED, "agent": call.agent, "tool": call.tool, "digest": call.digest, **decision.to_json()}
         await self._run.note(_row(said, _correlation(call)), key=_correlation(call))
         self._page.decisions[call.digest] = decision
 
     async def write_permissions(self, agent: str, permissions: Permissions) -> None:
-        """Write down what an agent may do, unless that is there already."""
+        """Write what an agent may do, unless that is there already."""
         said: dict[str, Json] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
         name = f"permissions:{sha256(canonical(said).encode()).hexdigest()[:24]}"
         if name in self._page.permissions:
@@ -75,11 +75,11 @@ class DecisionLog:
 
 
 async def begin_under(run: LedgerRun, cover: Cover) -> None:
-    """Have an agent begin, or go on, under a toolkit, and write that down, unless it is there already.
+    """Have an agent begin, or go on, under a toolkit, and write that, unless it is there already.
 
     Raises:
         UnguardedToolError: the toolkit does not ask for an approval that the thread asks for.
-        LedgerError: it could not be written down.
+        LedgerError: it could not be stored.
     """
     if run.opened.is_finished or not cover.tools:
         return
@@ -89,7 +89,7 @@ async def begin_under(run: LedgerRun, cover: Cover) -> None:
 
 
 class TaintLog:
-    """That an agent has read what strangers wrote, where it runs in a tool of another agent.
+    """That an agent has read untrusted content, where it runs in a tool of another agent.
 
     A tool whose outcome is recorded does not run again, nor does the agent inside: its row tells what that one has read.
     """
@@ -100,7 +100,7 @@ class TaintLog:
         self._written = run.opened.share(_Page).readings
 
     async def keep(self, taint: Taint, agent_run: str | None) -> None:
-        """Write down what was read, if it must be known later; and take into account what is written down."""
+        """Write what was read, if it must be known later; and take into account what is stored."""
         if self._run.is_again:
             await self._recall(taint, agent_run)
         if taint.is_inside and taint.own is not None and self._own not in self._written:
@@ -126,7 +126,7 @@ class GrantUses:
         self._outside = _Counted()
         """Of the calls that are in no thread."""
         self._ledgers: WeakKeyDictionary[Ledger, WeakValueDictionary[str, _Counted]] = WeakKeyDictionary()
-        """By ledger and thread, while a run of the thread is at work: the next one counts anew, from the ledger."""
+        """By ledger and thread, while a run of the thread is running: the next one counts anew, from the ledger."""
 
     async def others(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: RequestedCall) -> dict[Grant, int]:
         """Return how many other calls of the thread each grant has permitted."""
@@ -162,7 +162,7 @@ class GrantUses:
 
 
 class _Held:
-    """The counts that a run needs: they are kept for as long as it is at work."""
+    """The counts that a run needs: they are kept for as long as it is running."""
 
     def __init__(self) -> None:
         self.counts: dict[GrantUses, _Counted] = {}

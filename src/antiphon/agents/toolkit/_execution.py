@@ -121,11 +121,11 @@ _NOT_ITS_OWN: Final = (
 async def execute(
     tool: ToolkitTool, arguments: dict[str, object], ctx: RunContext[object], clean: Callable[[str], str]
 ) -> ToolOutcome:
-    """Start a tool, and return what came of it; `clean` takes secrets out of what it says when it fails.
+    """Start a tool, and return the outcome; `clean` removes secrets from what it says when it fails.
 
     Raises:
         ToolRefusal: it failed.
-        UnknownOutcomeError: it was given up, and must not be done twice.
+        UnknownOutcomeError: it was cancelled, and must not be done twice.
     """
     async with tool.slots.take():
         left = tool.retries
@@ -185,7 +185,7 @@ _URLS: Final = {modality: cls for cls, modality in _MODALITIES.items()}
 
 
 def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
-    """Return what a tool returned as it is written down.
+    """Return what a tool returned as it is stored.
 
     Raises:
         ToolRefusal: it is no JSON, or too large.
@@ -259,7 +259,7 @@ def _cut_texts(texts: Sequence[str], most: int) -> list[TextPart]:
 
 
 def check_row(outcome: ToolOutcome) -> None:
-    """Check that an outcome with media can be written down in one row: what is no text cannot be cut.
+    """Check that an outcome with media can be stored in one row: what is no text cannot be cut.
 
     Raises:
         ToolRefusal: it is too large.

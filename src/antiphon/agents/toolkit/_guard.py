@@ -85,7 +85,7 @@ class ToolkitPolicy:
 
     @property
     def clean(self) -> Callable[[str], str]:
-        """What takes secrets out of a text."""
+        """What removes secrets from a text."""
         return self.redaction.text
 
     def cover(self, toolkit: str, agent: str, tools: Mapping[str, ToolkitTool], run: str | None = None) -> Cover:
@@ -123,11 +123,11 @@ class Invocations:
 
     @classmethod
     def of(cls, run: LedgerRun) -> Invocations:
-        """Return the one of a run and all its parts."""
+        """Return the one that a run and all its parts share."""
         return run.opened.share(cls)
 
     def turn(self, run: LedgerRun, id: str) -> asyncio.Lock:
-        """Return what a call holds while it is at work."""
+        """Return what a call holds while it is running."""
         return self._at_work.setdefault(_place(run, id), asyncio.Lock())
 
     async def check(self, run: LedgerRun, id: str, call: RequestedCall) -> None:
@@ -178,7 +178,7 @@ class GuardedCall:
     """What it is known by in its run: the same when the program runs again. It stands for one execution."""
     taint: Taint
     run: LedgerRun | None = None
-    """The run that it is part of; None: nothing is written down."""
+    """The run that it is part of; None: nothing is stored."""
     parent_id: str | None = None
     """The call of the model, if it is one."""
     is_approved: bool = False
@@ -203,9 +203,9 @@ class Guard:
         Raises:
             ToolRefusal: it may not, or it failed.
             PendingApproval: a person must say yes first.
-            ParkedError: nobody knows whether it was done, and a person must look.
-            HistoryMismatchError: the program did something else the last time it ran.
-            LedgerError: it could not be written down.
+            ParkedError: its outcome is unknown, and a person must settle it.
+            HistoryMismatchError: the program does not repeat what it did in its last run.
+            LedgerError: it could not be stored.
         """
         if asked.run is None:
             return await self._called(asked)
@@ -243,7 +243,7 @@ class Guard:
         return RequestedCall(self._agent, asked.tool.name, asked.arguments, run.thread_id, invocation_id)
 
     async def _recorded(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None) -> RequestedCall:
-        """Return a call without its sensitive values as the thread knows it: what came of it is given back.
+        """Return a call without its sensitive values as the thread knows it: the outcome is given back.
 
         Raises:
             ToolRefusal: it was not begun, and cannot be without them.

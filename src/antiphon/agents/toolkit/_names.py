@@ -25,7 +25,7 @@ def check_tool(name: str, *, or_any: bool = False) -> str:
     """Return the name of a tool.
 
     Raises:
-        ValueError: no tool can be called so.
+        ValueError: the name of the tool is not valid.
     """
     if is_tool_name(name) or (or_any and name == ANY):
         return name
@@ -36,7 +36,7 @@ def check_agent(name: str, *, or_any: bool = False) -> str:
     """Return the name of an agent.
 
     Raises:
-        ValueError: no agent can be called so.
+        ValueError: the name of the agent is not valid.
     """
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name

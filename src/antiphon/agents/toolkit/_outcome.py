@@ -40,7 +40,7 @@ RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
 RESULT_INVALID: Final = "RESULT_INVALID"
 
 
-class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever called, never seen outside)
+class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to the caller, never seen outside)
     """What is told instead of a result."""
 
     def __init__(self, code: str, reason: str, *, details: Json = None, retryable: bool = False) -> None:
@@ -50,15 +50,15 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever ca
         self.details = details
         self.retryable = retryable
         self.untrusted: str | None = None
-        """What the tool has read that strangers wrote: it may speak through the reason."""
+        """What the tool has read that is untrusted: it may speak through the reason."""
 
     def to_details(self) -> Json:
-        """Return what is written down beside code and reason."""
+        """Return what is stored beside code and reason."""
         return {"details": self.details, "untrusted": self.untrusted}
 
     @classmethod
     def from_details(cls, code: str, reason: str, details: object, *, retryable: bool) -> ToolRefusal:
-        """Return what was written down."""
+        """Return what was stored."""
         said = cast("dict[str, Any]", details)
         found = ToolRefusal(code, reason, details=said["details"], retryable=retryable)
         found.untrusted = said["untrusted"]
@@ -78,15 +78,15 @@ class InvalidArguments(ToolRefusal):
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """A result, what was shown besides, and whether strangers wrote it."""
+    """A result, what was shown besides, and whether it is untrusted."""
 
     result: Json = None
     parts: tuple[Part, ...] = ()
     untrusted: str | None = None
-    """Where the content comes from, if it was written by strangers."""
+    """Where the content comes from, if it is untrusted."""
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is written down."""
+        """Return it as it is stored."""
         said: dict[str, Json] = {"result": self.result}
         if self.parts:
             said["parts"] = [part.__house__() for part in self.parts]

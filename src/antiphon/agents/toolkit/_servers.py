@@ -72,7 +72,7 @@ class ToolWarning:
     """The tool that is left out; None: all of the server."""
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is written down."""
+        """Return it as it is stored."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
@@ -83,7 +83,7 @@ class ToolWarning:
 
 
 class _Written:
-    """What the parts of a run have written down."""
+    """What the parts of a run have stored."""
 
     def __init__(self) -> None:
         self.keys: set[tuple[str, str]] = set()
@@ -152,7 +152,7 @@ class _Offer:
         return cls(tool.name, description, dict(tool.parameters_json_schema), settings)
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is written down."""
+        """Return it as it is stored."""
         return {name: getattr(self, name) for name in ("name", "description", "parameters", "settings")}
 
     def change(self, now: _Offer | None) -> str | None:
@@ -170,7 +170,7 @@ class _Listed:
     warnings: list[ToolWarning]
 
     def to_json(self) -> Json:
-        """Return it as it is written down; warnings only where there are some."""
+        """Return it as it is stored; warnings only where there are some."""
         said: dict[str, Json] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
         return {**said, "warnings": [each.to_json() for each in self.warnings]} if self.warnings else said
 

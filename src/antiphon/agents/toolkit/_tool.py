@@ -68,19 +68,19 @@ class ToolSettings(TypedDict, total=False):
     approval: bool
     """Whether a person must approve each call."""
     untrusted: bool
-    """Whether what it returns was written by strangers: the web, mail, documents."""
+    """Whether what it returns is untrusted: the web, mail, documents."""
     allows_untrusted: bool
-    """Whether it may be called without an approval by somebody who has read what strangers wrote."""
+    """Whether it may be called without an approval by a person who has read untrusted content."""
     timeout: float | None
     """After how many seconds it is given up; None: never."""
     retries: int
-    """How often it is tried again when it fails; never, what must not be done twice."""
+    """How often it is retried when it fails; never, what must not be done twice."""
     concurrency: int | None
-    """How many calls may be at work at the same time; None: any number."""
+    """How many calls may run at the same time; None: any number."""
     max_result_bytes: int
     """How large its result may be, as JSON."""
     sensitive: tuple[str, ...]
-    """The arguments whose values are written down nowhere: see `antiphon.agents._secrets`."""
+    """The arguments whose values are stored nowhere: see `antiphon.agents._secrets`."""
 
 
 def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
@@ -95,7 +95,7 @@ class ToolkitTool:
     """One tool.
 
     Raises:
-        ValueError: the name, the schema or a number is none, or what must not be done twice shall be tried again.
+        ValueError: the name, the schema or a number is not valid, or a tool with effects `once` has retries.
     """
 
     name: str
@@ -138,7 +138,7 @@ class ToolkitTool:
         Raises:
             ToolRefusal: they are not what the tool takes.
         """
-        if is_too_large(arguments):  # a call is written down before it is made, and cannot be cut
+        if is_too_large(arguments):  # a call is stored before it is made, and cannot be cut
             raise InvalidArguments(["they are too large to be written down; give less"])
         problems = self.check.problems(arguments)
         if not problems and self.types is not None:
@@ -147,11 +147,11 @@ class ToolkitTool:
             raise InvalidArguments(problems)
 
     def shown(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as they may be written down."""
+        """Return arguments as they may be stored."""
         return {name: SENSITIVE if name in self.sensitive else value for name, value in arguments.items()}
 
     def lost(self, arguments: Mapping[str, object]) -> list[str]:
-        """Return the arguments whose values were not written down, and are no longer there."""
+        """Return the arguments whose values were not stored, and are no longer there."""
         return [name for name in self.sensitive if is_redacted(arguments.get(name))]
 
     def metadata(self) -> dict[str, object]:
@@ -177,7 +177,7 @@ def function_tool(
     """Return a function, or a tool of Pydantic AI, as a tool. A tool's own settings count where nothing else is said.
 
     Raises:
-        ValueError: the name or a setting is none.
+        ValueError: the name or a setting is not valid.
     """
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
     own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}

@@ -55,12 +55,12 @@ class Toolkit:
     """Tools that agents share. An agent may use what was granted to it, and nothing else.
 
     `rules` say which calls a person must approve, besides those of tools that always need it; `approvers` who may do that
-    (empty: whoever can write to the ledger); `approval_expires` for how long a question, and its answer, is good;
+    (empty: everybody who can write to the ledger); `approval_expires` for how long a question, and its answer, is good;
     `approval_wait` for how many seconds a run waits for an answer before it stops (None: for ever); `redaction` what is taken
     out of what a failing tool says.
 
     Raises:
-        ValueError: a name is none, two tools have the same, or a time is none.
+        ValueError: a name is not valid, two tools have the same name, or a time is not positive.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Toolkit:
         """Add a function, or a tool of Pydantic AI; `to` are agents that may use it from now on.
 
         Raises:
-            ValueError: the name is none, or another tool has it, or a setting is none.
+            ValueError: the name or a setting is not valid, or another tool has the name.
         """
         tool = function_tool(function, name=name, description=description, **settings)
         if tool.name in self._own:
@@ -159,7 +159,7 @@ class Toolkit:
     ) -> None:
         """Add a server that speaks the Model Context Protocol: a URL, or the command that starts it.
 
-        What its tools return is taken as written by strangers, unless you say `untrusted=False`. For `required` and `within`
+        What its tools return is untrusted, unless you say `untrusted=False`. For `required` and `within`
         see `add_toolset`.
 
         Raises:
@@ -180,7 +180,7 @@ class Toolkit:
 
         Raises:
             ToolServerError: something is wrong with a server that is required.
-            LedgerError: it could not be written down what there is.
+            LedgerError: the list could not be stored.
         """
         found = dict(self._own)
         for number, foreign in enumerate(self._foreign, 1):
@@ -218,7 +218,7 @@ class Toolkit:
         """Let an agent use a tool, or all of them; `where` is a JSON schema that the arguments must meet.
 
         Raises:
-            ValueError: a name, the schema, the number or the time is none.
+            ValueError: a name, the schema, the number or the time is not valid.
         """
         grant = Grant(agent, tool, None if where is None else Schema(where), calls, until)
         self.policy.grant(grant)
@@ -228,7 +228,7 @@ class Toolkit:
         """Let an agent use a tool, or any, no longer; calls that are not started yet are refused.
 
         Raises:
-            ValueError: a name is none.
+            ValueError: a name is not valid.
         """
         self.policy.revoke(agent, tool)
 
@@ -242,7 +242,7 @@ class Toolkit:
         """Return what an agent may use, as a toolset of Pydantic AI.
 
         Raises:
-            ValueError: no agent can be called so.
+            ValueError: the name of the agent is not valid.
         """
         return AgentToolset(self, check_agent(agent))
 
@@ -250,21 +250,21 @@ class Toolkit:
         """Return the same as a capability of Pydantic AI, which can also wait for people.
 
         Raises:
-            ValueError: no agent can be called so.
+            ValueError: the name of the agent is not valid.
         """
         return ToolkitCapability(self, check_agent(agent))
 
     async def call(
         self, agent: str, tool: str, arguments: Mapping[str, object], *, invocation_id: str | None = None
     ) -> OptionResultPayload:
-        """Call a tool for an agent, and return what came of it: also a refusal or a failure is a result.
+        """Call a tool for an agent, and return the outcome: a refusal or a failure is a result, too.
 
         In a run, give the `invocation_id` of the call where several go on at the same time.
 
         Raises:
-            ValueError: no agent can be called so.
-            ParkedError: a person must approve it, or say what became of it.
-            LedgerError: it could not be written down.
+            ValueError: the name of the agent is not valid.
+            ParkedError: a person must approve it, or say its outcome.
+            LedgerError: it could not be stored.
         """
         run = current_run()
         made = current_port().new_id() if run is None else run.course.next_key(f"call:{tool}")

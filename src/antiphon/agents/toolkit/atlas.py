@@ -105,7 +105,7 @@ class AgentToolkit:
         """Add a tool or a function, and return its name.
 
         Raises:
-            ValueError: there is one of this name, or a setting is none.
+            ValueError: a tool has this name already, or a setting is not valid.
         """
         made = tool if isinstance(tool, Tool) else FunctionTool(tool)
         schema = made.schema
@@ -118,7 +118,7 @@ class AgentToolkit:
         return made.name
 
     def get_tool(self, name: str) -> Tool | None:
-        """Return a tool; None: there is none of this name."""
+        """Return a tool; None: no tool has this name."""
         return self._tools.get(name)
 
     def get_tool_descriptions(self, agent_id: str) -> list[ToolSchema]:
@@ -176,7 +176,7 @@ class AgentToolkit:
     def call(
         self, agent_id: str, tool_name: str, args: Mapping[str, object], call_id: str | None = None
     ) -> OptionResultPayload:
-        """Call a tool for an agent, and return what came of it: also a refusal is a result.
+        """Call a tool for an agent, and return the outcome: a refusal is a result, too.
 
         Raises:
             RuntimeError: it was called in an event loop, which it would block.
