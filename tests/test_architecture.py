@@ -23,6 +23,7 @@ PUBLIC = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["antiphon", *PUBLIC])
 def test_public_names_are_those_in_all(name: str) -> None:
     """What a public module offers is exactly its `__all__`, and all of it is there."""

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from antiphon.telemetry._conventions import attributes_of
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic_ai import Agent, ModelRetry
@@ -23,6 +22,7 @@ from antiphon.errors import ParkedError
 from antiphon.ledger import Redaction
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import ModelOperation
+from antiphon.telemetry._conventions import attributes_of
 
 TOKEN = "correct-horse-battery-staple"
 Turns = tuple[Any, ...]
@@ -83,6 +83,7 @@ both = pytest.mark.parametrize("toolkit", [False, True], ids=["own", "toolkit"])
 LOOK = (call("weather", "c1", city="Oslo"),)
 
 
+@pytest.mark.slow
 @both
 def test_a_run_is_invoke_agent_with_chat_and_execute_tool_below_it(toolkit: bool) -> None:
     """AT-061: names, kinds and attributes as the conventions have them; content is not among them."""

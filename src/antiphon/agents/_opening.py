@@ -23,16 +23,13 @@ from antiphon.agents._budget import kind_of
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.runtime import (
+from antiphon.runtime import Admit, Budget, Observer, Settings
+from antiphon.runtime.extending import (
     AGAIN,
     PARK,
-    Admit,
-    Budget,
     Course,
     Journal,
-    Observer,
     Park,
-    Settings,
     Standing,
     again_id,
     begun,

@@ -25,7 +25,8 @@ from antiphon.agents._opening import EffectKeys, Opened, RunPart, as_key, open_r
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
-from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Observer, Park, Run
+from antiphon.runtime import Admit, Context, Effects, Observer
+from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
 # ---------------------------------------------------------------- ledgers by URL
 

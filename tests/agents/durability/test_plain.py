@@ -152,6 +152,7 @@ def _is_plain(message: ModelMessage, held: str | None = None) -> bool:
     return plain(_unit(message), held, {}) is not None
 
 
+@pytest.mark.slow
 @given(requests, st.sampled_from([None, "Be kind."]))
 @example(QUESTION, None)
 @example(RESULTS, "Be kind.")
@@ -165,6 +166,7 @@ def test_a_plain_request_is_said_as_the_dialect_says_it(message: ModelRequest, h
         assert [*map(dumps, rows)] == [*map(dumps, PLACE.rows(_spoken(unit, before), "said", MARK, count=2))]
 
 
+@pytest.mark.slow
 @given(responses, st.sampled_from([None, Decimal("0.5")]))
 @example(ANSWER, None)
 @example(ANSWER, Decimal("0.5"))

@@ -57,15 +57,13 @@ def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_a
     assert len(on.spans) == count
 
 
-def test_no_content_is_in_a_span() -> None:
+async def test_no_content_is_in_a_span() -> None:
     """AT-061, BP7: unless it is asked for."""
     watch = Watch()
 
-    async def main() -> None:
-        model = saying(lambda *_: "the walrus was Paul")
-        async with Workers(None, _policy, [AgentSpec(name="ada")], model=model, observer=watch.telemetry) as workers:
-            await workers.run("who was the walrus?")
+    model = saying(lambda *_: "the walrus was Paul")
+    async with Workers(None, _policy, [AgentSpec(name="ada")], model=model, observer=watch.telemetry) as workers:
+        await workers.run("who was the walrus?")
 
-    run(main())
     assert watch.spans
     assert not [span for span in watch.spans if "walrus" in str(span.attributes)]

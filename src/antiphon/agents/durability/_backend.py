@@ -63,7 +63,8 @@ from antiphon.agents.durability._tool_call import (
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
-from antiphon.runtime import Effects, Run, ToolOperation, UnknownOutcomeError, cut_result
+from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
+from antiphon.runtime.extending import Run, cut_result
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")

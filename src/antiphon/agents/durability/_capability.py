@@ -26,7 +26,8 @@ from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
-from antiphon.runtime import Effect, Effects
+from antiphon.runtime import Effects
+from antiphon.runtime.extending import Effect
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):

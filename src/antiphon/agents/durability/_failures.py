@@ -27,13 +27,14 @@ from pydantic_ai.exceptions import (
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._secrets import Unit
+from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
-from antiphon.dialects._said import error_text
 from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.runtime import FailedError, Run, UnknownOutcomeError, text_of
+from antiphon.runtime import FailedError, UnknownOutcomeError
+from antiphon.runtime.extending import Run, text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 import orjson
 
 from antiphon.agents._secrets import Unit
+from antiphon.dialects._content import read_arguments
 from antiphon.dialects._residue import residue
-from antiphon.dialects._said import read_arguments
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage, write_time, write_usage
 from antiphon.messages import Payload, Usage, current_limits, is_name
 from antiphon.messages import _trusted as trusted

@@ -47,7 +47,8 @@ from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, 
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port
 from antiphon.messages._cut import cut, cut_text
-from antiphon.runtime import Effect, ModelOperation, describe, is_too_large, says_the_same_value
+from antiphon.runtime import ModelOperation, describe
+from antiphon.runtime.extending import Effect, is_too_large, says_the_same_value
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record

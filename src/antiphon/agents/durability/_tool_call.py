@@ -26,7 +26,8 @@ from antiphon.agents._run import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.runtime import Effect, Effects, FailedError, ToolOperation, describe, is_too_large
+from antiphon.runtime import Effects, FailedError, ToolOperation, describe
+from antiphon.runtime.extending import Effect, is_too_large
 
 # ---------------------------------------------------------------- the effect
 

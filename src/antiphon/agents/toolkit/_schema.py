@@ -1,7 +1,7 @@
-"""Schemas: whether arguments are what a tool, a grant or a rule says they must be, by the whole of JSON Schema.
+"""JSON schemas: whether arguments match the schema of a tool, a grant or a rule, by the whole of JSON Schema.
 
-References, formats, `additionalProperties` and conditions count. Nothing is fetched: a schema from a stranger must not be
-able to make us open a connection. What was given is never shown in what is said about it: it may be a secret.
+References, formats, `additionalProperties` and conditions count. Nothing is fetched: an untrusted schema must not make the
+process open a connection. Error messages never contain the values, which may be secret.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from antiphon.messages import Json
 
 _MOST_PROBLEMS: Final = 8
 _MOST_WORDS: Final = 500
-"""Characters of a problem that are kept: a schema may list a million values that would have been well."""
+"""Characters of a problem that are kept: a schema may list a million allowed values."""
 _MASK: Final = "the value"
-_PATTERNS: Final = FancyRegexOptions(backtrack_limit=100_000)  # a pattern that takes for ever is a refusal
+_PATTERNS: Final = FancyRegexOptions(backtrack_limit=100_000)  # a pattern that takes too long is a refusal
 
 
 def canonical(value: Any) -> str:
     """Return JSON text that is the same for the same value; `1`, `1.0` and `true` differ.
 
     Raises:
-        ValueError: it is no JSON value.
-        TypeError: it is no JSON value.
+        ValueError: it is not a JSON value.
+        TypeError: it is not a JSON value.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -41,7 +41,7 @@ class Schema:
         """Take a schema.
 
         Raises:
-            ValueError: it is no JSON schema, or one that refers to something elsewhere.
+            ValueError: it is not a JSON schema, or refers to another document.
         """
         try:
             self._text = canonical(dict(schema))
@@ -50,7 +50,7 @@ class Schema:
         self._validator = _compiled(self._text)
 
     def problems(self, arguments: Mapping[str, object]) -> tuple[str, ...]:
-        """Return what is wrong with arguments, a sentence each; nothing if they are well."""
+        """Return the problems of arguments, a sentence each; empty if they match."""
         found: list[str] = []
         for error in self._validator.iter_errors(dict(arguments)):
             if len(found) == _MOST_PROBLEMS:
@@ -59,11 +59,11 @@ class Schema:
         return tuple(found)
 
     def accepts(self, arguments: Mapping[str, object]) -> bool:
-        """Whether arguments are well."""
+        """Whether arguments match."""
         return self._validator.is_valid(dict(arguments))
 
     def to_json(self) -> dict[str, Json]:
-        """Return the schema as plain JSON, which is yours to change."""
+        """Return a copy of the schema as plain JSON."""
         plain: dict[str, Json] = json.loads(self._text)
         return plain
 

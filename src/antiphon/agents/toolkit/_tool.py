@@ -23,13 +23,14 @@ from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.toolkit._names import check_tool
 from antiphon.agents.toolkit._outcome import InvalidArguments
 from antiphon.agents.toolkit._schema import Schema, canonical
-from antiphon.runtime import Effects, is_too_large
+from antiphon.runtime import Effects
+from antiphon.runtime.extending import is_too_large
 
 # ---------------------------------------------------------------- concurrency
 
 
 class ConcurrencyLimit:
-    """So many at a time; the others wait. One number for each event loop: a toolkit may outlive many."""
+    """At most so many calls at a time; the others wait. Counted for each event loop: a toolkit may outlive many."""
 
     def __init__(self, number: int | None) -> None:
         """Take a number; None: there is no end of them.
@@ -44,7 +45,7 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def take(self) -> AsyncGenerator[None]:
-        """Wait for one, and hold it."""
+        """Wait for a free slot, and hold it."""
         if self._number is None:
             yield
             return
@@ -55,36 +56,36 @@ class ConcurrencyLimit:
 # ---------------------------------------------------------------- the tool
 
 Start: TypeAlias = "Callable[[dict[str, object], RunContext[object]], Awaitable[Any]]"
-"""Starts a tool with arguments that were checked. What it raises is its failure."""
+"""Starts a tool with checked arguments. What it raises is its failure."""
 
 _KIB = 1024
 
 
 class ToolSettings(TypedDict, total=False):
-    """What can be said about a tool besides what it does."""
+    """The settings of a tool."""
 
     effects: Effects
-    """`none`: it only looks; `idempotent`: it may be done twice under the same key; `once`, if nothing is said."""
+    """`none`: it only reads; `idempotent`: it may be repeated under the same key; `once` (default): it must not."""
     approval: bool
     """Whether a person must approve each call."""
     untrusted: bool
     """Whether what it returns is untrusted: the web, mail, documents."""
     allows_untrusted: bool
-    """Whether it may be called without an approval by a person who has read untrusted content."""
+    """Whether it may be called without an approval after the turn has read untrusted content."""
     timeout: float | None
-    """After how many seconds it is given up; None: never."""
+    """Its time limit in seconds; None: no limit."""
     retries: int
-    """How often it is retried when it fails; never, what must not be done twice."""
+    """How often it is retried when it fails; not for effects `once`."""
     concurrency: int | None
     """How many calls may run at the same time; None: any number."""
     max_result_bytes: int
-    """How large its result may be, as JSON."""
+    """The limit of its result, as JSON."""
     sensitive: tuple[str, ...]
     """The arguments whose values are stored nowhere: see `antiphon.agents._secrets`."""
 
 
 def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
-    """Return what a tool of Pydantic AI says of itself: `{"antiphon": {"effects": "none"}}`, and so on."""
+    """Return the settings in the metadata of a Pydantic AI tool: `{"antiphon": {"effects": "none"}}`, and so on."""
     own: Any = (metadata or {}).get("antiphon", {})
     known = {name: own[name] for name in ToolSettings.__annotations__ if name in own}
     return cast("ToolSettings", known)
@@ -104,7 +105,7 @@ class ToolkitTool:
     """The JSON schema of its arguments."""
     start: Start = field(repr=False, compare=False)
     types: Callable[[Mapping[str, object]], list[str]] | None = field(default=None, repr=False, compare=False)
-    """What finds wrong in arguments what the schema cannot say."""
+    """A further check of arguments, beyond the schema."""
     effects: Effects = "once"
     approval: bool = False
     untrusted: bool = False
@@ -115,7 +116,7 @@ class ToolkitTool:
     max_result_bytes: int = 512 * _KIB
     sensitive: tuple[str, ...] = ()
     shared_slots: ConcurrencyLimit | None = field(default=None, repr=False, compare=False)
-    """Those of the same tool, where it was listed before."""
+    """The slots of the same tool from an earlier listing."""
     check: Schema = field(init=False, repr=False)
     slots: ConcurrencyLimit = field(init=False, repr=False, compare=False)
 
@@ -133,10 +134,10 @@ class ToolkitTool:
         object.__setattr__(self, "slots", self.shared_slots or ConcurrencyLimit(self.concurrency))
 
     def check_arguments(self, arguments: Mapping[str, object]) -> None:
-        """Have arguments checked, before anything else is done with them.
+        """Check arguments, before anything else.
 
         Raises:
-            ToolRefusal: they are not what the tool takes.
+            ToolRefusal: they do not match the schema.
         """
         if is_too_large(arguments):  # a call is stored before it is made, and cannot be cut
             raise InvalidArguments(["they are too large to be written down; give less"])
@@ -155,7 +156,7 @@ class ToolkitTool:
         return [name for name in self.sensitive if is_redacted(arguments.get(name))]
 
     def metadata(self) -> dict[str, object]:
-        """Return what the runtime reads of a tool."""
+        """Return the metadata of a tool for the runtime."""
         said: dict[str, object] = {"effects": self.effects}
         if self.untrusted:
             said["untrusted"] = True
@@ -174,7 +175,7 @@ def function_tool(
     description: str | None = None,
     **settings: Unpack[ToolSettings],
 ) -> ToolkitTool:
-    """Return a function, or a tool of Pydantic AI, as a tool. A tool's own settings count where nothing else is said.
+    """Return a function, or a tool of Pydantic AI, as a tool. A tool's own settings are the defaults.
 
     Raises:
         ValueError: the name or a setting is not valid.
@@ -201,13 +202,13 @@ def function_tool(
 
 
 async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, object], ctx: RunContext[object]) -> None:
-    """Have arguments checked by what a tool brings along for that; it raises what it wants to be told."""
+    """Check arguments by a tool's own validator, which raises its message for the model."""
     if validator is not None and isawaitable(found := validator(ctx, **arguments)):
         await found
 
 
 def _problems(tool: Tool[Any], arguments: Mapping[str, object]) -> list[str]:
-    """Return what the types of the function find wrong that the JSON schema did not, without what was given."""
+    """Return the problems that the function's types find beyond the JSON schema, without the values."""
     try:
         tool.function_schema.validator.validate_json(canonical(dict(arguments)))
     except ValidationError as exc:

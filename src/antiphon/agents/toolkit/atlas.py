@@ -64,11 +64,11 @@ class Tool(ABC):
 
     @property
     def description(self) -> str:
-        """What it does, for whoever chooses it."""
+        """What it does, for the model."""
         return self.schema.description
 
     def validate_args(self, arguments: Mapping[str, object]) -> list[str]:
-        """Return what is wrong with arguments, by the whole schema; nothing if they are well."""
+        """Return the problems of arguments, by the whole schema; empty if they match."""
         return list(Schema(self.schema.parameters).problems(arguments))
 
 
@@ -93,7 +93,7 @@ class FunctionTool(Tool):
 
 
 class AgentToolkit:
-    """Tools, and who may use them. Nobody may, before it is granted."""
+    """Tools and permissions. Without a grant, no agent may use a tool."""
 
     def __init__(self, toolkit: Toolkit | None = None) -> None:
         self.toolkit = toolkit or Toolkit()
@@ -137,11 +137,11 @@ class AgentToolkit:
         self.toolkit.grant(agent_id, tool_name)
 
     def grant_all_permissions(self, agent_id: str) -> None:
-        """Let an agent use all tools, also those that are still to come."""
+        """Let an agent use all tools, future ones included."""
         self.toolkit.grant(agent_id, ANY)
 
     def revoke_permission(self, agent_id: str, tool_name: str) -> None:
-        """Let an agent use a tool no longer, also if it may use all others."""
+        """Revoke a tool for an agent, even if all tools were granted."""
         self.toolkit.revoke(agent_id, tool_name)
 
     def has_permission(self, agent_id: str, tool_name: str) -> bool:
@@ -158,8 +158,8 @@ class AgentToolkit:
         """Call a tool for an agent, and return its result.
 
         Raises:
-            ValueError: there is no such tool, or the arguments are not what it takes. It was not started.
-            PermissionError: the agent may not use it so. It was not started.
+            ValueError: there is no such tool, or the arguments do not match. It was not started.
+            PermissionError: the call is not permitted. It was not started.
             RuntimeError: it failed.
         """
         self._check_known(tool_name)
@@ -179,7 +179,7 @@ class AgentToolkit:
         """Call a tool for an agent, and return the outcome: a refusal is a result, too.
 
         Raises:
-            RuntimeError: it was called in an event loop, which it would block.
+            RuntimeError: it was called in an event loop, and would block it.
         """
         try:
             asyncio.get_running_loop()
