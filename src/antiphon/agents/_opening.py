@@ -300,7 +300,7 @@ async def open_run(
     """
     tenure, invocation_id = _tenure(ledger, thread_id), f"{thread_id}/{as_key(id)}"
     if invocation_id in tenure.at_work:
-        raise RuntimeError(f"run {id!r} of thread {thread_id!r} is at work in this process; give another one another id")
+        raise RuntimeError(f"run {id!r} of thread {thread_id!r} is open in this process; give the other run another id")
     tenure.at_work.add(invocation_id)
     try:
         return await _Opening(tenure, thread_id, invocation_id, admit, observer).open()

@@ -435,7 +435,7 @@ async def ledger_run(
 
 def _within(context: Context) -> LedgerRun:
     if context.thread_id is None:
-        raise RuntimeError("a message of no thread is not written down: ask in a thread")
+        raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
     run = LedgerRun(context.thread_id, id=context.course.invocation_id)
     invocation_id = context.course.invocation_id
     run.attach(Opened(context.journal, context.course, context.park, root=invocation_id, began=current_port().now()))

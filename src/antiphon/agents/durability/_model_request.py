@@ -173,7 +173,7 @@ async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, 
     except TimeoutError as exc:
         if not limit.expired():
             raise
-        raise BudgetExceededError(f"the seconds of the budget were over in the middle of {where!r}: it is given up") from exc
+        raise BudgetExceededError(f"the time of the budget ended during {where!r}: it was cancelled") from exc
 
 
 # ---------------------------------------------------------------- the effect

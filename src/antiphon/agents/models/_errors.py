@@ -1,13 +1,13 @@
-"""Why a model cannot be had, as a tree.
+"""Errors of models, as a tree.
 
 ```
 ModelError                        .model: the name that was given
-├── UnknownModelError             .nearest: nobody knows the name; look at it
+├── UnknownModelError             .nearest: no model has the name; similar names
 ├── MissingKeyError               .variables: set one of them, or choose a model that needs no key
-├── MissingExtraError             .install: a package is not there; also a ModuleNotFoundError
-├── ScriptError                   .where: a script is wrong, or has no more to say
-├── WeightsError                  the local model's file is not there, or is another; install it
-└── LocalServerError              the local model's server does not start, or dies again and again
+├── MissingExtraError             .install: a package is not installed; also a ModuleNotFoundError
+├── ScriptError                   .where: a script is wrong, or has no turn left
+├── WeightsError                  the local model's file is missing, or not the pinned one; install it
+└── LocalServerError              the local model's server does not start, or keeps dying
 ```
 """
 
@@ -19,7 +19,7 @@ from antiphon.errors import AntiphonError
 
 
 class ModelError(AntiphonError):
-    """The model that was asked for cannot be had."""
+    """The model cannot be used."""
 
     def __init__(self, reason: str, model: str, *details: object) -> None:
         super().__init__(reason, model, *details)
@@ -37,16 +37,16 @@ class UnknownModelError(ModelError):
     def __init__(self, reason: str, model: str, nearest: tuple[str, ...] = ()) -> None:
         super().__init__(reason, model, nearest)
         self.nearest = nearest
-        """Names like it that there are, the most alike first."""
+        """Similar names, the most similar first."""
 
 
 class MissingKeyError(ModelError):
-    """The provider wants a key, and none is set."""
+    """The provider needs a key, and none is set."""
 
     def __init__(self, reason: str, model: str, variables: tuple[str, ...] = ()) -> None:
         super().__init__(reason, model, variables)
         self.variables = variables
-        """Environment variables that its key may stand in, as the provider's client says."""
+        """Environment variables that may hold its key, as the provider's client says."""
 
 
 class MissingExtraError(ModelError, ModuleNotFoundError):
@@ -59,7 +59,7 @@ class MissingExtraError(ModelError, ModuleNotFoundError):
 
 
 class ScriptError(ModelError):
-    """A script cannot be read, names a tool that is not there, or has no turn left for what is asked."""
+    """A script cannot be read, names an unknown tool, or has no turn left."""
 
     def __init__(self, reason: str, model: str, where: str = "") -> None:
         super().__init__(reason, model, where)
@@ -73,10 +73,10 @@ class ScriptError(ModelError):
 
 
 class WeightsError(ModelError):
-    """The file that the local model is read from is not there, or not the one that was pinned."""
+    """The file of the local model is missing, or not the pinned one."""
 
 
 class LocalServerError(ModelError):
-    """The server of the local model is not running, and starting it again does not help."""
+    """The server of the local model is not running, and restarting it does not help."""
 
     retryable = True

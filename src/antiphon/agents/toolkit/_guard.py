@@ -81,7 +81,7 @@ class ToolkitPolicy:
         for name in self.approvers:
             check_agent(name)
         if self.approval_expires <= timedelta():
-            raise ValueError("an approval must be good for some time")
+            raise ValueError("approval_expires must be positive")
 
     @property
     def clean(self) -> Callable[[str], str]:

@@ -28,7 +28,7 @@ _INSTALL = 'pip install "antiphon[web]"'
 
 
 class ToolOffError(AntiphonError):
-    """A tool was asked for that nobody has turned on."""
+    """A tool was asked for that is not turned on."""
 
     def __init__(self, tool: str, line: str) -> None:
         super().__init__(tool, line)
@@ -45,7 +45,7 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
 
     Raises:
         ConfigError: `antiphon.toml` is wrong.
-        ModuleNotFoundError: what it needs is not installed.
+        ModuleNotFoundError: a package that it needs is not installed.
         ToolOffError: it is not turned on.
     """
     chosen = config or read_config().web
@@ -71,7 +71,7 @@ def web_search(config: WebConfig | None = None) -> Tool[Any]:
 
     Raises:
         ConfigError: `antiphon.toml` is wrong.
-        ModuleNotFoundError: what it needs is not installed.
+        ModuleNotFoundError: a package that it needs is not installed.
         ToolOffError: it is not turned on.
     """
     chosen = config or read_config().web
