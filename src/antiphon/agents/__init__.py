@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from antiphon.agents._opening import as_key
     from antiphon.agents._run import CurrentEffect, LedgerRun, current_effect, current_run, ledger_run, run_scope
     from antiphon.agents.durability import (
-        Delta,
         LedgerConversationStore,
         LedgerDurability,
+        LiveDelta,
         NotDone,
         Reconcile,
         Unsettled,
@@ -30,10 +30,10 @@ __all__ = [
     "AgentBudget",
     "Amount",
     "CurrentEffect",
-    "Delta",
     "LedgerConversationStore",
     "LedgerDurability",
     "LedgerRun",
+    "LiveDelta",
     "NotDone",
     "Reconcile",
     "ThreadGuards",
