@@ -15,7 +15,7 @@ from tests.dialects.test_fuzz import BODIES
 
 from antiphon import Conversation, Message, PartsPayload, TextPart, convert, decode, dumps, encode, loads
 from antiphon.dialects._content import time_text
-from antiphon.dialects._units import Writing
+from antiphon.dialects._unit_dialect import Writing
 from antiphon.errors import DecodeError
 from antiphon.messages import Limits, use_limits
 

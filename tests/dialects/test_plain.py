@@ -16,8 +16,8 @@ from tests.dialects.conversations import conversations, orderly
 
 from antiphon import Conversation, Message, decode, encode
 from antiphon.dialects import Projection
-from antiphon.dialects._bodies import BodyDialect
-from antiphon.dialects._plain import NotPlainError
+from antiphon.dialects._body_dialect import BodyDialect
+from antiphon.dialects._order import NotPlainError
 from antiphon.dialects._registry import get
 from antiphon.messages import Tool
 

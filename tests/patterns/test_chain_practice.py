@@ -451,7 +451,7 @@ async def test_a_stored_thread_is_replayed_as_it_was_seen_and_step_by_step() -> 
     seen: list[ChainEvent] = []
     async with chain_on(witness=(witness := Witness())) as chain:
         thread_id = await chain.create(QUESTION)
-        with chain._workshop.events.listening(thread_id, seen.append, to_words=False):
+        with chain._chain.events.listening(thread_id, seen.append, to_words=False):
             await chain.start(thread_id)
             await chain.wait(thread_id)
         asked = len(witness.asked)

@@ -9,7 +9,7 @@ from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedMode
 from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, run, said_in, types_of
 
 from antiphon.patterns.postchain import ChainConfig
-from antiphon.patterns.postchain import _chain as shared
+from antiphon.patterns.postchain import _cast as agents
 from antiphon.patterns.postchain._agents import AgentManagerActor
 from antiphon.protocol import PHASES
 from antiphon.runtime import Budget, Context, Settings
@@ -39,7 +39,7 @@ async def test_a_provider_that_fails_for_a_while_is_asked_again(failure: Excepti
 
 async def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     other = Witness()
-    monkeypatch.setattr(shared, "named_model", lambda name, **more: Teller(other, name="other"))
+    monkeypatch.setattr(agents, "named_model", lambda name, **more: Teller(other, name="other"))
 
     witness = Witness(failures=[ModelHTTPError(401, "teller", "no such key")] * 6)
     async with chain_on(witness=witness, config=ChainConfig(fallback="other", backoff=0)) as chain:

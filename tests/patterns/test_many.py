@@ -69,7 +69,7 @@ def _objects() -> Counter[str]:
 
 def _kept(chain: PostChain) -> dict[str, int]:
     """Return how much each thing keeps that knows threads by their ids; the journal remembers whom it owns, up to a limit."""
-    kernel, shop = chain.system._kernel, chain._workshop
+    kernel, shop = chain.system._kernel, chain._chain
     known: dict[str, Any] = {
         "cells": [address for address in kernel.tree.cells if address.partition("/")[0] in ("thread", "agent")],
         "children": kernel.tree.children("supervisor/agents"),
@@ -145,7 +145,7 @@ async def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_pat
 async def test_what_was_said_to_models_is_kept_in_mind_of_long_threads_until_somebody_else_writes() -> None:
     """So a turn does not read the whole thread again; a row of another process is a gap, and then the thread is read."""
     async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
-        talks = chain._workshop.talks
+        talks = chain._chain.talks
         result = await chain.run(QUESTION)
         await _idle(chain)
         assert not talks._known  # it is short

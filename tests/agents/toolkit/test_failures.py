@@ -10,7 +10,7 @@ from tests.agents.durability.agents import Desk, script
 from tests.agents.toolkit.kit import call, returns, rows
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents.durability._failures import Refusals
+from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._prompt import dump
 from antiphon.agents.durability._talk import restore_unit
 from antiphon.agents.toolkit import Toolkit
@@ -65,7 +65,7 @@ async def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_wh
     tool: str, arguments: dict[str, Any], code: str, reason: str | None, retryable: bool
 ) -> None:
     """G14: the talk says of a failure what the effect does; `error_type` is no name of a tool."""
-    # Mutant: return `list(messages)` in `Refusals.coded` (agents/durability/_failures.py) -> this test is red.
+    # Mutant: return `list(messages)` in `ToolFailures.coded` (agents/durability/_failures.py) -> this test is red.
     ledger = MemoryLedger()
     messages = await _run(ledger, (call(tool, "c1", **arguments),), DONE)
     ((found, words, again),) = _failures(await rows(ledger))
@@ -113,7 +113,7 @@ async def test_a_run_that_was_begun_with_failures_of_the_old_form_goes_on(monkey
     """G11, G25: rows that say `error_type` = the tool's name stay, the prompt is the same, and nothing is done again."""
     ledger, turn = MemoryLedger(), (call("dive", "c1", city="atlantis"),)
     with monkeypatch.context() as before:
-        before.setattr(Refusals, "coded", lambda _, messages, __: list(messages))
+        before.setattr(ToolFailures, "coded", lambda _, messages, __: list(messages))
         with pytest.raises(ModelHTTPError):
             await _run(ledger, turn, ModelHTTPError(500, "m"))
     old = [("dive", f"{ATLANTIS} (TOOL_FAILED)", None)]

@@ -21,7 +21,7 @@ from tests.agents.durability.test_actor import Serve, Waiter
 from tests.agents.toolkit.kit import Witness, call, failure, returns, script
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents._secrets import SENSITIVE, Withheld
+from antiphon.agents._secrets import SENSITIVE, Secrets
 from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.errors import ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
@@ -357,11 +357,11 @@ JSON = st.recursive(
     st.text(min_size=4, max_size=12).filter(lambda text: text not in SENSITIVE), st.text(max_size=5), st.text(max_size=5), JSON
 )
 def test_no_text_keeps_a_value_that_was_remembered(secret: str, before: str, after: str, rest: Any) -> None:
-    withheld = Withheld()
+    withheld = Secrets()
     withheld.remember([{"deep": [secret, True, None]}])
 
     clean = withheld.clean({"said": f"{before}{secret}{after}", "rest": rest, "is": True})
 
     assert secret not in clean["said"].replace(SENSITIVE, "")
     assert clean["is"] is True
-    assert Withheld().clean(rest) == rest
+    assert Secrets().clean(rest) == rest

@@ -140,7 +140,7 @@ async def test_secrets_are_not_added() -> None:
 
 async def test_a_tool_adds_to_a_memory_while_the_thread_is_at_work() -> None:
     """MA-060: the thread has an owner then; what strangers wrote stays theirs, whoever is told it."""
-    # Mutant: `PeerMemory.append` does not ask `current_reading` -> this test is red.
+    # Mutant: `PeerMemory.append` does not ask `current_taint` -> this test is red.
     ledger, toolkit = MemoryLedger(), Toolkit()
 
     @toolkit.tool(effects="none", untrusted=True)
