@@ -2,7 +2,7 @@
 
 Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets.
 
-A thread that another system has taken over is lost: every write raises `FencedError`, until `take_back` is called for
+A thread that another system has taken over is lost: every write raises `FencedError`, until `reclaim` is called for
 somebody who wants the thread here, such as a caller from outside. What was in hand when it was lost must not claim it back
 by the way: it would go on beside the new owner.
 

@@ -300,7 +300,7 @@ class System:
             LedgerError: they cannot be written.
         """
         journal = self._kernel.journal
-        journal.take_back(thread_id)
+        journal.reclaim(thread_id)
         return await journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
     async def tell(
