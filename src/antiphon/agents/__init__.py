@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from antiphon.agents._budget import AgentBudget, Amount
-    from antiphon.agents._guards import ThreadGuards
-    from antiphon.agents._opening import as_key
-    from antiphon.agents._run import CurrentEffect, LedgerRun, current_effect, current_run, ledger_run, run_scope
+    from antiphon.agents._budget import AgentBudget
+    from antiphon.agents._run import CurrentEffect, LedgerRun, current_effect, current_run, ledger_run
     from antiphon.agents.durability import (
         LedgerConversationStore,
         LedgerDurability,
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentBudget",
-    "Amount",
     "CurrentEffect",
     "LedgerConversationStore",
     "LedgerDurability",
@@ -36,28 +33,21 @@ __all__ = [
     "LiveDelta",
     "NotDone",
     "Reconcile",
-    "ThreadGuards",
     "Toolkit",
     "Unsettled",
-    "as_key",
     "current_effect",
     "current_run",
     "ledger_run",
     "listen",
     "model",
-    "run_scope",
 ]
 
 _HERE = "antiphon.agents"
 _HOME = {
     **dict.fromkeys(__all__, f"{_HERE}.durability"),
-    **dict.fromkeys(("AgentBudget", "Amount"), f"{_HERE}._budget"),
-    **dict.fromkeys(
-        ("CurrentEffect", "LedgerRun", "current_effect", "current_run", "ledger_run", "run_scope"), f"{_HERE}._run"
-    ),
-    "ThreadGuards": f"{_HERE}._guards",
+    "AgentBudget": f"{_HERE}._budget",
+    **dict.fromkeys(("CurrentEffect", "LedgerRun", "current_effect", "current_run", "ledger_run"), f"{_HERE}._run"),
     "Toolkit": f"{_HERE}.toolkit",
-    "as_key": f"{_HERE}._opening",
     "model": f"{_HERE}.models",
 }
 

@@ -1,4 +1,4 @@
-"""Earlier place of `as_key`, until the patterns import it from `antiphon.agents`."""
+"""Earlier place of `as_key`, until the patterns import it from `antiphon.agents.extending`."""
 
 from antiphon.agents._opening import as_key
 
