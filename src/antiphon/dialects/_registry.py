@@ -63,7 +63,7 @@ def get(name: str) -> Dialect:
     raise LookupError(f"no dialect is called {name!r}; there are {', '.join(names())}")
 
 
-def detect(data: object) -> Detected:
+def detect(data: Any) -> Detected:
     """Say which dialect some data is in, and why.
 
     Raises:
