@@ -153,7 +153,7 @@ class Remote:
             self._lifetime.start(self._serve(parcel))
 
     async def _serve(self, parcel: Parcel) -> None:
-        """Handle a message of another system, and send the answer. If it cannot be journaled, there is none: it will come again."""
+        """Handle a message of another system, and send the answer. If it cannot be journaled, send none: it comes again."""
         message = parcel.message
         hops, deadline = hops_and_deadline(message)
         delivery = outside(parcel.to, message, message.thread_id, message.policy, None, hops=hops)
