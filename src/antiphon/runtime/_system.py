@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -287,6 +287,21 @@ class System:
         except DeliveryError as exc:
             exc.message_id = delivery.id
             raise
+
+    async def append_history(self, thread_id: str, messages: Iterable[Message]) -> tuple[Record, ...]:
+        """Append messages from outside, such as a decoded history, to a thread of this system, which claims it if need be.
+
+        They are talk that nothing acts on. A call that is open in them gets an error result, and is never executed; see
+        `outside` of `Ledger.append`. Messages that the thread has already are not written again.
+
+        Raises:
+            AppendRefusedError: they name a call that is open in the thread.
+            FencedError: another system takes the thread over at the same time.
+            LedgerError: they cannot be written.
+        """
+        journal = self._kernel.journal
+        journal.reclaim(thread_id)
+        return await journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
     async def tell(
         self,

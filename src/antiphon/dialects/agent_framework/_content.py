@@ -7,7 +7,9 @@ Short and older forms (an error as text, a plan without its wrapper, …) are tu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, cast
 
 from pydantic import (
@@ -24,29 +26,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
-from antiphon.messages import DataPart, Json, JsonArray, JsonObject, thaw
-
-__all__ = [
-    "VERIFIED",
-    "AnyJson",
-    "AnyObject",
-    "ErrorContent",
-    "FinalContent",
-    "InjectedContext",
-    "Phase",
-    "Plan",
-    "ScriptPlanContent",
-    "ScriptStep",
-    "StrategicPlanContent",
-    "SuggestedPlanContent",
-    "SuggestedStep",
-    "SynthesisContent",
-    "Text",
-    "Value",
-    "own",
-    "refusal",
-    "shape_error",
-]
+from antiphon.messages import DataPart, Json, JsonArray, JsonObject, current_port, thaw
 
 VERIFIED = object()
 """The validation context of data that is known to be JSON and is ours alone: it needs no copy."""
@@ -71,7 +51,7 @@ def refusal(reason: str, value: object, *loc: str | int) -> ValidationError:
     return ValidationError.from_exception_data("message", [InitErrorDetails(type=error, loc=loc, input=value)])
 
 
-def _take_json(value: Any, info: ValidationInfo) -> Any:
+def _take_json(value: object, info: ValidationInfo) -> Any:
     if info.context is not VERIFIED:
         return own(value)
     if isinstance(value, dict):
@@ -79,7 +59,7 @@ def _take_json(value: Any, info: ValidationInfo) -> Any:
     return JsonArray(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
-def _take_object(value: Any, info: ValidationInfo) -> Any:
+def _take_object(value: object, info: ValidationInfo) -> Any:
     taken = _take_json(value, info)
     if not isinstance(taken, JsonObject):
         raise shape_error("an object")
@@ -107,18 +87,18 @@ class Value(BaseModel, frozen=True, extra="allow"):
 
     @classmethod
     @override
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         fields = cls.model_fields.items()
         cls._defaults = frozenset(name for name, field in fields if not field.is_required() and field.default is not None)
 
     @classmethod
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         """Return what came in as the object that the fields describe; what is no accepted form as it is."""
         return value
 
     @model_validator(mode="before")
     @classmethod
-    def _take(cls, value: Any) -> Any:
+    def _take(cls, value: object) -> Any:
         value = cls.long_form(thaw(value) if isinstance(value, JsonObject | JsonArray) else value)
         if not isinstance(value, dict):
             raise shape_error(cls.accepts)
@@ -162,7 +142,7 @@ class ErrorContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         return {"error_message": value} if isinstance(value, str) else value
 
 
@@ -177,7 +157,7 @@ class FinalContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         if not isinstance(value, str):
             return value
         return {"operation": "display_message", "payload": {"message": value}, "human_readable_summary": value}
@@ -234,7 +214,7 @@ class StrategicPlanContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         if not isinstance(value, dict) or "plan" in value:
             return cast("object", value)
         plan = dict(cast("dict[str, Any]", value))
@@ -258,7 +238,7 @@ class SuggestedPlanContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         return {"steps": cast("object", value)} if isinstance(value, list | tuple) else value
 
 
@@ -295,3 +275,51 @@ class InjectedContext(Value, frozen=True):
     script_metadata: AnyObject | None = None
     worker_key: Text | None = None
     assembled_context: Text | None = None
+
+
+# ---------------------------------------------------------------- times
+
+Timestamp: TypeAlias = "str | datetime | float"
+"""What a builder takes as a time."""
+
+# `datetime.fromisoformat` takes more than date and time, and more in each Python version: the shape is fixed here.
+_HOUR, _SIXTY, _FRACTION, _ZONE = r"([01]\d|2[0-3])", r"[0-5]\d", r"([.,]\d+)?", r"(Z|[+-]\d\d(:?\d\d)?)?"
+_EXTENDED = re.compile(rf"\d{{4}}-\d\d-\d\d[T ]{_HOUR}:{_SIXTY}(:{_SIXTY}{_FRACTION})?{_ZONE}", re.ASCII)
+_BASIC = re.compile(rf"\d{{8}}T{_HOUR}{_SIXTY}({_SIXTY}{_FRACTION})?{_ZONE}", re.ASCII)
+
+
+def is_iso(text: str) -> bool:
+    """Whether a text is a date and a time in ISO 8601, with or without a zone."""
+    if not _EXTENDED.fullmatch(text) and not _BASIC.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False  # the right shape, but no such day or zone
+    return True
+
+
+def iso(time: Timestamp | None) -> str:
+    """Return a time as a message has it; the port's for None. Text is returned as it is, to be checked with the message.
+
+    Raises:
+        ValueError: it is of another type, has no zone, or lies outside the years 1 to 9999.
+    """
+    if isinstance(time, str):
+        return time
+    if time is None:
+        time = current_port().now()
+    try:
+        return _moment(time).astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError) as exc:
+        raise ValueError(f"{time!r} is no timestamp: {exc}") from exc
+
+
+def _moment(time: object) -> datetime:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise ValueError("it needs its zone: use datetime.now(UTC)")
+        return time
+    if isinstance(time, int | float) and not isinstance(time, bool):
+        return datetime.fromtimestamp(time, UTC)
+    raise ValueError("give ISO 8601 text, a datetime or seconds since 1970")

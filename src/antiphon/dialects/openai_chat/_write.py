@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from antiphon.dialects._body import said_together
-from antiphon.dialects._meaning import continued, is_refusal
-from antiphon.dialects._media import described, file_id, mime_of, split_data_url
-from antiphon.dialects._said import arguments_text, outcome_text, text_of
+from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
+from antiphon.dialects._losses import continued, is_refusal
+from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_chat._read import AUDIO, FILE
 from antiphon.dialects.openai_chat._wire import NAME
@@ -24,8 +24,6 @@ from antiphon.messages import (
     TextPart,
 )
 from antiphon.messages._model import EMPTY, plain_of
-
-__all__ = ["OPTIONS", "invocation_in", "named", "together", "write"]
 
 OPTIONS = frozenset({"image_detail", "media_labels"})
 _TEXT = frozenset({"type", "text"})
@@ -44,7 +42,7 @@ def _is_native(message: Message) -> bool:
     return message.__dict__["metadata"] is not EMPTY and NAME in plain_of(message, "metadata")
 
 
-def invocation_in(item: dict[str, Any]) -> Any:
+def invocation_in(item: dict[str, object]) -> object:
     """Return the invocation that an item of a message's is the call of."""
     return item.get("id")
 
@@ -59,7 +57,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     return _assistant(group, writing) if role == "assistant" else [_talk(first, role, writing)]
 
 
-def named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[str, Any]:
+def named(unit: dict[str, object], message: Message, writing: BodyWriting) -> dict[str, Any]:
     """Return a unit with the name of who speaks, where that is not its role."""
     policy = message.__dict__["policy"]
     if policy != unit["role"]:
@@ -67,7 +65,7 @@ def named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[
     return unit
 
 
-def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, Any]:
+def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, object]:
     content: Any = [part for each in writing.labelled(message.parts) for part in _part(each, role, writing)]
     if not content or (len(content) == 1 and content[0].keys() == _TEXT and "list" not in writing.notes(message)):
         content = content[0]["text"] if content else ""
@@ -105,7 +103,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- what the assistant says and calls
 
 
-def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
     """Return the message of the assistant's; none for what is from elsewhere and cannot be said here."""
     calls = [_call(message, writing) for message in group if type(message.payload) is OptionCallPayload]
     unit: dict[str, Any] = {"role": "assistant", "content": None}
@@ -155,7 +153,7 @@ def _say(part: Part, unit: dict[str, Any], texts: list[dict[str, Any]], writing:
             pass
 
 
-def _call(message: Message, writing: BodyWriting) -> dict[str, Any]:
+def _call(message: Message, writing: BodyWriting) -> dict[str, object]:
     call = message.payload
     assert isinstance(call, OptionCallPayload)  # noqa: S101 (what a group holds besides parts)
     notes = writing.notes(message)
@@ -171,9 +169,9 @@ def _call(message: Message, writing: BodyWriting) -> dict[str, Any]:
 # ---------------------------------------------------------------- results
 
 
-def _answers(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    units: list[dict[str, Any]] = []
-    media: list[dict[str, Any]] = []
+def _answers(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
+    units: list[dict[str, object]] = []
+    media: list[dict[str, object]] = []
     for message in group:
         unit, shown = _answer(message, writing)
         units.append(unit)
@@ -185,7 +183,7 @@ def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], lis
     """Return the tool message, and the media that a user must show in its place."""
     outcome = message.payload
     assert isinstance(outcome, OptionResultPayload)  # noqa: S101 (what a group of results holds)
-    unit: dict[str, Any] = {"role": "tool", "content": outcome_text(outcome)}
+    unit: dict[str, object] = {"role": "tool", "content": outcome_text(outcome)}
     unit["tool_call_id"] = writing.aliases.invocation(message)
     if writing.notes(message).get("legacy") or (_LEGACY, outcome.invocation_id) in writing.memory:
         unit = {"role": "function", "name": writing.aliases.option(outcome.option_name), "content": unit["content"]}
@@ -194,7 +192,7 @@ def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], lis
 
 def _with_parts(
     unit: dict[str, Any], outcome: OptionResultPayload, writing: BodyWriting
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[dict[str, object], list[dict[str, object]]]:
     texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
     media: list[dict[str, Any]] = []
     for part in outcome.parts:
@@ -206,3 +204,49 @@ def _with_parts(
         texts.append({"type": "text", "text": f"[{label}: shown below]"})
         media += [{"type": "text", "text": f"{label}:"}, shown]
     return {**unit, "content": texts or ""}, media
+
+
+# ---------------------------------------------------------------- the fast path for plain histories
+
+
+def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
+    """Return the units of a plain history; raise a `NotPlainError` if words with calls are not the assistant's."""
+    units: list[Any] = []
+    calls: list[Any] = []
+    last: Message | None = None
+    last_kind = ""
+    options = writing.aliases.options
+    for message, content in zip(messages, contents, strict=True):
+        kind = content["kind"]
+        if kind == "option_result":
+            kept = content["result"]
+            is_text = type(kept) is bytes and not content["is_error"]
+            text = kept.decode() if is_text else outcome_text(cast("OptionResultPayload", message.payload))
+            units.append({"role": "tool", "content": text, "tool_call_id": content["invocation_id"]})
+        elif kind == "option_call":
+            if kind != last_kind:
+                calls = _begin_calls(units, message, last, writing)
+            kept = content["arguments"]
+            is_text = type(kept) is bytes and content["arguments_text"] is None
+            text = kept.decode() if is_text else arguments_text(cast("OptionCallPayload", message.payload))
+            function = {"name": options[content["option_name"]], "arguments": text}
+            calls.append({"id": content["invocation_id"], "type": "function", "function": function})
+        elif (said := only_text(content)) is not None:
+            units.append(named({"role": writing.role(message), "content": said}, message, writing))
+        else:
+            units.append(words(message, write, writing))
+        last, last_kind = message, kind
+    return units
+
+
+def _begin_calls(units: list[Any], first: Message, last: Message | None, writing: BodyWriting) -> list[object]:
+    """Return the list that calls go into: in a unit of their own, or in that of the words they were said with."""
+    calls: list[Any] = []
+    said = None
+    if follows_words(first, last):
+        unit = units.pop()
+        said = unit["content"]
+        if unit["role"] != "assistant" or not said:
+            raise NotPlainError
+    units.append(named({"role": "assistant", "content": said, "tool_calls": calls}, first, writing))
+    return calls
