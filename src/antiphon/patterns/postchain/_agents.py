@@ -7,18 +7,18 @@ an error: the phase notifies the supervisor, which restarts the manager.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
 from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, WithdrawnError
-from antiphon.messages import Json, thaw
-from antiphon.patterns.cast import RESTS, Hear, left_open
+from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
+from antiphon.patterns.cast import RESTS, Hear, left_open, model_messages, read_history, untrusted_source, user_content
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
@@ -129,15 +129,28 @@ class AgentManagerActor(Actor):
             raise RefusedError("an agent works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
         config = await self._config(phase, about, context)
         chain, prompt = self._chain, _prompt(input, about)
+        history, request = await self._handed_over(about, context.thread_id)
         async with ledger_run(context) as run:
             chain.talks.give(run, is_first=context.attempt == 1)
             async with self._unless_over(run.thread_id):
                 with taint_scope(Taint()) as taint:  # what one phase has read counts for the others
                     taint.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
-                    answer = await chain.cast.ask_phase(phase, config, prompt, hear)
+                    for message in (*history, *request):
+                        taint.mark(untrusted_source(message))
+                    told = [prompt, *_attached(request)] if request else prompt
+                    answer = await chain.cast.ask_phase(phase, config, told, hear, history=model_messages(history, phase))
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
         return _result(answer.run, answer.model, taint.untrusted)
+
+    async def _handed_over(self, about: AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
+        """Return the history that began elsewhere, and the request, if that is more than words."""
+        outside: Any = None if about is None else thaw(about.model_extra.get("outside"))
+        if outside is None:
+            return Conversation(), Conversation()
+        found = await read_history(self._chain.ledger, thread_id, until=outside["before"])
+        own = outside.get("request")
+        return Conversation(each for each in found if each.id != own), Conversation(each for each in found if each.id == own)
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
@@ -186,6 +199,12 @@ def _prompt(input: str, about: AgentContext | None) -> str:
         return input
     said = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
     return f"Earlier in this conversation:\n{said}\n\n{input}"
+
+
+def _attached(request: Iterable[Message]) -> list[UserContent]:
+    """Return the media and data of a request; its words are in the prompt."""
+    parts = tuple(part for each in request for part in each.parts if isinstance(part, DataPart | MediaPart))
+    return list(user_content(Message(policy="user", payload=PartsPayload(parts=parts)))) if parts else []
 
 
 def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> AgentResult:

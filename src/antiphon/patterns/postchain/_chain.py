@@ -8,6 +8,7 @@ limited number of long threads between turns. After an error, or if another proc
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final, Unpack
 
 from antiphon.agents import LedgerRun
@@ -20,6 +21,7 @@ from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._events import ChainEvents, log_flow
 from antiphon.patterns.postchain._lifecycle import LIFE, Lives
 from antiphon.patterns.postchain._pausing import Gates, GateState
+from antiphon.protocol import PHASES
 
 _LONG: Final = 200
 """Rows from which on a thread is long: to read fewer takes less than keeping them in mind."""
@@ -80,6 +82,15 @@ class Chain:
         self.talks = Talks()
         self.at_work: dict[str, asyncio.Event] = {}
         """The threads that run here, each with an event that is set when its run has ended."""
+        self.delegated: Counter[str] = Counter()
+        """The threads of other patterns in which the phases are at work, with how often."""
+
+    def waits_for(self, run: LedgerRun | None) -> bool:
+        """Whether the phases wait for a run: one that asks them in the same thread would then wait for itself."""
+        if run is None:
+            return False
+        is_inside = run.agent in PHASES and self.delegated[run.thread_id] > 0
+        return is_inside or run.thread_id in self.at_work
 
     def seen(self, record: Record) -> None:
         """Take a record that was written just now."""

@@ -187,6 +187,9 @@ class PhaseWork:
     untrusted: str | None = None
     """Where something came from that strangers wrote and the thread has read; None: there was none."""
 
+    outside: dict[str, Any] | None = None
+    """Where the history that began elsewhere is; see `ThreadLife.outside`."""
+
     @classmethod
     def of(cls, request: ProcessPhase) -> PhaseWork:
         """Read a request; whoever asks a phase by hand need not give more than the protocol wants."""
@@ -206,6 +209,7 @@ class PhaseWork:
             metadata=dict(extra.get("metadata") or {}),
             seen=tuple(extra.get("seen", ())),
             untrusted=extra.get("untrusted"),
+            outside=extra.get("outside"),
         )
 
     @property

@@ -72,7 +72,7 @@ _OF_PHASE: Final = frozenset({"PROCESS_PHASE", "PREPARE_CONTEXT", "INITIALIZE_PH
 _OF_AGENT: Final = frozenset({"INVOKE_AGENT", "PROCESS_WITH_AGENT", "UPDATE_AGENT_CONFIG"})
 _OF_CELL: Final = frozenset({"RESTART", "STOP"})
 _WITHOUT_THREAD: Final = frozenset({"HEARTBEAT", "SUPERVISE", "RESTART", "STOP", "ERROR", "ERROR_NOTIFICATION"})
-_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", *PHASES})
+_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", "delegate", *PHASES})
 _INPUTS: Final = ("initial_input", "input")
 """The fields that have what a user says."""
 

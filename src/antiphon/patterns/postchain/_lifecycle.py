@@ -18,7 +18,7 @@ from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.postchain._config import cut
-from antiphon.patterns.postchain._protocol import SubscribeThread
+from antiphon.patterns.postchain._protocol import DELEGATE, SubscribeThread
 from antiphon.protocol import (
     PHASES,
     ChatTurn,
@@ -58,6 +58,9 @@ _BECOMES: Final[Mapping[str, ThreadState]] = {
     TerminateThread.message_type: "terminated",
 }
 
+_FRESH: Final[dict[str, Any]] = {"completed": (), "outputs": None, "done": (), "cycle": 1}
+"""Of the phases, when a turn begins."""
+
 _ASKED: Final = frozenset({*_BECOMES, ProcessPhase.message_type, SubscribeThread.message_type})
 
 
@@ -96,6 +99,8 @@ class ThreadLife:
     """The phases of this turn in the order in which they were done, over all cycles."""
     untrusted: str | None = None
     """Where something came from that strangers wrote and an agent of the thread has read; the first, for good."""
+    outside: Mapping[str, Any] | None = None
+    """The history that began elsewhere: `before` is the message that it stands before, `request` the one that is asked now."""
     cycle: int = 1
     """Which time through the phases this is, within the turn."""
     asked: Mapping[str, Any] | None = None
@@ -146,7 +151,8 @@ class ThreadLife:
             return self
         payload = message.payload
         if isinstance(payload, OptionCallPayload):
-            return self._called(payload, message.policy) if payload.option_name in _ASKED else self
+            is_own = payload.option_name in _ASKED and message.policy != DELEGATE
+            return self._called(payload, message.policy) if is_own else self
         if isinstance(payload, OptionResultPayload):
             return self._answered(payload, message.created_at)
         data = _result_in(payload)
@@ -181,15 +187,18 @@ class ThreadLife:
                 user_id=data["user_id"],
                 creator=call["by"],
                 metadata=data.get("metadata"),
+                outside=data.get("outside"),
                 turns=(Turn(data["initial_input"]),),
                 created_at=_text(at),
             )
-        return life.with_turn(data.get("input")) if kind == StartThread.message_type else life
+        return life.with_turn(data.get("input"), data.get("outside")) if kind == StartThread.message_type else life
 
-    def with_turn(self, input: str | None) -> ThreadLife:
+    def with_turn(self, input: str | None, outside: Mapping[str, Any] | None = None) -> ThreadLife:
         """Return where it is when a turn has begun; the first one has its input already."""
+        if outside is None and self.outside is not None:
+            outside = {"before": self.outside["before"]} if self.turn else self.outside
         turns = (*(self.turns if self.turn else ()), Turn(input or self.input))
-        return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], completed=(), outputs=None, done=(), cycle=1)
+        return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], outside=outside, **_FRESH)
 
     def with_phase_done(self, phase: Phase, output: Mapping[str, Any]) -> ThreadLife:
         """Return where it is when a phase is done: the last one may say that it goes on with another."""

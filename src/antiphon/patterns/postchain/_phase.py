@@ -120,6 +120,8 @@ class PhaseActor(Actor):
             given["history"] = [turn.model_dump(mode="json") for turn in work.history]
         if work.untrusted is not None:
             given["untrusted"] = work.untrusted
+        if work.outside is not None:
+            given["outside"] = work.outside
         about = AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
         request = ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
         said = await self._ask_agent(request, work, context)
