@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import run
 
+from antiphon.agents import Toolkit
 from antiphon.agents import Toolkit
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
@@ -149,6 +151,92 @@ def test_a_chain_that_fails_as_a_tool_is_told_to_the_model() -> None:
         def ask(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
             last: Any = messages[-1].parts[-1]
             if last.part_kind in ("retry-prompt", "tool-return"):
+                told.append(str(last.content))
+                return ModelResponse([TextPart("It has failed.")])
+            return ModelResponse([ToolCallPart("tea", {"task": "How hot?"}, tool_call_id="c")])
+
+        tools = [chain.as_tool("tea", "Ask about tea.")]
+        peers = Peers(ledger, [PeerSpec(name="clerk", tools=("tea",))], model=FunctionModel(ask), tools=tools)
+        async with together(peers, chain):
+            outcome = await peers.run("Ask.", thread_id="t")
+        assert outcome.response == "It has failed."
+        assert "tea has failed" in told[0]
+        assert not await ledger.open_calls("t")
+
+    run(main())
+
+
+def _noting(asked: list[str], text: str) -> FunctionModel:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(text)
+        return ModelResponse([TextPart(text)])
+
+    return FunctionModel(answer)
+
+
+def test_a_peer_delegates_to_a_chain_in_the_same_thread() -> None:
+    """The phases answer once, in the thread of the peer: asking again gives what is recorded, and the chain has no life there."""
+
+    async def main() -> None:
+        ledger, asked = MemoryLedger(), list[str]()
+        chain = PostChain(ledger, model=_noting(asked, "80 degrees"), config=ChainConfig(found=0))
+        tool = chain.as_tool("tea", "Ask about tea.")
+        clerk = PeerSpec(name="clerk", tools=("tea",))
+        peers = Peers(ledger, [clerk], model=FunctionModel(calls("tea", task="How hot?")), tools=[tool])
+        async with together(peers, chain):
+            for _ in range(2):
+                outcome = await peers.run("Ask how hot it is.", thread_id="t")
+                assert outcome.response == "They say: 80 degrees"
+        assert len(asked) == len(PHASES)
+        summary = await ledger.thread("t")
+        assert summary is not None
+        assert (summary.pattern, summary.status) == ("peers", "completed")
+        assert (await ledger.replay("t", LIFE.fold())).status == "none"
+        assert not await ledger.open_calls("t")
+        threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
+        assert threads == {"t"}
+
+    run(main())
+
+
+def test_a_phase_delegates_to_the_chain_itself_and_its_own_phases_are_not_done_by_that() -> None:
+    async def main() -> None:
+        ledger, asked = MemoryLedger(), list[str]()
+
+        def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            last: Any = messages[-1].parts[-1]
+            asked.append(str(last.content))
+            if info.function_tools and last.content == "outer":
+                return ModelResponse([ToolCallPart("again", {"task": "inner"}, tool_call_id="c")])
+            return ModelResponse([TextPart(f"said of {last.content}")])
+
+        config = ChainConfig(found=0, drafts=False, phases={"action": AgentConfig(tools=("again",))})
+        tools = list[Any]()
+        chain = PostChain(ledger, model=FunctionModel(answer), config=config, toolkit=(toolkit := Toolkit()))
+        tools.append(toolkit.add(chain.as_tool("again", "Ask once more."), to=["action"]))
+        async with chain:
+            result = await chain.run("outer")
+        assert (result.status, result.response) == ("completed", "said of outer")
+        assert [each for each in asked if each == "inner"] == ["inner"] * len(PHASES)
+        assert "said of inner" in result.outputs["action"]["response"]
+        assert not await ledger.open_calls(result.thread_id)
+
+    run(main())
+
+
+def test_a_chain_that_fails_as_a_tool_is_told_to_the_model() -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+
+        def refuse(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            raise UserError("no model")
+
+        chain = PostChain(ledger, model=FunctionModel(refuse), config=ChainConfig(found=0, attempts=1, backoff=0, restarts=0))
+        told = list[str]()
+
+        def ask(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            last: Any = messages[-1].parts[-1]
+            if last.part_kind == "retry-prompt":
                 told.append(str(last.content))
                 return ModelResponse([TextPart("It has failed.")])
             return ModelResponse([ToolCallPart("tea", {"task": "How hot?"}, tool_call_id="c")])
