@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic_ai.messages import ImageUrl, ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from tests.patterns.chains import NotingLedger, run
+from tests.patterns.chains import NotingLedger
 
 from antiphon.dialects import decode
 from antiphon.errors import RefusedError
@@ -51,92 +51,73 @@ async def left_behind(ledger: Ledger, thread_id: str, upto: int, pattern: str | 
     return left
 
 
-def test_a_conversation_begins_a_thread_and_the_next_turns_know_it_too() -> None:
-    async def main() -> None:
-        ledger, model = MemoryLedger(), Hearing()
-        async with PostChain(ledger, model=model, config=QUICK) as chain:
-            first = await chain.run(decode(EARLIER, "openai-chat"))
-            model.told.clear()
-            second = await chain.run("And its length?", thread_id=first.thread_id)
-        assert (first.status, second.status) == ("completed", "completed")
-        for told in model.told:
-            assert "Lisbon." in str(told[:-1])
-            assert "The Tagus." in str(told[-1]) or "Earlier in this conversation" in str(told[-1])
-
-    run(main())
+async def test_a_conversation_begins_a_thread_and_the_next_turns_know_it_too() -> None:
+    ledger, model = MemoryLedger(), Hearing()
+    async with PostChain(ledger, model=model, config=QUICK) as chain:
+        first = await chain.run(decode(EARLIER, "openai-chat"))
+        model.told.clear()
+        second = await chain.run("And its length?", thread_id=first.thread_id)
+    assert (first.status, second.status) == ("completed", "completed")
+    for told in model.told:
+        assert "Lisbon." in str(told[:-1])
+        assert "The Tagus." in str(told[-1]) or "Earlier in this conversation" in str(told[-1])
 
 
-def test_a_picture_is_shown_once_in_its_own_turn_and_in_the_next() -> None:
-    async def main() -> None:
-        model = Hearing()
-        async with PostChain(model=model, config=QUICK) as chain:
-            first = await chain.run(PICTURE)
-            assert [_pictures(told) for told in model.told] == [1] * len(PHASES)
-            model.told.clear()
-            await chain.run("Really?", thread_id=first.thread_id)
+async def test_a_picture_is_shown_once_in_its_own_turn_and_in_the_next() -> None:
+    model = Hearing()
+    async with PostChain(model=model, config=QUICK) as chain:
+        first = await chain.run(PICTURE)
         assert [_pictures(told) for told in model.told] == [1] * len(PHASES)
+        model.told.clear()
+        await chain.run("Really?", thread_id=first.thread_id)
+    assert [_pictures(told) for told in model.told] == [1] * len(PHASES)
 
-    run(main())
 
-
-def test_a_turn_with_a_history_runs_the_same_way_again() -> None:
+async def test_a_turn_with_a_history_runs_the_same_way_again() -> None:
     """G17: the history is read from the thread, so that nothing depends on the program that handed it over."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
-            result = await chain.run(decode(EARLIER, "openai-chat"))
-        assert await rerun(ledger, result.thread_id, config=QUICK, make_model=lambda name: Hearing()) is None
-
-    run(main())
+    ledger = MemoryLedger()
+    async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
+        result = await chain.run(decode(EARLIER, "openai-chat"))
+    assert await rerun(ledger, result.thread_id, config=QUICK, make_model=lambda name: Hearing()) is None
 
 
-def test_a_thread_of_another_pattern_is_not_made_one_of_a_chain() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        await ledger.append("t", decode(EARLIER, "openai-chat"), pattern="peers", outside=True)
-        async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
-            before = await ledger.head("t")
-            with pytest.raises(RefusedError, match="one of the pattern 'peers'"):
-                await chain.run("Go on.", thread_id="t")
-            with pytest.raises(RefusedError, match="there is no thread"):
-                await chain.start("t", "Go on.")
-            assert await ledger.head("t") == before
-
-    run(main())
+async def test_a_thread_of_another_pattern_is_not_made_one_of_a_chain() -> None:
+    ledger = MemoryLedger()
+    await ledger.append("t", decode(EARLIER, "openai-chat"), pattern="peers", outside=True)
+    async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
+        before = await ledger.head("t")
+        with pytest.raises(RefusedError, match="one of the pattern 'peers'"):
+            await chain.run("Go on.", thread_id="t")
+        with pytest.raises(RefusedError, match="there is no thread"):
+            await chain.start("t", "Go on.")
+        assert await ledger.head("t") == before
 
 
-def test_a_conversation_is_taken_up_again_wherever_the_process_died() -> None:
-    async def main() -> None:
-        ledger, task = NotingLedger(), decode(EARLIER, "openai-chat")
-        async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
-            whole = await chain.run(task, thread_id="t")
-        for upto in ledger.ends["t"][::12]:
-            left, model = await left_behind(ledger, "t", upto, "postchain" if upto > len(EARLIER) else None), Hearing()
-            async with PostChain(left, model=model, config=QUICK) as chain:
-                again = await chain.run(task, thread_id="t")
-            assert (again.status, again.response) == ("completed", whole.response)
-            assert len(model.told) <= len(PHASES)
-            assert not await left.open_calls("t")
-            rows = [record.message async for record in left.read("t")]
-            assert [row.text for row in rows if row.parent_id is None].count("Lisbon.") == 1
-
-    run(main())
+async def test_a_conversation_is_taken_up_again_wherever_the_process_died() -> None:
+    ledger, task = NotingLedger(), decode(EARLIER, "openai-chat")
+    async with PostChain(ledger, model=Hearing(), config=QUICK) as chain:
+        whole = await chain.run(task, thread_id="t")
+    for upto in ledger.ends["t"][::12]:
+        left, model = await left_behind(ledger, "t", upto, "postchain" if upto > len(EARLIER) else None), Hearing()
+        async with PostChain(left, model=model, config=QUICK) as chain:
+            again = await chain.run(task, thread_id="t")
+        assert (again.status, again.response) == ("completed", whole.response)
+        assert len(model.told) <= len(PHASES)
+        assert not await left.open_calls("t")
+        rows = [record.message async for record in left.read("t")]
+        assert [row.text for row in rows if row.parent_id is None].count("Lisbon.") == 1
 
 
-def test_a_chain_that_is_a_tool_is_taken_up_again_wherever_the_process_died() -> None:
-    async def main() -> None:
-        ledger = NotingLedger()
-        whole, _ = await _asked(ledger)
-        assert whole == "They say: The Tagus."
-        for upto in ledger.ends["t"][::16]:
-            left = await left_behind(ledger, "t", upto, "peers")
-            again, model = await _asked(left)
-            assert again == whole
-            assert len(model.told) <= len(PHASES)
-            assert not await left.open_calls("t")
-
-    run(main())
+async def test_a_chain_that_is_a_tool_is_taken_up_again_wherever_the_process_died() -> None:
+    ledger = NotingLedger()
+    whole, _ = await _asked(ledger)
+    assert whole == "They say: The Tagus."
+    for upto in ledger.ends["t"][::16]:
+        left = await left_behind(ledger, "t", upto, "peers")
+        again, model = await _asked(left)
+        assert again == whole
+        assert len(model.told) <= len(PHASES)
+        assert not await left.open_calls("t")
 
 
 async def _asked(ledger: Ledger) -> tuple[str | None, Hearing]:

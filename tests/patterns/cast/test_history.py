@@ -28,10 +28,8 @@ from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern, 
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain
-from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
-from antiphon.protocol import AgentConfig, Phase
 from antiphon.protocol import AgentConfig, Phase
 
 HELPER = AgentSpec(name="helper", instructions="You help.", tools=("pay",))
@@ -117,11 +115,6 @@ def a_team(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
 
 def some_workers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
     return Workers(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
-
-
-def a_chain(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
-    phases: dict[Phase, AgentConfig] = {"action": AgentConfig(tools=("pay",))}
-    return PostChain(ledger, model=model, toolkit=toolkit, patience=QUICK, config=ChainConfig(found=0, phases=phases))
 
 
 def a_chain(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:

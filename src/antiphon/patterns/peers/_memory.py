@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from antiphon.agents.toolkit.taint import current_taint
 from antiphon.dialects import Encoded, encode, marsys
-from antiphon.dialects.marsys._content import with_heading
+from antiphon.dialects.marsys import with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (

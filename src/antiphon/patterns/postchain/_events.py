@@ -26,7 +26,7 @@ from antiphon.protocol import (
     TerminateThread,
     ThreadResult,
 )
-from antiphon.runtime import response_type
+from antiphon.runtime.extending import response_type
 
 EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
 

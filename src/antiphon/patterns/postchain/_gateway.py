@@ -41,7 +41,8 @@ from antiphon.protocol import (
     response_type_of,
     validate_message,
 )
-from antiphon.runtime import Actor, Context, System, error_of, error_response, from_wire, handles, response_type
+from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime.extending import error_of, error_response, from_wire, response_type
 
 if TYPE_CHECKING:
     from antiphon.patterns.postchain._chain import Chain

@@ -29,7 +29,7 @@ from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.postchain._postchain import PostChain
 from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
-from antiphon.runtime import AGAIN
+from antiphon.runtime.extending import AGAIN
 
 _AGAIN: Final = frozenset(kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessWithAgent, Retry))
 """What is answered anew."""

@@ -1,7 +1,7 @@
 """Dialects of providers' formats: a body (a request, a response or a bare list) of units that hold a conversation.
 
-What a format gives is in `_body`; a body is read in `_body_read` and written in `_body_write`. Here are the verbs, what is
-lost by them, and how a conversation that grows is written without writing all of it again.
+What a format gives, and how a body is read, is in `_body`; it is written in `_body_write`. Here are the verbs, what is lost by
+them, and how a conversation that grows is written without writing all of it again.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ from typing import Any
 
 from antiphon.checks import is_left_out, projected
 from antiphon.dialects._api import Encoded, Loss, Losses
-from antiphon.dialects._arrange import is_regular
-from antiphon.dialects._body import Body, BodyFormat
-from antiphon.dialects._body_read import opened, read_body, read_tools, read_units
+from antiphon.dialects._body import Body, BodyFormat, opened, read_body, read_tools, read_units
 from antiphon.dialects._body_write import began, joins, talk, write_body, write_long, write_more
-from antiphon.dialects._measure import Written, around, kept_out, measured
-from antiphon.dialects._plain import is_whole
-from antiphon.dialects._units import parsed_loosely, refusal
+from antiphon.dialects._losses import Written, all_losses, reported
+from antiphon.dialects._order import is_regular, is_whole
+from antiphon.dialects._reading import parsed_loosely
 from antiphon.dialects._writing import BodyWriting
 from antiphon.messages import Conversation, Message, PartsPayload
 from antiphon.messages._conversation import Header
-
-__all__ = ["BodyDialect", "Memory"]
 
 
 @dataclass(slots=True)
@@ -66,9 +62,7 @@ class BodyDialect(BodyFormat):
         body, writing = write_body(self, conversation, as_policy, self._checked(options))
         given = writing.aliases.given
         encoded = Encoded(self.close(body), lambda: self._losses(conversation, as_policy, options), given)
-        if losses == "raise" and encoded.losses:
-            raise refusal(self.name, encoded.losses)
-        return encoded
+        return reported(self.name, encoded, losses)
 
     def _checked(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
         if unknown := options.keys() - self.options:
@@ -87,12 +81,9 @@ class BodyDialect(BodyFormat):
         body = write_long(self, shown, writing, written)
         again = self.open(parsed_loosely(self.close(body), self.name))
         groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]
-        losses = (*kept_out(conversation), *measured(shown, written, groups, self.reasons, f"{self.name} has no place for it"))
-        losses = (*losses, *around(conversation, self.name))
         tools = read_tools(self, again.tools, writing.aliases.given)
-        if [tool.name for tool in tools] != [tool.name for tool in conversation.tools]:
-            return (*losses, Loss(None, "tools", f"{self.name} cannot say all tools"))
-        return losses
+        reasons, otherwise = self.reasons, f"{self.name} has no place for it"
+        return all_losses(conversation, shown, written, groups, tools, target=self.name, reasons=reasons, otherwise=otherwise)
 
     # ---------------------------------------------------------------- a conversation that grows
 

@@ -1,6 +1,8 @@
-"""Files: by URL, as bytes, or held by a provider; and the digests by which Pydantic AI knows those inside a tool's return.
+"""Citations and files, both ways; and the digests by which Pydantic AI knows files inside a tool's return.
 
-Bytes are base64 in the URL-safe alphabet here, and in the standard one in the core, where every other format wants it.
+A citation of theirs may have several sources; in the core each source is one, and those of one citation are marked. A file is
+given by URL, as bytes, or held by a provider. Bytes are base64 in the URL-safe alphabet here, and in the standard one in the
+core, where every other format wants it.
 """
 
 from __future__ import annotations
@@ -9,20 +11,91 @@ import json
 from base64 import b64encode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha1, sha256
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from antiphon.dialects._media import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
-from antiphon.dialects._units import as_object
+from antiphon.dialects._content import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
+from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled
-from antiphon.messages import MediaPart, thaw
+from antiphon.messages import Citation, MediaPart, thaw
+from antiphon.messages._json import plain
 from antiphon.messages._names import is_name
 
-__all__ = ["digest", "is_recorded", "read_file", "write_file"]
+# ---------------------------------------------------------------- citations
+
+_WORDS = {"web": {"url": "url", "title": "title"}, "document": {"document_id": "source", "title": "title"}}
+"""Our words for what a source holds, by its kind."""
+
+
+def read_citations(given: Any) -> tuple[Citation, ...]:
+    """Return what a text rests on; what is no citation is left to the residue."""
+    if not isinstance(given, list):
+        return ()
+    found = (as_object(each) or {} for each in cast("list[Any]", given))
+    return tuple(citation for each in found for citation in _of_one(each))
+
+
+def _of_one(given: dict[str, Any]) -> list[Citation]:
+    sources = given.get("sources")
+    known = [as_object(each) or {} for each in cast("list[Any]", sources)] if isinstance(sources, list) else []
+    if not all(str(each.get("kind")) in _WORDS for each in known):
+        return []
+    anchor = as_object(given.get("anchor")) or {}
+    return [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(known)]
+
+
+def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool) -> Citation:
+    words = _WORDS[source["kind"]]
+    said: dict[str, Any] = {words[key]: value for key, value in source.items() if key in words and isinstance(value, str)}
+    notes: dict[str, Any] = {} if is_first else {"joined": True}
+    excerpts = source.get("excerpts")
+    quotes = [each for each in cast("list[Any]", excerpts) if isinstance(each, str)] if isinstance(excerpts, list) else []
+    if quotes:
+        said["quote"] = quotes[0]
+    if quotes[1:]:
+        notes["excerpts"] = quotes[1:]
+    if anchor.get("kind") == "marker":
+        notes["anchor"] = "marker"
+    said |= {key: anchor[key] for key in ("start", "end") if type(anchor.get(key)) is int and 0 <= anchor[key] <= 2**53}
+    return Citation(**said, metadata={NAME: notes} if notes else {})
+
+
+def write_citations(citations: Sequence[Citation]) -> list[dict[str, Any]] | None:
+    """Write what a text rests on; None for nothing."""
+    written: list[dict[str, Any]] = []
+    for citation in citations:
+        notes = plain(citation.metadata).get(NAME, {})
+        source = _source(citation, notes)
+        if source is None:
+            continue
+        if written and notes.get("joined"):
+            written[-1]["sources"].append(source)
+        else:
+            written.append({"sources": [source], "anchor": _anchor(citation, notes)})
+    return written or None
+
+
+def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return where it comes from; None if nothing says so."""
+    excerpts = ([] if citation.quote is None else [citation.quote]) + thaw(notes.get("excerpts", []))
+    if citation.url is not None:
+        return {"url": citation.url, "title": citation.title, "excerpts": excerpts, "kind": "web"}
+    if not (citation.source or citation.title or excerpts):
+        return None
+    return {"document_id": citation.source, "title": citation.title, "excerpts": excerpts, "kind": "document"}
+
+
+def _anchor(citation: Citation, notes: Mapping[str, Any]) -> dict[str, Any] | None:
+    if citation.start is None or citation.end is None or citation.end <= citation.start:
+        return None
+    return {"start": citation.start, "end": citation.end, "kind": notes.get("anchor", "content")}
+
+
+# ---------------------------------------------------------------- files
 
 _Item: TypeAlias = Mapping[str, Any]
 
