@@ -60,7 +60,7 @@ _CALLS = 100
 
 
 class AgentManagerActor(Actor):
-    """Who manages the agent of one phase; of a thread, or for those who ask it directly."""
+    """Manages the agent of one phase, for one thread or for direct questions."""
 
     concurrency = 1000
 
@@ -79,7 +79,7 @@ class AgentManagerActor(Actor):
 
     @handles
     async def invoke(self, request: InvokeAgent, context: Context) -> AgentInvoked:
-        """Have the agent answer under its name; with `stream`, its words are told while they come."""
+        """Answer as the named agent; with `stream`, send the words while they arrive."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
         async with left_open(context):
@@ -91,7 +91,7 @@ class AgentManagerActor(Actor):
 
     @handles
     async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
-        """Change how the agent is set up, from its next run on: that this is written down is all it takes."""
+        """Change how the agent is set up, from its next run on. The recorded request is the change."""
         phase = _phase(context, request.agent_id)
         await self._chain.cast.check(phase, request.config)
         return AgentConfigUpdated(agent_id=request.agent_id)
@@ -99,7 +99,7 @@ class AgentManagerActor(Actor):
     # ------------------------------------------------------------ answering
 
     async def _streamed(self, phase: Phase, request: InvokeAgent, context: Context) -> AgentResult:
-        """Answer, and tell whoever asks the words while they come. They are not written down: the answer is."""
+        """Answer, and send the words to the caller while they arrive. Only the whole answer is recorded."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def tell() -> None:
@@ -154,10 +154,10 @@ class AgentManagerActor(Actor):
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
-        """Wait for nobody in a thread that is terminated.
+        """Do not wait for a person in a thread that is terminated.
 
         Raises:
-            WithdrawnError: it is, and a person, or another program, would be waited for.
+            WithdrawnError: the thread is terminated, and the call would wait for a person or another program.
         """
         try:
             yield
@@ -167,7 +167,7 @@ class AgentManagerActor(Actor):
             raise
 
     async def _config(self, phase: Phase, about: AgentContext | None, context: Context) -> AgentConfig:
-        """Return how the agent is set up for this run: as whoever prepared it has recorded, else as it is now, recorded."""
+        """Return how the agent is set up for this run: as the phase has recorded it, else as it is now, which is recorded."""
         given: Any = None if about is None else about.model_extra.get("agent")
 
         async def now(key: str) -> Json:
@@ -178,10 +178,10 @@ class AgentManagerActor(Actor):
 
 
 def _phase(context: Context, agent_id: str | None) -> Phase:
-    """Return whose agent lives here.
+    """Return the phase whose agent this manager runs.
 
     Raises:
-        RefusedError: nobody's, or somebody else is meant.
+        RefusedError: there is no such agent here.
     """
     phase = phase_of_agent(context.address)
     if phase is None:

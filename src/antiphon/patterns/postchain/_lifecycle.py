@@ -65,7 +65,7 @@ _ASKED: Final = frozenset({*_BECOMES, ProcessPhase.message_type, SubscribeThread
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PastTurn:
     """What a user asked, and what was answered."""
 
     input: str
@@ -80,14 +80,14 @@ class ThreadLife:
     """A `ThreadState`, or `none` before it is created."""
     user_id: str = ""
     creator: str = ""
-    """Who is told what came of it."""
+    """Receives the result."""
     subscribers: tuple[str, ...] = ()
-    """Who else is."""
+    """Receive the result too."""
     metadata: Mapping[str, Any] | None = None
     """As CREATE_THREAD gave it."""
     turn: int = 0
     """How often it was started."""
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[PastTurn, ...] = ()
     """The latest turns; the last one is the current one."""
     created_at: str | None = None
     updated_at: str | None = None
@@ -188,7 +188,7 @@ class ThreadLife:
                 creator=call["by"],
                 metadata=data.get("metadata"),
                 outside=data.get("outside"),
-                turns=(Turn(data["initial_input"]),),
+                turns=(PastTurn(data["initial_input"]),),
                 created_at=_text(at),
             )
         return life.with_turn(data.get("input"), data.get("outside")) if kind == StartThread.message_type else life
@@ -197,7 +197,7 @@ class ThreadLife:
         """Return where it is when a turn has begun; the first one has its input already."""
         if outside is None and self.outside is not None:
             outside = {"before": self.outside["before"]} if self.turn else self.outside
-        turns = (*(self.turns if self.turn else ()), Turn(input or self.input))
+        turns = (*(self.turns if self.turn else ()), PastTurn(input or self.input))
         return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], outside=outside, **_FRESH)
 
     def with_phase_done(self, phase: Phase, output: Mapping[str, Any]) -> ThreadLife:
@@ -214,13 +214,13 @@ class ThreadLife:
     def _ended(self, data: Mapping[str, Any], at: datetime | None) -> ThreadLife:
         if self.status == "terminated" or self.is_over:
             return self
-        *earlier, last = self.turns or (Turn(""),)
+        *earlier, last = self.turns or (PastTurn(""),)
         turns = (*earlier, replace(last, response=data.get("response")))
         return replace(self, status=data["status"], turns=turns, updated_at=_text(at) or self.updated_at)
 
 
 async def is_known(ledger: Ledger, thread_id: str) -> bool:
-    """Whether somebody has created this thread; a branch was created with the thread that it is a branch of."""
+    """Whether this thread was created; a branch was created with its parent."""
     found = await ledger.thread(thread_id)
     if found is None or found.pattern not in (PATTERN, None):
         return False
@@ -253,7 +253,7 @@ def _dump(life: ThreadLife) -> Json:
 def _load(stored: Any) -> ThreadLife:
     fields: dict[str, Any] = dict(stored)
     fields.update({name: tuple(stored.get(name, ())) for name in ("completed", "done", "subscribers")})
-    fields["turns"] = tuple(Turn(**turn) for turn in stored["turns"])
+    fields["turns"] = tuple(PastTurn(**turn) for turn in stored["turns"])
     return ThreadLife(**fields)
 
 
@@ -264,7 +264,7 @@ _SHORTEST = 100
 """Characters of an answer below which it is not worth telling."""
 
 
-def history_of(turns: Sequence[Turn], most: int, room: int) -> tuple[ChatTurn, ...]:
+def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[ChatTurn, ...]:
     """Return the latest of some turns, in order: at most so many, in so many characters.
 
     A user's words are told whole or not at all; an answer is shortened to the room that there is. Earlier ones are in the
@@ -298,7 +298,7 @@ class _Known(NamedTuple):
 _NEW: Final = _Known(0, 0, LIFE.initial)
 
 
-class Lives:
+class RecentLives:
     """The lives of threads that have begun here and do not run yet."""
 
     def __init__(self) -> None:
@@ -329,7 +329,7 @@ class Lives:
         return None if known is None else known.life
 
     def forget(self, thread_id: str) -> None:
-        """Keep a thread in mind no longer: it runs, and its actor knows where it is."""
+        """Drop a thread: it runs, and its actor knows its state."""
         self._known.pop(thread_id, None)
 
 

@@ -32,7 +32,7 @@ from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorAct
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent
 from antiphon.patterns.postchain._events import ChainEvent
-from antiphon.patterns.postchain._gateway import ClientActor, DoorActor, Edge, answer_of_owner, listen
+from antiphon.patterns.postchain._gateway import ClientActor, Gateway, PostedMessageActor, answer_of_owner, listen
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
 from antiphon.patterns.postchain._pausing import waiting_for
 from antiphon.patterns.postchain._phase import PhaseActor
@@ -47,7 +47,7 @@ from antiphon.patterns.postchain._phases import (
 from antiphon.patterns.postchain._protocol import (
     CLIENT,
     DELEGATE,
-    DOOR,
+    POSTED,
     SUPERVISOR,
     AskChain,
     thread_address,
@@ -96,7 +96,7 @@ _SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05)
 
 @dataclass(frozen=True, slots=True)
 class ChainResult(Outcome):
-    """What came of a turn of a thread.
+    """The result of a turn.
 
     Its status is completed, failed or terminated; or paused, with the code PARKED, where a person must approve or settle
     something: then `error_message` says what, and what to type. The code UNGUARDED_TOOL says that only a program with the
@@ -104,7 +104,7 @@ class ChainResult(Outcome):
     """
 
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """By phase, what came of it."""
+    """The output of each phase."""
 
     @property
     def is_final(self) -> bool:
@@ -159,11 +159,11 @@ class PostChain(Pattern):
     def host(self, system: System) -> None:
         """Begin all actors in a system, which is one of this chain's ledger."""
         chain = self._chain
-        self._edge = Edge(system, self.ledger, self.config.input_limit)
+        self._gateway = Gateway(system, self.ledger, self.config.input_limit)
         system.admit(chain.gates.passing)
         system.watch(chain.seen)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
-        system.spawn(DOOR, DoorActor)
+        system.spawn(POSTED, PostedMessageActor)
         system.spawn(DELEGATE, partial(DelegateActor, chain))
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
         system.register("thread", partial(ThreadActor, chain), grace=self._grace)
@@ -263,7 +263,7 @@ class PostChain(Pattern):
         await self._say(thread_id, StartThread(thread_id=thread_id))
 
     async def wait(self, thread_id: str) -> ChainResult:
-        """Wait until a thread has ended, is terminated, or rests until a person settles something; return what came of it.
+        """Wait until a thread has ended, is terminated, or waits for a person; return the result.
 
         Raises:
             RefusedError: there is no such thread.
@@ -272,7 +272,7 @@ class PostChain(Pattern):
         return await self._until_final(thread_id, self.result(thread_id))
 
     async def _until_final(self, thread_id: str, first: Awaitable[ChainResult | None]) -> ChainResult:
-        """Listen to a thread, do the first thing, and return what came of the thread once that is final."""
+        """Listen to a thread, await `first`, and return the result once it is final."""
         stirred, ended = asyncio.Event(), list[ChainEvent]()
 
         def hear(event: ChainEvent) -> None:
@@ -289,11 +289,11 @@ class PostChain(Pattern):
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
         idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.error_code not in _RESTING:
-            await idle.wait()  # so that whoever leaves now leaves nothing open
+            await idle.wait()  # the caller may close the chain now, and nothing must be left open
         return result
 
     async def result(self, thread_id: str) -> ChainResult:
-        """Return what came of the last turn of a thread that has ended; before that, where it is."""
+        """Return the result of the last turn; before it has ended, the state of the thread."""
         life = await self.life(thread_id)
         if life.status not in ("completed", "failed"):
             parked = await self._parked(thread_id, life) if life.status == "paused" else {}
@@ -365,7 +365,7 @@ class PostChain(Pattern):
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
         """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""
-        return await self._edge.send(data, within=within)
+        return await self._gateway.send(data, within=within)
 
     def hear(self, listener: Callable[[str, ThreadResult | AgentStreamChunk], None]) -> None:
         """Have a function called with what clients are told, and which client it is: results, and words that are streamed."""
@@ -414,7 +414,7 @@ async def ask_owner(
     """Have a message about a thread answered by the process that runs it; if none does within `patience`, by this one.
 
     The process must listen (`PostChain(ledger, listen=True)`); one that does not, and lives, loses the thread. Without
-    `or_here`, a message that nobody answers is a TIMEOUT; it stays posted, and whoever takes the thread up next obeys it: so a
+    `or_here`, a message that nobody answers is a TIMEOUT; it stays posted, and the next owner of the thread obeys it: so a
     thread whose tools only its own program has is resumed.
 
     Raises:

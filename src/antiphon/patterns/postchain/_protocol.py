@@ -43,7 +43,7 @@ SUPERVISOR = "supervisor/agents"
 
 DELEGATE: Final = "delegate/1"
 """Goes through the phases in threads of other patterns."""
-DOOR: Final = "door/1"
+POSTED: Final = "door/1"
 OUTSIDE: Final = "client/outside"
 """Who speaks that is another process."""
 

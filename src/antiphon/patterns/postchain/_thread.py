@@ -1,7 +1,7 @@
 """ThreadActor: one for each thread. It goes through the phases, and obeys those who start, pause, resume and end it.
 
 Where a thread is, is what its ledger amounts to (`_life.py`). RUN_THREAD is told by START_THREAD and is open as long as the
-thread is at work, so whoever takes the thread up after a crash runs it again: what was asked is answered from the ledger.
+thread is at work, so the next owner of the thread runs it again after a crash: answered requests are answered from the ledger.
 The other messages are handled beside it (`ordering_key`), one after the other.
 
 PAUSE closes the gate of the thread and is answered when nothing is passing it. The end of a run passes the gate too, so a
@@ -60,7 +60,7 @@ class ThreadActor(Actor):
         self._subscribers: list[str] = []
         """Who has said so here."""
         self._is_told = asyncio.Event()
-        """Set unless somebody has had it run and does not know yet: no phase is asked before."""
+        """Set unless a START or RESUME that began the run is not answered yet: no phase is asked before."""
         self._is_told.set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -118,7 +118,7 @@ class ThreadActor(Actor):
     @handles
     async def resume(self, request: ResumeThread, context: Context) -> ThreadResumed | None:
         life, thread_id = await self._life(context, ResumeThread)
-        if not await self._is_run(context):  # a branch: whoever runs the thread that it is a branch of does not run it
+        if not await self._is_run(context):  # a branch: the run of its parent does not cover it
             self._is_told.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
         resumed = ThreadResumed(
@@ -155,7 +155,7 @@ class ThreadActor(Actor):
         return None
 
     async def _withdraw_questions(self, context: Context) -> bool:
-        """Ask people no longer for approvals; return whether any was asked for."""
+        """Withdraw the open approvals; return whether there was any."""
         open_ones = await open_approvals(self._chain.ledger, _thread(context))
         async with ledger_run(context) as run:
             for approval in open_ones:
@@ -240,7 +240,7 @@ class ThreadActor(Actor):
         await self._is_told.wait()
 
     async def _tell(self, context: Context, life: ThreadLife, result: ThreadResult) -> None:
-        """Tell the creator and subscribers what came of it; from here on the thread is over. A paused one does not end."""
+        """Send the result to the creator and subscribers; then the thread is over. A paused one does not end."""
         creator = life.creator if context.knows(life.creator) else CLIENT
         try:
             async with self._chain.gates.passing(result.thread_id):
@@ -290,7 +290,7 @@ class ThreadActor(Actor):
         return await context.state_at(head.thread_id, head.seq, LIFE)
 
     async def _is_run(self, context: Context) -> bool:
-        """Whether somebody runs the thread, or nobody need; not counting whom this message itself has told to."""
+        """Whether the thread is run, or is over; a run that this message began does not count."""
         own = f"{context.course.invocation_id}/run"
         rows = [row.message for row in await self._chain.ledger.open_calls(_thread(context))]
         return any(_is_run_row(row) and row.parent_id != own for row in rows) or (await self._now(context)).is_over
@@ -382,7 +382,7 @@ def _is_run_row(message: Message) -> bool:
 
 
 def _context_of(life: ThreadLife) -> ChainContext:
-    """Return what the thread has in mind: the operations of this turn's phases, in the order in which they were done."""
+    """Return the context: the fold of the operations of this turn's phases, in the order in which they were done."""
     context = ChainContext()
     for phase in _latest(life.done):
         context = context.after(operations_from((life.outputs or {})[phase].get("context_operations", ())))
