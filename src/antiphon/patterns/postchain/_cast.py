@@ -9,7 +9,7 @@ them. Those that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Any, Final, Unpack
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
@@ -79,7 +80,15 @@ class ChainCast(Cast):
     def tools_of(self, spec: AgentSpec) -> AgentTools:
         return AgentTools(self.tools.plain(spec.tools), self.tools.guarded(spec.name, spec.tools))
 
-    async def ask_phase(self, phase: Phase, config: AgentConfig, prompt: str, hear: Hear | None) -> Answer[str]:
+    async def ask_phase(
+        self,
+        phase: Phase,
+        config: AgentConfig,
+        prompt: str | Sequence[UserContent],
+        hear: Hear | None,
+        *,
+        history: Sequence[ModelMessage] = (),
+    ) -> Answer[str]:
         """Have the agent of a phase answer, set up as `config` says.
 
         Raises:
@@ -98,7 +107,7 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
-        return await self.ask(spec, prompt, hear=hear, known_as=agent_of(phase))
+        return await self.ask(spec, prompt, history=history, hear=hear, known_as=agent_of(phase))
 
     async def agent_config(self, phase: Phase) -> AgentConfig:
         """Return how the agent of a phase is set up now."""

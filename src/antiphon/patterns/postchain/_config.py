@@ -57,7 +57,7 @@ TOO_LARGE: Final = "TOO_LARGE"
 ANSWER: Final = 16_000
 """Characters of an answer that other phases, and the client, are told."""
 MENTIONED: Final = 600
-"""Characters of a source, or of an argument, that a thread has in mind."""
+"""Characters of a source or an argument that the context keeps."""
 _ABOUT: Final = 8_000
 """Bytes of what is said about a thread besides the input, as JSON: it goes with every message to a phase."""
 
@@ -111,7 +111,7 @@ _CHANGES: Final = (InitializePhase.message_type, UpdateAgentConfig.message_type)
 
 
 class ChainConfigError(AntiphonError):
-    """A configuration cannot be read, or says something that nobody understands."""
+    """A configuration cannot be read, or is invalid."""
 
 
 class ChainConfig(BaseModel):
