@@ -7,7 +7,7 @@ from tests.dialects.samples import SAMPLES
 
 from antiphon import Conversation, dumps
 from antiphon.dialects import decode, encode, get, meaning, names
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 from antiphon.testing import check_dialect
 
 

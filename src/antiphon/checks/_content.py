@@ -10,7 +10,7 @@ from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._view import View
 from antiphon.checks._written import is_silent, plain_text
 from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
-from antiphon.messages._json import JsonError, parse
+from antiphon.messages.json_values import JsonError, parse
 
 _LISTS: Mapping[str, frozenset[str]] = {
     "openai-chat": frozenset({"tool_calls", "content"}),

@@ -10,8 +10,7 @@ from antiphon.checks._native import mentions, own_block, without_keys
 from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._targets import Accepted
 from antiphon.checks._view import View
-from antiphon.messages import MediaPart, Metadata, OptionCallPayload, Part, TextPart, thaw
-from antiphon.messages._window import payload_size
+from antiphon.messages import MediaPart, Metadata, OptionCallPayload, Part, TextPart, payload_size, thaw
 
 _CACHE_MARK = "cache_control"
 

@@ -15,8 +15,7 @@ from antiphon.checks._request import REQUEST
 from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._targets import TARGETS, Target
 from antiphon.checks._view import View
-from antiphon.messages import Conversation, use_limits
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Conversation, use_limits
 
 # The order in which they are mended: a later rule sees what an earlier one has done.
 RULES: tuple[Rule, ...] = (*PAIRING, *PROOFS, *NAMING, *MEDIA, *REQUEST, *CONTENT, *ORDER)

@@ -12,8 +12,7 @@ from hashlib import sha256
 
 from typing_extensions import override
 
-from antiphon.messages import Message, loads
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, loads
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

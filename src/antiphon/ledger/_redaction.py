@@ -40,9 +40,8 @@ from antiphon.ledger._secrets import (
     plain_key,
     rules_of,
 )
-from antiphon.messages import Message, dumps, loads
-from antiphon.messages._json import parse, write
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, dumps, loads
+from antiphon.messages.json_values import parse, write
 
 _MEDIUM: Final = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
 _MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=_-]*", re.IGNORECASE)

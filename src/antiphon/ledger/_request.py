@@ -16,11 +16,9 @@ from antiphon.ledger._chain import to_micros
 from antiphon.ledger._outside import from_outside
 from antiphon.ledger._redaction import LedgerRedaction, Redaction
 from antiphon.ledger._values import Snapshot
-from antiphon.messages import RESERVED_POLICIES, Message, current_port, dumps, is_name, loads, thaw
-from antiphon.messages._json import write
-from antiphon.messages._limits import NO_LIMITS
-from antiphon.messages._message import stored_form
-from antiphon.messages._model import house_bytes
+from antiphon.messages import NO_LIMITS, RESERVED_POLICIES, Message, current_port, dumps, is_name, loads, thaw
+from antiphon.messages.json_values import write
+from antiphon.messages.trusted import house_bytes, stored_form
 
 _BEFORE_THREAD = frozenset({"antiphon", "id", "policy", "payload", "role_hint_for_llm", "step_num", "turn_id"})
 """The fields that stand before `thread_id` in the house form."""

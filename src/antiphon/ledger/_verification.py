@@ -24,8 +24,7 @@ from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import Damage, Head, ThreadJournal
-from antiphon.messages import Message, loads
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, loads
 
 # ---------------------------------------------------------------- verification
 

@@ -57,9 +57,8 @@ from antiphon.ledger._verification import (
     proven,
     restored,
 )
-from antiphon.messages import Json, Message, current_port, loads
-from antiphon.messages._json import parse
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Json, Message, current_port, loads
+from antiphon.messages.json_values import parse
 
 __all__ = ["MemoryLedger"]
 

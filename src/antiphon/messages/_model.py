@@ -1,7 +1,7 @@
 """The base of every value in the core: a frozen Pydantic model whose JSON is private and whose content is its house form.
 
-A field annotated `JsonField(...)` holds, in the instance's `__dict__`, what `_json.own` keeps. Reading the attribute goes
-through a descriptor that gives out a frozen view. Pydantic itself works on `__dict__`, so validation and `model_dump` do not
+A field annotated `JsonField(...)` holds, in the instance's `__dict__`, what `json_values.own` keeps. Reading the attribute
+goes through a descriptor that gives out a frozen view. Pydantic itself works on `__dict__`: validation and `model_dump` do not
 notice; what would hand out the inside (`dict(model)`, an unchecked `model_copy`) is closed here.
 
 Two models are equal when their content is: same class, same house form, order of keys in user data aside.
@@ -16,26 +16,20 @@ from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from antiphon.messages._json import JsonError, JsonObject, Path, canonical, freeze, own, parse, unpacked, with_big_ints, write
-from antiphon.messages._limits import NO_LIMITS, use_limits
 from antiphon.messages._names import is_name
-
-__all__ = [
-    "EMPTY",
-    "HOUSE_KEY",
-    "HOUSE_MARK",
-    "HOUSE_VERSION",
-    "MUCH",
-    "WORST",
-    "JsonField",
-    "Model",
-    "house_bytes",
-    "json_bytes_of",
-    "json_text_of",
-    "plain_of",
-    "without_default",
-    "written",
-]
+from antiphon.messages._settings import NO_LIMITS, use_limits
+from antiphon.messages.json_values import (
+    JsonError,
+    JsonObject,
+    Path,
+    canonical,
+    freeze,
+    own,
+    parse,
+    unpacked,
+    with_big_ints,
+    write,
+)
 
 EMPTY = cast("Any", b"{}")
 """The default of a JSON object field, in the form that is kept: text, which needs no copy per instance."""

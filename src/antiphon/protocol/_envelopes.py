@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from antiphon.errors import DecodeError
 from antiphon.messages import Json, Text, current_port, new_id
-from antiphon.messages._json import JsonError, parse
+from antiphon.messages.json_values import JsonError, parse
 from antiphon.protocol._open import NOTHING, Open
 from antiphon.protocol._values import Object, Timestamp
 

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
-from antiphon.messages._model import MUCH
+from antiphon.messages.trusted import MUCH
 from antiphon.runtime._envelope import Course
 from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._observer import EffectRun

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from antiphon.messages import (
+    DEFAULT_LIMITS,
     RUNTIME_POLICY,
     DataPart,
     Json,
@@ -49,12 +50,11 @@ from antiphon.messages import (
     current_port,
     is_name,
     thaw,
+    trusted,
 )
-from antiphon.messages import _trusted as trusted
-from antiphon.messages._cut import cut, cut_text
-from antiphon.messages._json import JsonError, fits, own
-from antiphon.messages._limits import DEFAULT_LIMITS
-from antiphon.messages._model import MUCH
+from antiphon.messages.json_values import JsonError, fits, own
+from antiphon.messages.truncation import cut, cut_text
+from antiphon.messages.trusted import MUCH
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from antiphon.dialects import Dialect, Encoded, meaning
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 
 _UNKNOWN = "x-not-known"
 _EDIT = " (edited)"

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from antiphon.ledger import Ledger
 from antiphon.messages import Message
-from antiphon.messages._model import house_bytes
+from antiphon.messages.trusted import house_bytes
 
 _LINE = 4096
 """Bytes of a line at most: so much is written at once or not at all."""

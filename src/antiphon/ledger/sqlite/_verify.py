@@ -30,8 +30,7 @@ from antiphon.ledger.sqlite._rows import (
 )
 from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
-from antiphon.messages import Message, loads
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, loads
 
 _STEP = 1000
 """Rows that are looked at in one transaction: a longer one would keep the log from beginning anew."""

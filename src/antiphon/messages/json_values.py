@@ -1,0 +1,503 @@
+"""JSON values: taken in once with every check, kept private, given out as frozen views.
+
+An argument, a result, a data part and metadata may hold JSON and nothing else. Three forms of one value exist:
+
+- what a caller gives: any Python value that is plainly JSON (`own` takes a copy, so that later changes do not reach us);
+- what we keep: either `bytes` (JSON text that nobody has looked at yet) or the parsed value. No JSON value is `bytes`, so the
+  two cannot be confused. Text is kept as long as possible because writing it again is a copy, not work;
+- what we give out: a scalar as itself, an object or array as `JsonObject` or `JsonArray`, which cannot be changed.
+
+The quick way through `own` and `parse` is orjson, which is exact for everything but five things: it writes NaN and infinity
+as `null`, refuses integers beyond 64 bits, reads them as floats, takes the last of duplicate keys, and nests deeper than we
+allow. Each of the five is noticed cheaply, and then the slow way (plain Python, with a path for the error) decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast, overload
+from uuid import UUID
+
+import orjson
+from typing_extensions import override
+
+from antiphon.messages._settings import NO_LIMITS, Limits, current_limits
+
+__all__ = [
+    "Json",
+    "JsonArray",
+    "JsonError",
+    "JsonObject",
+    "canonical",
+    "copy_checked",
+    "fits",
+    "freeze",
+    "is_shallow",
+    "own",
+    "parse",
+    "plain",
+    "same",
+    "thaw",
+    "unpacked",
+    "with_big_ints",
+    "write",
+]
+
+if TYPE_CHECKING:
+    Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+    """Any JSON value, as Python types it."""
+else:
+    Json = Any  # Pydantic looks at this one, and `JsonField` decides what is allowed
+
+_INT_DIGITS = 4300
+"""Digits of the longest integer: Python's own guard against quadratic conversion, as a fixed number."""
+_INT_BOUND = 10**_INT_DIGITS
+
+_CONTAINERS = (dict, list, tuple)
+_NEVER_NULL = frozenset({str, int, bool})
+"""What orjson never writes as `null`; of a subclass one would have to ask more."""
+
+_INDENTED = 16_384
+"""Bytes of text up to which its depth is seen by indenting it; beyond, that would take too much memory."""
+
+_TOO_DEEP = "nested too deep to be read"
+
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+Path: TypeAlias = tuple[str | int, ...]
+
+
+class JsonError(ValueError):
+    """A value or text that is not JSON as we allow it: why, and where. Callers turn it into a public error."""
+
+    def __init__(self, reason: str, path: Path = ()) -> None:
+        super().__init__(reason, path)
+        self.reason = reason
+        self.path = path
+
+
+# ---------------------------------------------------------------- what we give out
+
+
+class JsonObject(Mapping[str, "Json"]):
+    """A JSON object that cannot be changed. Equal to a `dict` of the same content; `thaw` gives such a copy."""
+
+    __slots__ = ("__value",)
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.__value = value
+
+    @override
+    def __getitem__(self, key: str) -> Json:
+        value: Json = freeze(self.__value[key])
+        return value
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__value)
+
+    @override
+    def __len__(self) -> int:
+        return len(self.__value)
+
+    @override
+    def __contains__(self, key: object) -> bool:
+        return key in self.__value
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return same(self.__value, other) if isinstance(other, Mapping) else NotImplemented
+
+    @override
+    def __hash__(self) -> int:
+        return hash(canonical(self.__value))
+
+    @override
+    def __repr__(self) -> str:
+        return repr(self.__value)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _view, (write(self.__value),)
+
+    def _plain(self) -> dict[str, Any]:
+        return self.__value
+
+
+class JsonArray(Sequence["Json"]):
+    """A JSON array that cannot be changed. Equal to a `list` of the same content; `thaw` gives such a copy."""
+
+    __slots__ = ("__value",)
+
+    def __init__(self, value: list[Any]) -> None:
+        self.__value = value
+
+    @overload
+    def __getitem__(self, index: int) -> Json: ...
+    @overload
+    def __getitem__(self, index: slice) -> JsonArray: ...
+    @override
+    def __getitem__(self, index: int | slice) -> Json | JsonArray:
+        value: Json | JsonArray = freeze(self.__value[index])
+        return value
+
+    @override
+    def __len__(self) -> int:
+        return len(self.__value)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return same(self.__value, other) if isinstance(other, JsonArray | list) else NotImplemented
+
+    @override
+    def __hash__(self) -> int:
+        return hash(canonical(self.__value))
+
+    @override
+    def __repr__(self) -> str:
+        return repr(self.__value)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _view, (write(self.__value),)
+
+    def _plain(self) -> list[Any]:
+        return self.__value
+
+
+def _view(text: bytes) -> Json:
+    return cast("Json", freeze(parse(text)))
+
+
+def freeze(value: Any) -> Any:
+    """Return a parsed value as it is given out."""
+    if type(value) is dict:
+        return JsonObject(cast("dict[str, Any]", value))
+    if type(value) is list:
+        return JsonArray(cast("list[Any]", value))
+    return value
+
+
+def plain(value: Any) -> Any:
+    """Return what a view shows, without copying; anything else as it is. The result must not be changed."""
+    if type(value) is JsonObject or type(value) is JsonArray:
+        return value._plain()  # pyright: ignore[reportPrivateUsage]
+    return value
+
+
+def thaw(value: Json) -> Any:
+    """Return a copy of a JSON value made of plain dicts and lists, which are yours to change.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    if type(value) is JsonObject or type(value) is JsonArray:
+        with suppress(TypeError):  # an integer beyond 64 bits
+            return orjson.loads(orjson.dumps(plain(value)))
+    return unpacked(own(value, limits=NO_LIMITS))
+
+
+def unpacked(kept: Any) -> Any:
+    """Return a kept value parsed."""
+    return orjson.loads(kept) if type(kept) is bytes else kept
+
+
+def same(parsed: Any, other: Any) -> bool:
+    """Whether a parsed value and anything else are the same JSON content."""
+    try:
+        return canonical(parsed) == canonical(unpacked(own(other, limits=NO_LIMITS)))
+    except JsonError:
+        return False
+
+
+# ---------------------------------------------------------------- what we take in
+
+
+def own(value: Any, room: int = 0, limits: Limits | None = None) -> Any:
+    """Check a caller's value and return it in the form we keep. `room` is how much deeper than the limit it may be.
+
+    Raises:
+        JsonError: it is not JSON, or more than the limits allow; the path says where.
+    """
+    if type(value) is str:
+        return value if value.isascii() else _clean_text(value, ())
+    if value is None:
+        return value
+    limits, value = limits or current_limits(), plain(value)
+    try:
+        text = orjson.dumps(value, None, _STRICT)
+    except TypeError:
+        return copy_checked(value, limits, room)
+    nulls = text.count(b"null")
+    if not fits(text, value, limits, room) or (nulls and _may_hide_nan(value, nulls)):
+        return copy_checked(value, limits, room)
+    return text if text[:1] in b"{[" else orjson.loads(text)
+
+
+def _may_hide_nan(value: Any, nulls: int) -> bool:
+    """Whether NaN or infinity, which orjson writes as `null`, may be in a value whose text has so many; True asks for more.
+
+    Level by level, because the look ends as soon as there is a None for each, and those are mostly near the top. (Words that
+    say "null" only make the look longer.)
+    """
+    level: list[Any] = [value]
+    while level:
+        inner: list[Any] = []
+        for each in level:
+            if each is None:
+                nulls -= 1
+            elif type(each) is dict:
+                inner += cast("dict[str, Any]", each).values()
+            elif type(each) is list or type(each) is tuple:
+                inner += each
+            elif type(each) not in _NEVER_NULL and not (type(each) is float and isfinite(each)):
+                return True
+        if not nulls:
+            return False
+        level = inner
+    return False
+
+
+def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
+    """Whether a value, whose text this is, is certainly within depth and nodes; False asks for an exact look.
+
+    A node takes a byte and a comma, a container two brackets. A line indented by the limit shows something inside the
+    deepest container allowed.
+    """
+    return len(text) <= 2 * limits.nodes and is_shallow(text, value, limits.depth + room)
+
+
+def is_shallow(text: bytes, value: Any, depth: int) -> bool:
+    """Whether a value, whose text this is, is certainly not nested deeper; False asks for an exact look."""
+    if len(text) <= 2 * depth:
+        return True
+    # Not more brackets open than may be nested. (Removing a byte is quicker than counting it.)
+    if len(text) - len(text.replace(b"{", b"").replace(b"[", b"")) <= depth:
+        return True
+    if len(text) > _INDENTED:
+        return _depth(value, depth + 1) <= depth
+    return b"\n" + b"  " * depth not in write(value, _STRICT | orjson.OPT_INDENT_2)
+
+
+def _depth(value: Any, most: int) -> int:
+    """Return how deep a value is, or `most` if that is not enough, level by level."""
+    level: list[Any] = [value]
+    for depth in range(most):
+        inner = [_inside(each) for each in level if type(each) in _CONTAINERS]
+        if not inner:
+            return depth
+        level = [each for values in inner for each in values]
+    return most
+
+
+def _inside(container: Any) -> Iterable[Any]:
+    return cast("dict[str, Any]", container).values() if type(container) is dict else container
+
+
+def copy_checked(value: Any, limits: Limits, room: int = 0) -> Any:
+    """Return a plain copy of a caller's value, node by node.
+
+    Raises:
+        JsonError: the first thing that is not JSON, or is over a limit.
+    """
+    return _Copier(limits, room).copy(value, ())
+
+
+class _Copier:
+    """The slow way in: every node looked at, the path known."""
+
+    def __init__(self, limits: Limits, room: int) -> None:
+        self._limits = limits
+        self._depth = limits.depth + room
+        self._left = limits.nodes
+
+    def copy(self, value: Any, path: Path) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            _refuse(f"more than {self._limits.nodes} values; store large data as media", path)
+        value = plain(value)
+        value = value.value if isinstance(value, Enum) else value
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return _clean_text(value, path)
+        if isinstance(value, int):
+            return _clean_int(value, path)
+        if isinstance(value, float):
+            return float.__float__(value) if isfinite(value) else _refuse(f"{value} is not JSON; use None or text", path)
+        if isinstance(value, UUID):
+            return str(value)
+        return self._container(value, path)
+
+    def _container(self, value: Any, path: Path) -> Any:
+        if not isinstance(value, dict | list | tuple):
+            _refuse(f"{type(value).__name__} is not JSON; convert it to text, a number, a list or a dict", path)
+        if len(path) >= self._depth:
+            _refuse(f"nested deeper than {self._limits.depth} (or in itself); flatten it", path)
+        if isinstance(value, dict):
+            items = cast("dict[Any, Any]", value).items()
+            return {_clean_key(key, path): self.copy(each, (*path, str(key))) for key, each in items}
+        return [self.copy(each, (*path, index)) for index, each in enumerate(cast("list[Any]", value))]
+
+
+def _clean_key(key: Any, path: Path) -> str:
+    key = key.value if isinstance(key, Enum) else key
+    if not isinstance(key, str):
+        _refuse(f"the key {key!r} is not text; JSON keys are", path)
+    return _clean_text(key, path)
+
+
+def _clean_text(value: str, path: Path) -> str:
+    value = str.__str__(value)  # of a subclass, the text itself
+    try:
+        value.encode()
+    except UnicodeEncodeError as exc:
+        _refuse(f"a lone surrogate (U+{ord(value[exc.start]):04X}) at character {exc.start}; it is no Unicode text", path)
+    return value
+
+
+def _clean_int(value: int, path: Path) -> int:
+    if not -_INT_BOUND < value < _INT_BOUND:
+        _refuse(f"an integer of more than {_INT_DIGITS} digits; store it as text", path)
+    return int.__int__(value)
+
+
+def _refuse(reason: str, path: Path) -> NoReturn:
+    raise JsonError(reason, path)
+
+
+# ---------------------------------------------------------------- text
+
+
+def parse(text: bytes) -> Any:
+    """Parse JSON text that comes from outside. Depth and size are not looked at: see `fits`.
+
+    Raises:
+        JsonError: it is not JSON in UTF-8, or has a duplicate key.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        if "infinity" in exc.msg:
+            return _parse_slowly(text)  # an integer of more than 308 digits, or really too large
+        raise JsonError(_explain(text, exc)) from None
+    # Text that orjson would write the same has no duplicate key and no integer that it reads as a float.
+    try:
+        if orjson.dumps(value) == text:
+            return value
+    except TypeError:
+        raise JsonError(_TOO_DEEP) from None  # orjson reads four times deeper than it writes
+    del value
+    return _parse_slowly(text)
+
+
+def _parse_slowly(text: bytes) -> Any:
+    """Parse with the standard library: exact, but kinder than orjson, whose complaints come first."""
+    hooks: dict[str, Any] = {
+        "object_pairs_hook": _unique,
+        "parse_int": _exact_int,
+        "parse_float": _finite_float,
+        "parse_constant": _no_constant,
+    }
+    try:
+        value = json.loads(text.decode(), **hooks)
+        _refuse_duplicates(value, ())
+        write(value)
+    except RecursionError:
+        raise JsonError(_TOO_DEEP) from None
+    except (json.JSONDecodeError, TypeError) as exc:
+        raise JsonError(f"not JSON: {exc}") from None
+    return value
+
+
+class _Twice(dict[str, Any]):
+    """An object in which a key stands twice."""
+
+    key = ""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    marked = _Twice(found)
+    counts = Counter(key for key, _ in pairs)
+    marked.key = next(key for key, count in counts.items() if count > 1)
+    return marked
+
+
+def _refuse_duplicates(value: Any, path: Path) -> None:
+    """Find the first object in which a key stands twice, and say where."""
+    if isinstance(value, _Twice):
+        _refuse(f"the key {value.key!r} stands twice in one object", path)
+    if isinstance(value, dict):
+        for key, each in cast("dict[str, Any]", value).items():
+            _refuse_duplicates(each, (*path, key))
+    elif isinstance(value, list):
+        for index, each in enumerate(cast("list[Any]", value)):
+            _refuse_duplicates(each, (*path, index))
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise JsonError(f"not JSON: {text}; use null or text")
+
+
+def _finite_float(text: str) -> float:
+    if not isfinite(value := float(text)):
+        raise JsonError(f"the number {text[:20]} is too large; store it as text")
+    return value
+
+
+def _exact_int(text: str) -> int:
+    if len(text.lstrip("-")) > _INT_DIGITS:
+        raise JsonError(f"an integer of more than {_INT_DIGITS} digits")
+    try:
+        return int(text)
+    except ValueError:
+        raise JsonError("an integer of more digits than this Python is set to read") from None
+
+
+def _explain(text: bytes, exc: orjson.JSONDecodeError) -> str:
+    if text[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in text[:4]:
+        return "not UTF-8 (it looks like UTF-16 or UTF-32); encode it as UTF-8"
+    return f"not JSON: {exc}"
+
+
+def write(value: Any, option: int = 0) -> bytes:
+    """Return the house text of a parsed value (orjson's form, with integers of any size exact)."""
+    try:
+        return orjson.dumps(value, None, option)
+    except TypeError:
+        return orjson.dumps(with_big_ints(value), None, option)
+
+
+def with_big_ints(value: Any) -> Any:
+    """Return a parsed value with each integer beyond 64 bits as the text that orjson cannot write itself."""
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return orjson.Fragment(str(value))
+    if type(value) is dict:
+        return {key: with_big_ints(each) for key, each in cast("dict[str, Any]", value).items()}
+    if type(value) is list:
+        return [with_big_ints(each) for each in cast("list[Any]", value)]
+    return value
+
+
+def canonical(value: Any) -> bytes:
+    """Return text that is the same for the same content, whatever the order of keys; `1`, `1.0` and `True` differ."""
+    return write(value, orjson.OPT_SORT_KEYS)

@@ -1,0 +1,270 @@
+"""Cutting: a text or a JSON value that is too large to be written down, shortened to a number of bytes, with a mark.
+
+Nobody can say beforehand how much a tool returns or an exception says. What is too large is kept as far as it fits:
+
+- of a text, the beginning;
+- of an object or a short array, everything that is small; what is left is shared by what is large;
+- of a long array, the first items, whole;
+- below the deepest level that is allowed, nothing.
+
+Each place says how much there was: `… [cut after 1,000 of 50,000,000 characters]`. The same value is always cut in the same
+way, and cutting it again changes nothing.
+
+The time is linear. First a copy is made of as many values as a message may have (`_Copy`). Then each value is measured once
+(`_Sizes`), and cut from the top down (`_Cut`). What is no JSON is left as it is: the constructor of a message refuses it, and
+says where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias, cast
+
+import orjson
+
+from antiphon.messages._model import WORST
+from antiphon.messages._settings import current_limits
+from antiphon.messages.json_values import JsonArray, JsonObject, plain
+
+__all__ = ["cut", "cut_text"]
+
+_LEAST: Final = 128
+"""Bytes that a value is given at least: enough for a mark that says how much there was."""
+_FEW: Final = 32
+"""Items of an array that share what there is; of a longer one the first items are kept, whole."""
+_KEY: Final = "[cut]"
+"""The key under which an object says that keys were left out."""
+_DEEP: Final = "[cut: nested too deep]"
+_SHORT: Final = "[cut]"
+_DIGITS_PER_BIT: Final = 0.302
+
+_Container: TypeAlias = "dict[str, Any] | list[Any]"
+_CONTAINERS: Final = (dict, list, tuple, JsonObject, JsonArray)
+
+
+def cut_text(text: str, most: int) -> str:
+    """Return a text that takes at most so many bytes as JSON; the end of one that was cut says so."""
+    if WORST * len(text) + 2 <= most or (len(text) <= most and _text_size(text) <= most):
+        return text
+    mark = "… [cut after {:,} of {:,} characters]"
+    room = most - _text_size(mark.format(len(text), len(text)))
+    if room < 1:
+        return _SHORT
+    kept = _beginning(text, room)
+    return kept + mark.format(len(kept), len(text))
+
+
+def cut(value: Any, most: int) -> Any:
+    """Return a JSON value that takes at most so many bytes, and no more values and levels than the limits allow.
+
+    A value that fits is returned as it is. `most` below 128 is taken as 128.
+    """
+    value, most = plain(value), max(most, _LEAST)
+    if type(value) is str:
+        return cut_text(value, most)
+    if type(value) not in _CONTAINERS:
+        return value
+    limits = current_limits()
+    copy = _Copy(limits.nodes - 1)
+    copied = copy.of(value, limits.depth)
+    if not copy.is_whole:
+        copy = _Copy(limits.nodes - 1 - limits.depth)  # with room for a mark at each level
+        copied = copy.of(value, limits.depth)
+    sizes = _Sizes(copy.counts, most)
+    if copy.is_whole and sizes.of(copied) <= most:
+        return value
+    return _Cut(copy.counts, sizes).of(copied, most)
+
+
+# ---------------------------------------------------------------- text
+
+
+def _text_size(text: str) -> int:
+    try:
+        return len(orjson.dumps(text))
+    except TypeError:  # a lone surrogate
+        return WORST * len(text) + 2
+
+
+def _beginning(text: str, most: int) -> str:
+    """Return the longest beginning of a text that takes at most so many bytes, without the quotes around it."""
+    low, high = 0, min(len(text), most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _text_size(text[:middle]) - 2 <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]
+
+
+# ---------------------------------------------------------------- as many values, and as deep, as is allowed
+
+
+class _Copy:
+    """Copies a value, until there are as many values as are allowed."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self.is_whole = True
+        self.counts: dict[int, int] = {}
+        """How many items those containers had, by the id of their copies, of which not all were copied."""
+
+    def of(self, value: Any, depth: int) -> Any:
+        """Return a copy that is at most so deep."""
+        if type(value) not in _CONTAINERS:
+            return value
+        if not value:
+            return {} if isinstance(value, dict | JsonObject) else []
+        if depth < 1 or self._left < 1:
+            self.is_whole = False
+            return _DEEP if depth < 1 else _SHORT
+        return self._container(plain(value), depth)
+
+    def _container(self, value: _Container, depth: int) -> _Container:
+        found: _Container = {} if isinstance(value, dict) else []
+        for key, child in _children(value, self._taken(len(value))):
+            _put(found, key, self.of(child, depth - 1))
+        if len(found) < len(value):
+            self.is_whole = False
+            self.counts[id(found)] = len(value)
+        return found
+
+    def _taken(self, count: int) -> Iterator[None]:
+        """Yield once for each item that may be copied. All of a few are, whatever they hold; of many, as there is room."""
+        if count <= _FEW:
+            taken = min(count, self._left)
+            self._left -= taken
+            yield from [None] * taken
+            return
+        while self._left > 0:
+            self._left -= 1
+            yield
+
+
+def _children(container: _Container, taken: Iterable[None] | None = None) -> Iterator[tuple[Any, Any]]:
+    items = container.items() if isinstance(container, dict) else enumerate(container)
+    return iter(items) if taken is None else (item for item, _ in zip(items, taken, strict=False))
+
+
+def _put(container: _Container, key: Any, child: Any) -> None:
+    if isinstance(container, dict):
+        container[key] = child
+    else:
+        container.append(child)
+
+
+# ---------------------------------------------------------------- as many bytes as is allowed
+
+
+class _Sizes:
+    """How many bytes values take as JSON, with the marks that some containers will have; each is measured once.
+
+    Of a text that surely takes more than `most`, that is enough to know.
+    """
+
+    def __init__(self, counts: dict[int, int], most: int) -> None:
+        self._counts = counts
+        self._most = most
+        self._known: dict[int, int] = {}
+
+    def of(self, value: Any) -> int:
+        if type(value) is str:
+            return len(value) if len(value) > self._most else _text_size(value)
+        if type(value) is not dict and type(value) is not list:
+            return _scalar_size(value)
+        container = cast("_Container", value)
+        size = self._known.get(id(container))
+        if size is None:
+            size = 2 + sum([_key_size(key) + self.of(child) for key, child in _children(container)])
+            size = self._known[id(container)] = size + (_LEAST if id(container) in self._counts else 0)
+        return size
+
+
+def _scalar_size(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value.bit_length() * _DIGITS_PER_BIT) + 2
+    try:
+        return len(orjson.dumps(value))
+    except TypeError:  # no JSON, and soon refused
+        return _LEAST
+
+
+def _key_size(key: Any) -> int:
+    """Return what an item takes beside its value: a key, and a comma."""
+    return _text_size(key) + 2 if isinstance(key, str) else 1
+
+
+class _Cut:
+    """Cuts a copy."""
+
+    def __init__(self, counts: dict[int, int], sizes: _Sizes) -> None:
+        self._counts = counts
+        self._sizes = sizes
+
+    def of(self, value: Any, most: int) -> Any:
+        """Return a value in so many bytes."""
+        if type(value) is str:
+            return cut_text(value, most)
+        if type(value) is not dict and type(value) is not list:
+            return value if self._sizes.of(value) <= most else _SHORT
+        container = cast("_Container", value)
+        found: _Container = {} if isinstance(container, dict) else []
+        for key, child, room in self._rooms(container, most):
+            _put(found, key, self.of(child, room))
+        self._mark(found, self._counts.get(id(container), len(container)))
+        return found
+
+    def _rooms(self, container: _Container, most: int) -> Iterator[tuple[Any, Any, int]]:
+        """Return the items that are kept, with what each may take."""
+        if self._sizes.of(container) <= most:
+            return ((key, child, most) for key, child in _children(container))
+        if isinstance(container, list) and len(container) > _FEW:
+            return self._first(container, most - _LEAST)
+        return self._shared(container, most - _LEAST)
+
+    def _first(self, container: _Container, room: int) -> Iterator[tuple[Any, Any, int]]:
+        """Yield the first items that fit, and the beginning of the next one."""
+        for key, child in _children(container):
+            room -= _key_size(key)
+            size = self._sizes.of(child)
+            if room < min(size, _LEAST):
+                return
+            yield key, child, room
+            room -= size
+
+    def _shared(self, container: _Container, room: int) -> Iterator[tuple[Any, Any, int]]:
+        """Yield as many items as can have what one has at least, and give each its share."""
+        kept: list[tuple[Any, Any]] = []
+        least = room
+        for key, child in _children(container):
+            least -= _key_size(key) + min(_LEAST, self._sizes.of(child))
+            if least < 0:
+                break
+            kept.append((key, child))
+            room -= _key_size(key)
+        share = _share([self._sizes.of(child) for _, child in kept], room)
+        for key, child in kept:
+            yield key, child, share
+
+    @staticmethod
+    def _mark(found: _Container, count: int) -> None:
+        """Say what was left out."""
+        kept = len(found)
+        if kept == count:
+            return
+        if isinstance(found, dict):
+            found[_KEY] = f"after {kept:,} of {count:,} keys"
+        else:
+            found.append(f"[cut after {kept:,} of {count:,} items]")
+
+
+def _share(sizes: list[int], room: int) -> int:
+    """Return the most that each may have, so that all fit: those that need less leave theirs to the others."""
+    share = 0
+    for number, size in enumerate(sorted(sizes)):
+        share = room // (len(sizes) - number)
+        if size > share:
+            break
+        room -= size
+    return share
