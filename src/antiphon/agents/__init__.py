@@ -12,8 +12,8 @@ from antiphon._lazy import lazy_names as _lazy_names
 if TYPE_CHECKING:
     from antiphon.agents._budget import AgentBudget
     from antiphon.agents._run import CurrentEffect, LedgerRun, current_effect, current_run, ledger_run
-    from antiphon.agents._store import LedgerConversationStore
     from antiphon.agents.durability import Delta, LedgerDurability, NotDone, Reconcile, Unsettled, listen
+    from antiphon.agents.durability._store import LedgerConversationStore
     from antiphon.agents.models import model
     from antiphon.agents.toolkit import Toolkit
 
@@ -38,7 +38,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(__all__, "antiphon.agents._run"),
     "AgentBudget": "antiphon.agents._budget",
-    "LedgerConversationStore": "antiphon.agents._store",
+    "LedgerConversationStore": "antiphon.agents.durability._store",
     **dict.fromkeys(
         ("Delta", "LedgerDurability", "NotDone", "Reconcile", "Unsettled", "listen"), "antiphon.agents.durability"
     ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from antiphon.agents.models._named import model
     from antiphon.agents.models._script import Call, Rule, Script, Turn, load_script
     from antiphon.agents.models._scripted import ScriptedModel
-    from antiphon.agents.models._weights import install_weights
+    from antiphon.agents.models._weights import find_weights, install_weights
 
 __all__ = [
     "Call",
@@ -41,6 +41,7 @@ __all__ = [
     "Turn",
     "UnknownModelError",
     "WeightsError",
+    "find_weights",
     "install_weights",
     "load_script",
     "model",
@@ -53,7 +54,7 @@ _HOME = {
     "LocalModel": f"{_HERE}._local",
     "LocalServer": f"{_HERE}._local_server",
     "ScriptedModel": f"{_HERE}._scripted",
-    "install_weights": f"{_HERE}._weights",
+    **dict.fromkeys(("find_weights", "install_weights"), f"{_HERE}._weights"),
     "model": f"{_HERE}._named",
 }
 

@@ -13,14 +13,22 @@ from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from antiphon.agents.toolkit._approvals import Approval, answer, find_approval, pending_approvals
-    from antiphon.agents.toolkit._call import Call
-    from antiphon.agents.toolkit._capability import ToolkitCapability
-    from antiphon.agents.toolkit._permissions import Grant, Permissions, Permit, Revocation
-    from antiphon.agents.toolkit._rules import ApprovalRule, Circumstances, Decision, Verdict, judge
+    from antiphon.agents.toolkit._decision import (
+        ApprovalRule,
+        Call,
+        Circumstances,
+        Decision,
+        Grant,
+        Permissions,
+        Permit,
+        Revocation,
+        Verdict,
+        judge,
+    )
     from antiphon.agents.toolkit._schema import Schema
     from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
     from antiphon.agents.toolkit._toolkit import Toolkit
-    from antiphon.agents.toolkit._toolset import AgentToolset
+    from antiphon.agents.toolkit._toolset import AgentToolset, ToolkitCapability
     from antiphon.agents.toolkit.taint import quoted
 
 __all__ = [
@@ -50,15 +58,13 @@ __all__ = [
 _HERE = "antiphon.agents.toolkit"
 _HOME = {
     **dict.fromkeys(("Approval", "answer", "find_approval", "pending_approvals"), f"{_HERE}._approvals"),
-    **dict.fromkeys(("Call",), f"{_HERE}._call"),
-    **dict.fromkeys(("ToolkitCapability",), f"{_HERE}._capability"),
-    **dict.fromkeys(("quoted",), f"{_HERE}.taint"),
-    **dict.fromkeys(("Grant", "Permissions", "Permit", "Revocation"), f"{_HERE}._permissions"),
-    **dict.fromkeys(("ApprovalRule", "Circumstances", "Decision", "Verdict", "judge"), f"{_HERE}._rules"),
+    **dict.fromkeys(("Call", "Grant", "Permissions", "Permit", "Revocation"), f"{_HERE}._decision"),
+    **dict.fromkeys(("ApprovalRule", "Circumstances", "Decision", "Verdict", "judge"), f"{_HERE}._decision"),
     **dict.fromkeys(("Schema",), f"{_HERE}._schema"),
     **dict.fromkeys(("ToolSettings", "ToolkitTool"), f"{_HERE}._tool"),
     **dict.fromkeys(("Toolkit",), f"{_HERE}._toolkit"),
-    **dict.fromkeys(("AgentToolset",), f"{_HERE}._toolset"),
+    **dict.fromkeys(("AgentToolset", "ToolkitCapability"), f"{_HERE}._toolset"),
+    **dict.fromkeys(("quoted",), f"{_HERE}.taint"),
 }
 
 __getattr__, __dir__ = _lazy_names(__name__, _HOME)
