@@ -18,6 +18,24 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
 │   └── LedgerFormatError         not a ledger, or of a later antiphon; look at the file
+├── SetupError                    a program or a file sets up what cannot be; the text says what to change
+│   ├── ConfigError               antiphon.toml cannot be read, or has a key that is not known
+│   ├── ChainConfigError          the configuration of a chain cannot be read, or has a key that is not known
+│   ├── TeamFileError             a team file cannot be read, or has a key that is not known
+│   ├── CastError                 an agent is named that takes no part, or takes part twice
+│   └── ToolOffError              .tool .line: a tool is used that is not turned on
+├── ModelError                    .model: the model that was asked for cannot be used
+│   ├── UnknownModelError         .nearest: no model has that name; look at it
+│   ├── MissingKeyError           .variables: set one of them, or choose a model that needs no key
+│   ├── MissingExtraError         .install: a package is not installed; also a ModuleNotFoundError
+│   ├── ScriptError               .where: a script is wrong, or has no turn left
+│   ├── WeightsError              the local model's file is not there, or is another; install it
+│   └── LocalServerError          the local model's server does not start, or dies again and again
+├── EffectError                   raised in an effect, to say how it ended
+│   ├── FailedError               .code .details: it failed; the caller gets a RefusedError
+│   └── UnknownOutcomeError       it may or may not have been done; what must not be done twice is parked
+├── WorkFailedError               an agent answered with an error; also a RuntimeError
+├── CalculationError              not arithmetic, or too large to be calculated; also a ValueError
 └── DeliveryError                 .code .address: what became of a message to an actor, instead of its answer
     ├── UndeliverableError        nobody lives there; look at the address, or spawn it
     ├── ActorStoppedError         somebody did, and takes no more messages
@@ -53,12 +71,18 @@ __all__ = [
     "AppendConflictError",
     "AppendRefusedError",
     "BudgetExceededError",
+    "CalculationError",
+    "CastError",
+    "ChainConfigError",
+    "ConfigError",
     "DecodeError",
     "DeliveryError",
     "DialectError",
+    "EffectError",
     "EffectFailedError",
     "EncodeError",
     "EscalatedError",
+    "FailedError",
     "FencedError",
     "HistoryMismatchError",
     "HopLimitError",
@@ -66,20 +90,32 @@ __all__ = [
     "LedgerError",
     "LedgerFormatError",
     "LedgerUnavailableError",
+    "LocalServerError",
     "MailboxFullError",
+    "MissingExtraError",
+    "MissingKeyError",
+    "ModelError",
     "NewerVersionError",
     "ParkedError",
     "RefusedError",
     "ReplyTimeoutError",
     "RestoreRefusedError",
+    "ScriptError",
     "SecretNameError",
+    "SetupError",
     "StreamCutError",
     "StreamFailedError",
+    "TeamFileError",
+    "ToolOffError",
     "ToolServerError",
     "UndeliverableError",
     "UnguardedToolError",
+    "UnknownModelError",
+    "UnknownOutcomeError",
     "UnknownThreadError",
+    "WeightsError",
     "WithdrawnError",
+    "WorkFailedError",
 ]
 
 
@@ -263,6 +299,137 @@ class LedgerCorruptError(LedgerError):
 
 class LedgerFormatError(LedgerError):
     """What was opened is not a ledger that this version of antiphon can use."""
+
+
+# ---------------------------------------------------------------- setting up
+
+
+class SetupError(AntiphonError):
+    """A program or a file sets up what cannot be; the text says what to change."""
+
+
+class ConfigError(SetupError):
+    """`antiphon.toml` cannot be read, or has a key that is not known."""
+
+
+class ChainConfigError(SetupError):
+    """The configuration of a chain cannot be read, or has a key that is not known."""
+
+
+class TeamFileError(SetupError):
+    """A team file cannot be read, or has a key that is not known."""
+
+
+class CastError(SetupError):
+    """An agent is named that takes no part, or takes part twice; the text says which agents there are."""
+
+
+class ToolOffError(SetupError):
+    """A tool is used that is not turned on."""
+
+    def __init__(self, tool: str, line: str) -> None:
+        super().__init__(tool, line)
+        self.tool = tool
+        self.line = line
+        """What to write into `antiphon.toml` to turn it on."""
+
+    def __str__(self) -> str:
+        return f"{self.tool} is off: what agents ask on the web leaves this machine; to turn it on, write {self.line}"
+
+
+# ---------------------------------------------------------------- models
+
+
+class ModelError(AntiphonError):
+    """The model that was asked for cannot be used."""
+
+    def __init__(self, reason: str, model: str, *details: object) -> None:
+        super().__init__(reason, model, *details)
+        self.reason = reason
+        self.model = model
+
+    def __str__(self) -> str:
+        return f"model {self.model!r}: {self.reason}"
+
+
+class UnknownModelError(ModelError):
+    """No model has that name."""
+
+    def __init__(self, reason: str, model: str, nearest: tuple[str, ...] = ()) -> None:
+        super().__init__(reason, model, nearest)
+        self.nearest = nearest
+        """Names like it that there are, the most alike first."""
+
+
+class MissingKeyError(ModelError):
+    """The provider wants a key, and none is set."""
+
+    def __init__(self, reason: str, model: str, variables: tuple[str, ...] = ()) -> None:
+        super().__init__(reason, model, variables)
+        self.variables = variables
+        """Environment variables that its key may stand in, as the provider's client says."""
+
+
+class MissingExtraError(ModelError, ModuleNotFoundError):
+    """A package that the model needs is not installed."""
+
+    def __init__(self, reason: str, model: str, install: str) -> None:
+        super().__init__(reason, model, install)
+        self.install = install
+        """What to install."""
+
+
+class ScriptError(ModelError):
+    """A script cannot be read, names a tool that is not there, or has no turn left for what is asked."""
+
+    def __init__(self, reason: str, model: str, where: str = "") -> None:
+        super().__init__(reason, model, where)
+        self.where = where
+        """Where in the script: a path such as `rules.0.when`; empty for the whole."""
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        return f"model {self.model!r}{place}: {self.reason}"
+
+
+class WeightsError(ModelError):
+    """The file that the local model is read from is not there, or not the one that was pinned."""
+
+
+class LocalServerError(ModelError):
+    """The server of the local model is not running, and starting it again does not help."""
+
+    retryable = True
+
+
+# ---------------------------------------------------------------- effects and work
+
+
+class EffectError(AntiphonError):
+    """Raised in what an effect runs, to say how it ended."""
+
+
+class FailedError(EffectError):
+    """Raise it in `run` to have an effect fail with a code and details of its own: the caller gets a `RefusedError`."""
+
+    def __init__(self, reason: str, code: str, *, details: object = None, retryable: bool = False) -> None:
+        super().__init__(reason, code)
+        self.reason = reason
+        self.code = code
+        self.details = details
+        self.retryable = retryable
+
+
+class UnknownOutcomeError(EffectError):
+    """Raise it in `run` where it is not known whether the effect was done: what must not be done twice is parked."""
+
+
+class WorkFailedError(AntiphonError, RuntimeError):
+    """An agent has answered with an error; the message says which."""
+
+
+class CalculationError(AntiphonError, ValueError):
+    """The text is not arithmetic, or too large to be calculated; the message says why."""
 
 
 # ---------------------------------------------------------------- delivery

@@ -1,5 +1,6 @@
 """Actors that look after each other: addresses, mailboxes, supervision, and one journal for everything that is said."""
 
+from antiphon.errors import FailedError, UnknownOutcomeError
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
@@ -7,7 +8,6 @@ from antiphon.runtime._context import ActorSystem, Context
 from antiphon.runtime._effects import Effect, Effects, Park, Run
 from antiphon.runtime._envelope import Course, Standing
 from antiphon.runtime._escalation import Down
-from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._journal import Admit, Journal, observe
 from antiphon.runtime._observer import (
     Activity,

@@ -26,11 +26,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
+from antiphon.errors import (
+    DeliveryError,
+    EffectFailedError,
+    FailedError,
+    HistoryMismatchError,
+    LedgerError,
+    ParkedError,
+    UnknownOutcomeError,
+    WithdrawnError,
+)
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._envelope import Course
-from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._observer import EffectRun
 from antiphon.runtime._results import error_of
 from antiphon.runtime._rows import attempted, begun, child_id, cut_result, ended, error_fields, says_the_same, text_of
@@ -255,7 +263,7 @@ class Effect:
             return outcome
         return self.outcome(result=shorter)
 
-    def _error(self, reason: str, code: str, *, retryable: bool, details: Json = None) -> Message:
+    def _error(self, reason: str, code: str, *, retryable: bool, details: object = None) -> Message:
         """Return the row of a failure. It is recorded also where its details cannot be."""
         try:
             return self.outcome(**error_fields(reason, code, retryable=retryable, details=details))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import DeliveryError, LedgerError
-from antiphon.messages import Json
 from antiphon.runtime._rows import text_of
 
 if TYPE_CHECKING:
@@ -24,21 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_TEXT = 2000
 """Characters of an error's text that are kept."""
-
-
-class FailedError(Exception):
-    """Raise it in `run` to have an effect fail with a code and details of its own: whoever did it gets a `RefusedError`."""
-
-    def __init__(self, reason: str, code: str, *, details: Json = None, retryable: bool = False) -> None:
-        super().__init__(reason, code)
-        self.reason = reason
-        self.code = code
-        self.details = details
-        self.retryable = retryable
-
-
-class UnknownOutcomeError(Exception):
-    """Raise it in `run` where nobody knows whether the thing was done: what must not be done twice is parked."""
 
 
 @dataclass(frozen=True, slots=True)

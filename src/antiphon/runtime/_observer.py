@@ -23,13 +23,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from antiphon.errors import DeliveryError, LedgerError
+from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._envelope import Course, Envelope, origin_of
-from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, about
+from antiphon.runtime._failures import LOG, Failure, about
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record

@@ -23,8 +23,8 @@ from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from antiphon.agents.models._errors import LocalServerError, MissingExtraError
 from antiphon.agents.models._weights import find_weights
+from antiphon.errors import LocalServerError, MissingExtraError
 
 __all__ = ["CONTEXT", "MODEL_NAME", "Endpoint", "LocalServer", "check_packages", "shared_server"]
 

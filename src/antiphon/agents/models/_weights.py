@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from antiphon.agents.models._errors import WeightsError
+from antiphon.errors import WeightsError
 
 __all__ = ["HASH", "NAME", "SIZE", "cache_folder", "find_weights", "install_weights", "is_pinned", "locate_weights"]
 

@@ -23,9 +23,8 @@ from antiphon.agents import Toolkit
 from antiphon.agents._guards import Guards
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import RefusedError, UnguardedToolError
+from antiphon.errors import ChainConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
-from antiphon.patterns.postchain._config import ChainConfigError
 from antiphon.protocol import AgentConfig, ErrorCode, Phase
 
 
