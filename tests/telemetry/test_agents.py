@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from antiphon.telemetry._genai import attributes_of
+from antiphon.telemetry._conventions import attributes_of
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic_ai import Agent, ModelRetry
