@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from antiphon.telemetry._conventions import attributes_of
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic_ai import Agent, ModelRetry
@@ -23,6 +22,7 @@ from antiphon.errors import ParkedError
 from antiphon.ledger import Redaction
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import ModelOperation
+from antiphon.telemetry._conventions import attributes_of
 
 TOKEN = "correct-horse-battery-staple"
 Turns = tuple[Any, ...]

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages.keys import kind_of
 from antiphon.protocol._envelopes import response_type_of
 
 ANYTHING: Mapping[str, str] = {"said": "parts", "called": "option_call", "answered": "option_result"}
@@ -400,7 +401,7 @@ class FlowWatch:
             return bindings
         if role in self._roles:
             name = self._roles[role]
-            return bindings if name in (player, player.partition("/")[0]) else None
+            return bindings if name in (player, kind_of(player)) else None
         for known, who in bindings:
             if known == role:
                 return bindings if who == player else None

@@ -1,6 +1,7 @@
 """Actors that look after each other: addresses, mailboxes, supervision, and one journal for everything that is said."""
 
 from antiphon.errors import FailedError, UnknownOutcomeError
+from antiphon.messages.keys import again_id, park_id
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
@@ -29,12 +30,10 @@ from antiphon.runtime._results import error_of, error_response, from_wire, respo
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
-    again_id,
     begun,
     cut_result,
     ended,
     is_too_large,
-    park_id,
     says_the_same_value,
     text_of,
     unused,

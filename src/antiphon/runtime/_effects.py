@@ -37,11 +37,12 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
+from antiphon.messages.keys import child_id, renamed
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._envelope import Course
 from antiphon.runtime._observer import EffectRun
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import attempted, begun, child_id, cut_result, ended, error_fields, says_the_same, text_of
+from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
@@ -247,8 +248,7 @@ class Effect:
 
     def _rename(self) -> None:
         """Take the next id: what was done under this one does not count."""
-        base, mark, count = self.id.rpartition("~")
-        self.id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+        self.id = renamed(self.id)
 
     def _result(self, value: Json) -> Message:
         """Return the row of a result, cut if it is large. Most results are small, and are not measured for this."""

@@ -11,7 +11,6 @@ unless it is said in the course of a conversation.
 
 from __future__ import annotations
 
-import re
 from asyncio import get_running_loop
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +19,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
-from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
 from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
 from antiphon.runtime._address import SYSTEM, system_thread
-from antiphon.runtime._rows import AGAIN, PARK, child_id, option_of, own_call, own_message
+from antiphon.runtime._rows import AGAIN, PARK, option_of, own_call, own_message
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,7 +35,6 @@ OWN = "antiphon"
 
 _COMMANDS = (Restart.message_type, Stop.message_type)
 
-_KEY = re.compile("[^/#~=]{1,200}")
 
 Said: TypeAlias = "Request[Any] | Notice | Message"
 
@@ -327,14 +325,13 @@ class Envelope:
 
     def derive_id(self, parent: Envelope, key: str) -> None:
         """Take an id that is the same when the handler of the other message runs again."""
-        self._id = child_id(parent.invocation_id, key)
+        self._id = keys.child_id(parent.invocation_id, key)
         self.is_derived = True
         self.may_be_known = parent.attempt > 1
 
     def rename(self) -> None:
         """Take the next id: what was said under this one was withdrawn."""
-        base, mark, count = self.id.rpartition("~")
-        self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+        self._id = keys.renamed(self.id)
         self._message = None if self.said is not None else renamed(self.message, self._id)
 
     def begin_again(self, cell: Holder, standing: Standing) -> None:
@@ -347,11 +344,11 @@ class Envelope:
         if name is None:
             self.said_count += 1
             return str(self.said_count)
-        if not _KEY.fullmatch(name) or name.isdigit():
+        if not keys.is_key(name):
             raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
         self.keys += (name,)
         count = self.keys.count(name)
-        return name if count == 1 else f"{name}={count}"
+        return keys.counted(name, count)
 
     def wait(self, change: int) -> None:
         """Take note that its handler waits for an answer or an effect more, or less; also of what an actor asks itself."""

@@ -25,11 +25,12 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages.keys import child_id
 from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._envelope import Envelope, Standing, travelled
 from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._rows import DELIVER, PARK, TIMER, begun, child_id, ended, option_of, own_message
+from antiphon.runtime._rows import DELIVER, PARK, TIMER, begun, ended, option_of, own_message
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record

@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
@@ -53,6 +52,7 @@ from antiphon.messages import (
     trusted,
 )
 from antiphon.messages.json_values import JsonError, fits, own
+from antiphon.messages.keys import attempt_id, begun_id, ended_id
 from antiphon.messages.truncation import cut, cut_text
 from antiphon.messages.trusted import MUCH
 
@@ -186,9 +186,6 @@ def _kept(value: Json) -> bytes | None:
     return kept if type(kept) is bytes else None
 
 
-_LONG = 256
-"""Characters of an id that leave room in a name for a key, and for the marks of the rows."""
-
 DELIVER: Final = "DELIVER"
 AGAIN: Final = "AGAIN"
 PARK: Final = "PARK"
@@ -198,23 +195,6 @@ TIMER: Final = "TIMER"
 def option_of(message: Message) -> str | None:
     """Return the option that a message calls; None if it is no call."""
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
-
-
-def child_id(parent_id: str, key: str) -> str:
-    """Return the id of what is said or done in the course of an invocation: the same whenever its handler runs."""
-    if len(parent_id) > _LONG:  # a name has its limits, and a course may be deep
-        parent_id = sha256(parent_id.encode()).hexdigest()
-    return f"{parent_id}/{key}"
-
-
-def again_id(invocation_id: str, attempt: int) -> str:
-    """Return the invocation of the row that says which delivery of a message this is."""
-    return f"{invocation_id}#{attempt}"
-
-
-def park_id(invocation_id: str, time: int = 1) -> str:
-    """Return the invocation of the row that parks a message, or an effect; `time` says for which time."""
-    return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
 
 
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
@@ -238,13 +218,13 @@ def begun(
 ) -> Message:
     """Return the row that says something was begun. The same thing gives the same row, so that it can be appended twice."""
     payload = own_call(invocation_id, option, dict(arguments or {}))
-    return own_message(str(policy), payload, id=f"{invocation_id}@begun", thread_id=thread_id, parent_id=parent_id)
+    return own_message(str(policy), payload, id=begun_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 def attempted(effect: str, attempt: int, *, thread_id: str, policy: str) -> Message:
     """Return the row that says an effect is started another time; `attempt` is 2 for the first of them."""
     said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": {"attempt": attempt}}),))
-    row_id = f"{effect}@attempt{attempt}"
+    row_id = attempt_id(effect, attempt)
     return own_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
 
 
@@ -264,7 +244,7 @@ def ended(
         if is_plain
         else OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
     )
-    return own_message(str(policy), payload, id=f"{invocation_id}@ended", thread_id=thread_id, parent_id=parent_id)
+    return own_message(str(policy), payload, id=ended_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 _REDACTED = "[redacted:"

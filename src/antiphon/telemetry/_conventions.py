@@ -59,11 +59,6 @@ CONVERSATION: Final = "gen_ai.conversation.id"
 ERROR_TYPE: Final = "error.type"
 
 
-def kind_of(address: str) -> str:
-    """Return what kind of actor lives at an address: of these there are few, where addresses may be many."""
-    return address.partition("/")[0]
-
-
 # ---------------------------------------------------------------- operations
 
 Attributes: TypeAlias = dict[str, "str | int | float | bool | Sequence[str]"]

@@ -25,6 +25,7 @@ from antiphon.errors import DeliveryError, LedgerUnavailableError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
+from antiphon.messages.keys import kind_of
 from antiphon.protocol import Notice, Reply, Request
 from antiphon.runtime import Parcel, Settings, System, Take
 from antiphon.testing._virtual_time import Node, StuckError, VirtualLoop, VirtualPort, current_node
@@ -91,7 +92,7 @@ class FaultyBus:
         return happens
 
     def _bring(self, parcel: Parcel) -> None:
-        node, take = self._takers.get(parcel.to.partition("/")[0], (None, None))
+        node, take = self._takers.get(kind_of(parcel.to), (None, None))
         if node is not None and take is not None and node.is_alive:
             self._loop.start_in(node, _take(take, parcel))
 

@@ -26,6 +26,7 @@ from antiphon.agents.durability._talk import Place, Talk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
+from antiphon.messages.keys import end_id
 from antiphon.runtime import Effect, Effects
 
 __all__ = ["LedgerDurability"]
@@ -159,7 +160,7 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Say what no model was told any more, such as that the last tool call was the answer."""
     talk = Talk.of(run)
     await talk.read(run)
-    place = Place(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
+    place = Place(run.thread_id, end_id(run.course.invocation_id), run.agent or "agent")
     new = talk.prompt(run, result.new_messages())
     units = [Withheld.of(run).clean_unit(unit) for unit in new.units]
     # What came before an answer was said as the model was told it, which may be otherwise than the agent remembers it.

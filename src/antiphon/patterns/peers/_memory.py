@@ -24,6 +24,7 @@ from antiphon.messages import (
     Message,
     OptionCallPayload,
     OptionResultPayload,
+    keys,
 )
 from antiphon.patterns.peers._additions import (
     Addition,
@@ -315,13 +316,12 @@ def _passed(message: Message) -> tuple[str, ...]:
 
 def run_of(message: Message) -> str:
     """Return the run of an agent in which something was said: the exchange with a model names it, before its last step."""
-    exchange = message.correlation_id or ""
-    return exchange.removesuffix("@end") if exchange.endswith("@end") else exchange.rpartition("/")[0]
+    return keys.run_of(message.correlation_id or "")
 
 
 def speaker_of(message: Message) -> str:
     """Return the agent in whose run something was said."""
-    return run_of(message).rpartition("/")[2].partition("=")[0]
+    return keys.last_key(run_of(message))
 
 
 def _option(message: Message) -> str | None:
