@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from antiphon.checks._native import Fact, Path, own_block, said_on_wire
 from antiphon.checks._rule import Edits, Rule, Trouble
@@ -96,7 +95,7 @@ def _facts(view: View, position: int) -> Iterator[Fact]:
     return said_on_wire(view.messages[position], view.accepted.name)
 
 
-def _is_empty_text(path: Path, value: Any) -> bool:
+def _is_empty_text(path: Path, value: object) -> bool:
     return path[-1:] == ("text",) and len(path) > _UNIT and value == ""
 
 
@@ -150,7 +149,7 @@ def _say_something(view: View, trouble: Trouble, edits: Edits) -> str:
 # ---------------------------------------------------------------- what only the wire can say
 
 
-def _is_empty_list(view: View, path: Path, value: Any) -> bool:
+def _is_empty_list(view: View, path: Path, value: object) -> bool:
     dialect = view.accepted.name
     is_whole = dialect == "anthropic-messages" and len(path) <= _UNIT
     return value == [] and path[-1:] != () and path[-1] in _LISTS[dialect] and not is_whole

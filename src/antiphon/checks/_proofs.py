@@ -99,7 +99,7 @@ def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
     return "the item's id is not written, so that it is taken for plain history"
 
 
-def _is_missing_summary(path: Path, value: Any) -> bool:
+def _is_missing_summary(path: Path, value: object) -> bool:
     return path[-1:] == ("summary",) and value is DROPPED
 
 

@@ -151,7 +151,7 @@ def _said(fields: dict[str, Any]) -> Iterator[str]:
         yield from _texts(fields.get(name))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -117,7 +117,7 @@ class Redaction:
         """Whether a name looks like a secret, that of a card aside: many ids are long numbers."""
         return self._without_cards(name) != name
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """Return a JSON value, made of plain dicts and lists, as it may be stored."""
         if isinstance(value, str):
             return self.text(value)
@@ -138,7 +138,7 @@ class Redaction:
             key: _masked(each) if is_secret and key not in ("at", "in") else self.value(each) for key, each in change.items()
         }
 
-    def _under(self, key: str, value: Any) -> Any:
+    def _under(self, key: str, value: object) -> Any:
         plain = plain_key(key)
         if plain not in self._plain_keys or (plain == "pwd" and isinstance(value, str) and value[:1] in ("/", "~")):
             return self.value(value)
@@ -218,7 +218,7 @@ class Redaction:
         return re.compile("|".join(map(re.escape, longest_first)))
 
 
-def _masked(value: Any) -> Any:
+def _masked(value: object) -> Any:
     """Return a value with everything in it taken out but its shape."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value)

@@ -225,7 +225,7 @@ SCHEMA_VALUES: Final = frozenset(("default", "const", "enum", "examples"))
 _TYPES: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 
 
-def is_schema(value: Any) -> bool:
+def is_schema(value: object) -> bool:
     """Whether what stands under a secret key only says what kind of value belongs there, as JSON Schema does."""
     if not isinstance(value, dict):
         return False

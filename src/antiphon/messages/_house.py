@@ -190,7 +190,7 @@ def _refuse_wide(form: dict[str, Any], place: str) -> None:
         raise _error(f"an object of more than {_WIDEST} keys where a message, payload or part was expected", place)
 
 
-def _as_object(value: Any) -> dict[str, Any]:
+def _as_object(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 

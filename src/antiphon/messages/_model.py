@@ -59,7 +59,7 @@ class JsonField:
         self.shape = shape
         self._room = _NAMESPACE_DEPTH if shape == "namespaces" else 0
 
-    def take(self, value: Any) -> Any:
+    def take(self, value: object) -> Any:
         """Return a value in the form that is kept."""
         try:
             kept = own(value, self._room)
@@ -86,7 +86,7 @@ class JsonField:
         return {"type": "object", **inner}
 
 
-def _check_object(kept: Any, path: Path, expected: str) -> None:
+def _check_object(kept: object, path: Path, expected: str) -> None:
     if type(kept) is not dict and not (type(kept) is bytes and kept[:1] == b"{"):
         error = PydanticCustomError("json_object", "This must be {expected}", {"expected": expected})
         raise _at(path, error, unpacked(kept))
@@ -99,7 +99,7 @@ def _check_namespaces(metadata: dict[str, Any]) -> None:
             raise _at((namespace,), PydanticCustomError("name", "A namespace is a name", {}), namespace)
 
 
-def _at(path: Path, error: PydanticCustomError, value: Any) -> ValidationError:
+def _at(path: Path, error: PydanticCustomError, value: object) -> ValidationError:
     """Return an error that Pydantic adds to the place it is raised at."""
     return ValidationError.from_exception_data("json", [InitErrorDetails(type=error, loc=path, input=value)])
 
@@ -263,7 +263,7 @@ def _revive(cls: type[Model], data: bytes) -> Model:
         return cls.model_validate(parse(data))
 
 
-def written(value: Any) -> Any:
+def written(value: object) -> Any:
     """Return a kept value as orjson is to write it: JSON text that nobody has looked at goes out as it is."""
     return orjson.Fragment(value) if type(value) is bytes else value
 
@@ -280,7 +280,7 @@ def _one_level(value: Any) -> Any:
     return value.__house__()
 
 
-def _expanded(value: Any) -> Any:
+def _expanded(value: object) -> Any:
     if isinstance(value, Model):
         value = value.__house__()
     if isinstance(value, dict):

@@ -54,7 +54,7 @@ def cut_text(text: str, most: int) -> str:
     return kept + mark.format(len(kept), len(text))
 
 
-def cut(value: Any, most: int) -> Any:
+def cut(value: object, most: int) -> Any:
     """Return a JSON value that takes at most so many bytes, and no more values and levels than the limits allow.
 
     A value that fits is returned as it is. `most` below 128 is taken as 128.
@@ -110,7 +110,7 @@ class _Copy:
         self.counts: dict[int, int] = {}
         """How many items those containers had, by the id of their copies, of which not all were copied."""
 
-    def of(self, value: Any, depth: int) -> Any:
+    def of(self, value: object, depth: int) -> Any:
         """Return a copy that is at most so deep."""
         if type(value) not in _CONTAINERS:
             return value
@@ -168,7 +168,7 @@ class _Sizes:
         self._most = most
         self._known: dict[int, int] = {}
 
-    def of(self, value: Any) -> int:
+    def of(self, value: object) -> int:
         if type(value) is str:
             return len(value) if len(value) > self._most else _text_size(value)
         if type(value) is not dict and type(value) is not list:
@@ -181,7 +181,7 @@ class _Sizes:
         return size
 
 
-def _scalar_size(value: Any) -> int:
+def _scalar_size(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value.bit_length() * _DIGITS_PER_BIT) + 2
     try:
@@ -190,7 +190,7 @@ def _scalar_size(value: Any) -> int:
         return _LEAST
 
 
-def _key_size(key: Any) -> int:
+def _key_size(key: object) -> int:
     """Return what an item takes beside its value: a key, and a comma."""
     return _text_size(key) + 2 if isinstance(key, str) else 1
 
@@ -202,7 +202,7 @@ class _Cut:
         self._counts = counts
         self._sizes = sizes
 
-    def of(self, value: Any, most: int) -> Any:
+    def of(self, value: object, most: int) -> Any:
         """Return a value in so many bytes."""
         if type(value) is str:
             return cut_text(value, most)

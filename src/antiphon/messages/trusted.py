@@ -112,7 +112,7 @@ _message, _MESSAGE = _maker(Message)
 # ---------------------------------------------------------------- parts
 
 
-def text_part(text: str, citations: tuple[Citation, ...] = (), metadata: Any = EMPTY) -> TextPart:
+def text_part(text: str, citations: tuple[Citation, ...] = (), metadata: object = EMPTY) -> TextPart:
     fields = {"kind": "text", "text": text, "citations": citations, "metadata": metadata or EMPTY}
     return _text_part((fields, None, _TEXT_PART))
 
@@ -123,7 +123,7 @@ def media_part(
     mime: str | None = None,
     prompt_hint: str | None = None,
     id: str | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> MediaPart:
     fields = {
         "kind": "media",
@@ -138,7 +138,7 @@ def media_part(
 
 
 def reasoning_part(
-    text: str = "", signature: str | None = None, encrypted_content: str | None = None, metadata: Any = EMPTY
+    text: str = "", signature: str | None = None, encrypted_content: str | None = None, metadata: object = EMPTY
 ) -> ReasoningPart:
     fields = {
         "kind": "reasoning",
@@ -150,11 +150,11 @@ def reasoning_part(
     return _reasoning_part((fields, None, _REASONING_PART))
 
 
-def data_part(data: Any, metadata: Any = EMPTY) -> DataPart:
+def data_part(data: object, metadata: object = EMPTY) -> DataPart:
     return _data_part(({"kind": "data", "data": data, "metadata": metadata or EMPTY}, None, _DATA_PART))
 
 
-def foreign_part(dialect: str, value: Any, metadata: Any = EMPTY) -> ForeignPart:
+def foreign_part(dialect: str, value: object, metadata: object = EMPTY) -> ForeignPart:
     fields = {"kind": "foreign", "dialect": dialect, "value": value, "metadata": metadata or EMPTY}
     return _foreign_part((fields, None, _FOREIGN_PART))
 
@@ -166,7 +166,7 @@ def citation(
     quote: str | None = None,
     start: int | None = None,
     end: int | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> Citation:
     fields = {
         "url": url,
@@ -203,7 +203,7 @@ def option_call_payload(
 def option_result_payload(
     invocation_id: str,
     option_name: str,
-    result: Any = None,
+    result: object = None,
     parts: tuple[Part, ...] = (),
     is_error: bool = False,
     error_type: str | None = None,
@@ -234,7 +234,7 @@ def usage(
     cache_write_tokens: int | None = None,
     reasoning_tokens: int | None = None,
     cost: Decimal | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> Usage:
     fields = {
         "input_tokens": input_tokens,
@@ -263,7 +263,7 @@ def message(
     parent_id: str | None = None,
     created_at: datetime | None = None,
     usage: Usage | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> Message:
     """Make a message; without an `id`, one from the port."""
     fields = {

@@ -209,14 +209,14 @@ def body_of(message: Message) -> str:
     return json_text([_message(message)])
 
 
-def outcome_text(outcome: Any) -> str:
+def outcome_text(outcome: object) -> str:
     """Return what a handler returned."""
     if isinstance(outcome, Reply):
         return json_text(outcome.to_data())
     return body_of(outcome) if isinstance(outcome, Message) else json_text(outcome)
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Return JSON as text; of what is no JSON, what it calls itself."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
@@ -231,7 +231,7 @@ def redacted(text: str, redaction: Redaction | None) -> str:
         return redaction.text(text)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return thaw(value) if isinstance(value, JsonObject | JsonArray) else type(value).__qualname__
 
 
