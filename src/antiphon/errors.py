@@ -13,7 +13,7 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   ├── AppendConflictError       .version: someone appended first; read again, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
 │   ├── RestoreRefusedError       .seq: rows that no head from elsewhere proves; get the heads
-│   ├── UnknownThreadError        nobody has said anything there; look at the name
+│   ├── UnknownThreadError        the ledger has no such thread; look at the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
@@ -36,12 +36,12 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   └── UnknownOutcomeError       it may or may not have been done; what must not be done twice is parked
 ├── WorkFailedError               an agent answered with an error; also a RuntimeError
 ├── CalculationError              not arithmetic, or too large to be calculated; also a ValueError
-└── DeliveryError                 .code .address: what became of a message to an actor, instead of its answer
-    ├── UndeliverableError        nobody lives there; look at the address, or spawn it
-    ├── ActorStoppedError         somebody did, and takes no more messages
+└── DeliveryError                 .code .address: why a message to an actor has no answer
+    ├── UndeliverableError        no actor lives there; look at the address, or spawn it
+    ├── ActorStoppedError         the actor has stopped and takes no more messages
     ├── MailboxFullError          the actor does not keep up; try again later
     ├── ReplyTimeoutError         no answer in time; also a TimeoutError
-    ├── WithdrawnError            whoever asked does not want the answer any more
+    ├── WithdrawnError            the caller was cancelled and wants no answer
     ├── HopLimitError             passed on too often, or asked in a circle
     ├── BudgetExceededError       the thread has used up what it was given
     ├── RefusedError              .details: the actor answers with an error; raise it in a handler to do so
@@ -245,7 +245,7 @@ class FencedError(LedgerError):
         self.args = (thread_id, given, epoch)
         self.given = given
         self.epoch = epoch
-        """That of the present owner; 0 if nobody has claimed the thread."""
+        """The epoch of the present owner; 0 if the thread was never claimed."""
 
 
 class RestoreRefusedError(LedgerError):
@@ -457,7 +457,7 @@ class DeliveryError(AntiphonError):
 
 
 class UndeliverableError(DeliveryError):
-    """Nobody lives at the address, and no factory is registered for its kind."""
+    """No actor lives at the address, and no factory is registered for its kind."""
 
     code = "ACTOR_NOT_FOUND"
 
@@ -483,7 +483,7 @@ class ReplyTimeoutError(DeliveryError, TimeoutError):
 
 
 class WithdrawnError(DeliveryError):
-    """Whoever asked was cancelled, and with it what was asked for."""
+    """The caller was cancelled, and its request with it."""
 
     code = "CANCELLED"
     retryable = True
@@ -540,7 +540,7 @@ class EffectFailedError(DeliveryError):
 
 
 class ParkedError(DeliveryError):
-    """It must not go on by itself: it crashed its actor too often, or nobody knows whether a thing was done that must not
+    """It must not go on by itself: it crashed its actor too often, or it is not known whether an effect was done that must not
     be done twice. A person settles it.
     """
 

@@ -10,7 +10,7 @@ In a namespace a dialect keeps what it likes; these are looked for, and no harm 
 - any key by its name on the wire (`cache_control`, `namespace`, `thoughtSignature`): as a key, or in a residue;
 - of a conversation, the settings of the request (`store`, `tool_choice`): as keys, or one level down;
 - `joined`: false, where the dialect would have joined a unit to the one before it, and it was not so;
-- `slot`: true, for what stands in the format's own place for instructions;
+- `slot`: true, for instructions in the format's own place for them;
 - `needs`: the ids of other messages that must be sent with this one;
 - `blocks`: true, where one text came in a list of blocks, and is written so;
 - `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: as what item of OpenAI Responses it is written.

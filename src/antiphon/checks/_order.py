@@ -20,7 +20,7 @@ def _first_words(view: View) -> Iterator[Trouble]:
 
 
 def _is_answer(view: View, first: int) -> bool:
-    """Whether all there is is one answer, as it was given: it is whole, and nobody sends it so. With more, it is a request."""
+    """Whether all there is is one answer, as it was given: it is whole, and is not sent so. With more, it is a request."""
     is_one = set(view.shown).issubset(view.unit_of(first)) and not view.conversation.tools
     return is_one and view.setting("shape") in ("response", "one")
 

@@ -49,7 +49,7 @@ def repair(conversation: Conversation, target: str | None = None) -> Repaired:
     """
     view = View(conversation, _target(target))
     changes: list[Change] = []
-    with use_limits(NO_LIMITS):  # a mark must not make a message too large that was let in
+    with use_limits(NO_LIMITS):  # a mark must not make a stored message too large
         for _ in range(_ROUNDS):  # pragma: no branch (it has come to an end before)
             before = len(changes)
             for rule in RULES:

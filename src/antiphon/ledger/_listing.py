@@ -118,7 +118,7 @@ class Term(NamedTuple):
 
 
 def terms_of(typed: str) -> tuple[Term, ...]:
-    """Return what somebody who typed this looks for: every word, and words in quotes as they follow each other."""
+    """Return the terms of a search text: every word, and words in quotes as a phrase."""
     terms: list[Term] = []
     for quoted, plain in _TYPED.findall(typed):
         typed_term = quoted or plain

@@ -66,7 +66,7 @@ class AppendRequest(NamedTuple):
     """Why a thread that is redacted does not take it."""
 
     def for_thread(self, is_redacted: bool | None) -> AppendRequest:
-        """Return the append as a thread takes it that is redacted, or not, or of which nobody knows.
+        """Return the append for a thread that is redacted, or not, or (None) where that is not known.
 
         Raises:
             SecretNameError: a name in it looks like a secret, and the thread is redacted.
@@ -178,7 +178,7 @@ def _clean(entry: AppendEntry, rules: Redaction) -> AppendEntry:
 
 
 def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> AppendRequest:
-    """Return the append of a posted message; `by` is somebody outside whose message it is.
+    """Return the append of a posted message; `by` is the name of its author outside.
 
     Raises:
         ValueError: it is addressed to nobody, of the journal, or of another thread; or `by` is a name of the machine.

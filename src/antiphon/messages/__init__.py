@@ -1,7 +1,7 @@
 """The vocabulary: what every agent, tool and actor says, as frozen typed values.
 
-Three kinds of message and nothing else: `parts` (something said), `option_call` (an option chosen), `option_result` (what came
-of it). Nothing here knows a provider, a network, a clock or a disk.
+Three kinds of message and nothing else: `parts` (something said), `option_call` (an option chosen), `option_result` (its
+outcome). Nothing here knows a provider, a network, a clock or a disk.
 """
 
 from antiphon.messages._builders import MessageBuilder, OptionResultBuilder

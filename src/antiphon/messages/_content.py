@@ -214,7 +214,7 @@ class OptionCallPayload(Model, frozen=True):
 
 
 class OptionResultPayload(Model, frozen=True):
-    """What came of an option call: a result, or an error."""
+    """The outcome of an option call: a result, or an error."""
 
     kind: Literal["option_result"] = "option_result"
     invocation_id: Name

@@ -5,7 +5,7 @@ first n messages of a log that only ever grows. Two conversations that grow apar
 index is shared too, built when first asked for, and holds positions; a position at or after n is in another's future.
 
 A result answers an open call of its invocation that stands before it: the oldest of the latest utterance that has one, so
-that formats which use an id again ("call_0" in every turn) pair as they were meant, even after a call that nobody answered.
+that formats which use an id again ("call_0" in every turn) pair as they were meant, even after a call without a result.
 A result with no such call is an orphan if its invocation was never called, else a repetition that belongs to the last call.
 What is wrong with a history is kept as it came; `check` names it.
 """
@@ -295,7 +295,7 @@ class Conversation(Sequence[Message]):
         )
 
     def chain(self, message: Message) -> Self:
-        """Return what led to a message and what came of it, in order.
+        """Return the messages that led to a message and those that follow from it, in order.
 
         A message follows the one it answers (`in_reply_to`), a result its call, and what was said in the course of an
         invocation (`parent_id`) the call. The chain is the line up from the message and everything below it.
@@ -334,7 +334,7 @@ class Conversation(Sequence[Message]):
         return group_by_turn(self)
 
     def transitions(self, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
-        """Collapse the conversation into decisions: what was observed, which options were called, what came of them.
+        """Collapse the conversation into decisions: what was observed, which options were called, with which results.
 
         One transition per step with a call in it, in order; calls of no step are grouped by turn. The journal's
         messages are not looked at. Made for training data and for asking why an agent did something.
@@ -410,7 +410,7 @@ def _is_between(message: Message, after: object, before: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One decision: what was known, what was chosen, what came of it."""
+    """One decision: the observation, the actions chosen, their results."""
 
     step_num: int | None
     """The step; None where the calls had none and were grouped by turn."""
@@ -423,7 +423,7 @@ class Transition:
     results: tuple[Message, ...]
     """Their results, in the order of the calls; a call still open has none."""
     reward: float | None = None
-    """How good it was; None where nobody has said."""
+    """How good it was; None where no reward is known."""
 
     def __post_init__(self) -> None:
         """Refuse a reward that cannot be learnt from, or written as JSON."""

@@ -37,7 +37,7 @@ class MessageLog:
         self._last: dict[tuple[bool, str], int] = {}
 
     def grown(self, length: int, more: Iterable[Message]) -> MessageLog:
-        """Return a log of the first `length` messages and `more`: this one, if nobody has grown it past that."""
+        """Return a log of the first `length` messages and `more`: this one, if it has not grown past that."""
         with self.lock:
             if len(self.messages) == length:
                 self.messages.extend(more)

@@ -264,7 +264,7 @@ def _revive(cls: type[Model], data: bytes) -> Model:
 
 
 def written(value: object) -> Any:
-    """Return a kept value as orjson is to write it: JSON text that nobody has looked at goes out as it is."""
+    """Return a kept value as orjson is to write it: JSON text that was never parsed goes out as it is."""
     return orjson.Fragment(value) if type(value) is bytes else value
 
 

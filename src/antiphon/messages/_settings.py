@@ -103,7 +103,7 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 NO_LIMITS = Limits(message_bytes=2**62, data_url_bytes=2**62, depth=_MOST_DEPTH, nodes=2**62)
-"""For what has been let in before, under whatever limits."""
+"""For stored messages: they were checked when they were made, perhaps under other limits."""
 
 _limits: ContextVar[Limits] = ContextVar("antiphon_limits", default=DEFAULT_LIMITS)
 

@@ -3,7 +3,7 @@
 An argument, a result, a data part and metadata may hold JSON and nothing else. Three forms of one value exist:
 
 - what a caller gives: any Python value that is plainly JSON (`own` takes a copy, so that later changes do not reach us);
-- what we keep: either `bytes` (JSON text that nobody has looked at yet) or the parsed value. No JSON value is `bytes`, so the
+- what we keep: either `bytes` (JSON text that was not read yet) or the parsed value. No JSON value is `bytes`, so the
   two cannot be confused. Text is kept as long as possible because writing it again is a copy, not work;
 - what we give out: a scalar as itself, an object or array as `JsonObject` or `JsonArray`, which cannot be changed.
 

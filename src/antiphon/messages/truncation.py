@@ -1,6 +1,6 @@
 """Cutting: a text or a JSON value that is too large to be written down, shortened to a number of bytes, with a mark.
 
-Nobody can say beforehand how much a tool returns or an exception says. What is too large is kept as far as it fits:
+How much a tool returns or an exception says is not known beforehand. What is too large is kept as far as it fits:
 
 - of a text, the beginning;
 - of an object or a short array, everything that is small; what is left is shared by what is large;

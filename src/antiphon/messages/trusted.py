@@ -24,7 +24,7 @@ The way out without copies has its reasons too, by name:
 
 - `EMPTY`, `plain_of`: dialects and checks look at the metadata of every message; most have none, and a frozen view costs more
   than the look;
-- `json_bytes_of`, `json_text_of`: a dialect writes arguments and results that nobody has parsed as the text they are;
+- `json_bytes_of`, `json_text_of`: a dialect writes arguments and results that were never parsed as the text they are;
 - `house_bytes`, `stored_form`: the ledger writes a message once, and hashes what it wrote;
 - `JsonField`: the protocol has JSON fields of the same kind;
 - `MUCH`: the runtime measures a message only if it could be too large.

@@ -62,7 +62,7 @@ class Message(_Envelope, frozen=True):
         return self
 
     def get_response_type(self, original: Message | None = None) -> str:
-        """Return the type of the response that is due; for one that nobody has declared, the type with `_RESPONSE` after it.
+        """Return the type of the response that is due; for one that is not declared, the type with `_RESPONSE` after it.
 
         A RETRY is answered as the message that it retries: give that as `original`, or let its data have `original_message`.
         """

@@ -191,7 +191,7 @@ def _known(attributes: Mapping[str, Any]) -> Attributes:
 
 
 def content_of(operation: Operation) -> dict[str, str]:
-    """Return what an operation was given and what came of it."""
+    """Return the input and the output of an operation."""
     match operation:
         case ModelOperation(input=said, output=answered):
             reasons = operation.finish_reasons
@@ -250,7 +250,7 @@ def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def _answers(messages: Iterable[Message], reasons: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what a model answered as theirs: with why it stopped, which is plain where nobody says so."""
+    """Return the answers of a model with their finish reason: the provider's, else derived from the parts."""
     return [{**one, "finish_reason": reasons[0] if reasons else _reason(one)} for one in _messages(messages)]
 
 

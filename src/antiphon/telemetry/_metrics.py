@@ -75,7 +75,7 @@ class Metrics:
             if activity.waited is not None:
                 self._waited.record(activity.waited, {names.KIND: kind})
         is_replay = activity.replayed > 0 and activity.done == 0 and activity.effect is None and activity.delivery is None
-        if activity.operation is not None and not is_replay:  # how long it takes to read a run is nobody's question
+        if activity.operation is not None and not is_replay:  # the time of a replay says nothing about the operation
             self._operated(activity.operation, activity.seconds, error)
 
     def _operated(self, operation: Operation, seconds: float, error: Attributes) -> None:

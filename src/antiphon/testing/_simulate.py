@@ -155,7 +155,7 @@ _PATIENT = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What came of a simulated world."""
+    """The outcome of a simulation."""
 
     seed: int
     hash: str
@@ -246,7 +246,7 @@ class World:
     async def _drive(self, drive: Drive, chaos: asyncio.Task[None]) -> None:
         await drive(self)
         await chaos
-        while await self._open():  # noqa: ASYNC110 (nobody tells when a ledger is at rest)
+        while await self._open():  # noqa: ASYNC110 (no event says when a ledger is at rest)
             await asyncio.sleep(1.0)
 
     async def _lives(self, host: Host, settings: Settings) -> None:
@@ -280,7 +280,7 @@ class World:
             self._failed.set_exception(exc)
 
     async def _open(self) -> list[str]:
-        """Return what is open and not parked; a tool that a model has called, and nobody has begun, is nobody's to answer."""
+        """Return what is open and not parked; a tool call of a model that was never begun has nobody to answer it."""
         found: list[str] = []
         for head in await self.ledger.heads():
             rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
@@ -307,7 +307,7 @@ def simulate(
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     limit: float = 3600.0,
 ) -> Simulated:
-    """Run a system with its faults, and return what came of it.
+    """Run a system with its faults, and return the outcome.
 
     Raises:
         AssertionError: the client found something wrong, or the world did not come to rest; the text has the seed.
