@@ -21,19 +21,15 @@ from antiphon.agents._budget import kind_of
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.messages.keys import as_key, counted, is_below, parent_of, park_id
-from antiphon.runtime import (
+from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
+from antiphon.runtime import Admit, Budget, Observer, Settings
+from antiphon.runtime.extending import (
     AGAIN,
     PARK,
-    Admit,
-    Budget,
     Course,
     Journal,
-    Observer,
     Park,
-    Settings,
     Standing,
-    again_id,
     begun,
     ended,
     observe,
@@ -43,7 +39,7 @@ from antiphon.runtime import (
 # ---------------------------------------------------------------- courses
 
 
-class Keys:
+class EffectKeys:
     """What was done, by name, so that the second of a name is told from the first."""
 
     def __init__(self) -> None:
@@ -57,7 +53,7 @@ class Keys:
         return counted(key, count)
 
 
-class RunCourse(Keys):
+class RunCourse(EffectKeys):
     """A run: what a program does in a thread, outside of actors."""
 
     def __init__(self, thread_id: str, invocation_id: str, to: str, attempt: int) -> None:
@@ -72,7 +68,7 @@ class RunCourse(Keys):
         """Nothing: nobody watches what is no actor."""
 
 
-class Part(Keys):
+class RunPart(EffectKeys):
     """A part of a course, which numbers what it does for itself: an agent's run, or what a tool does."""
 
     def __init__(self, whole: Course, invocation_id: str, to: str) -> None:

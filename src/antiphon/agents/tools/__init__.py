@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from antiphon.agents.tools._builtin import BUILTIN_TOOLS, builtin_tools, web_fetch, web_search
     from antiphon.agents.tools._calculator import calculate, calculator
     from antiphon.agents.tools._files import file_tools
-    from antiphon.agents.tools._knowledge import Added, KnowledgeBase, Passage
-    from antiphon.agents.tools._lookup import Memory, Scope, knowledge_base, memory_retrieval
+    from antiphon.agents.tools._knowledge import AddedDocument, KnowledgeBase, Passage
+    from antiphon.agents.tools._lookup import MemoryMatch, Scope, knowledge_base, memory_retrieval
     from antiphon.errors import CalculationError, ToolOffError
 
 __all__ = [
     "BUILTIN_TOOLS",
-    "Added",
+    "AddedDocument",
     "CalculationError",
     "KnowledgeBase",
-    "Memory",
+    "MemoryMatch",
     "Passage",
     "Scope",
     "ToolOffError",
@@ -43,8 +43,8 @@ _HOME = {
     **dict.fromkeys(("BUILTIN_TOOLS", "builtin_tools", "web_fetch", "web_search"), f"{_HERE}._builtin"),
     **dict.fromkeys(("CalculationError", "ToolOffError"), "antiphon.errors"),
     **dict.fromkeys(("calculate", "calculator"), f"{_HERE}._calculator"),
-    **dict.fromkeys(("Added", "KnowledgeBase", "Passage"), f"{_HERE}._knowledge"),
-    **dict.fromkeys(("Memory", "Scope", "knowledge_base", "memory_retrieval"), f"{_HERE}._lookup"),
+    **dict.fromkeys(("AddedDocument", "KnowledgeBase", "Passage"), f"{_HERE}._knowledge"),
+    **dict.fromkeys(("MemoryMatch", "Scope", "knowledge_base", "memory_retrieval"), f"{_HERE}._lookup"),
     "WebConfig": "antiphon.agents.config",
     "file_tools": f"{_HERE}._files",
 }

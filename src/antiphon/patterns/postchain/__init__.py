@@ -2,6 +2,7 @@
 
 from antiphon.errors import ChainConfigError
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
+from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._config import ChainConfig, prepared_agent
 from antiphon.patterns.postchain._context import (
     Add,
@@ -31,7 +32,6 @@ from antiphon.patterns.postchain._protocol import RunThread, SubscribeThread, Th
 from antiphon.patterns.postchain._rerun import Divergence, rerun
 from antiphon.patterns.postchain._retrieval import Observation, Observations
 from antiphon.patterns.postchain._thread import ThreadActor
-from antiphon.patterns.postchain._tools import GO_ON_WITH
 
 __all__ = [
     "GO_ON_WITH",
