@@ -339,8 +339,8 @@ def request_of(message: Message) -> InvokePeer | None:
 
 def is_answer(request_id: str, name: str, message: Message) -> bool:
     """Whether a message is what a peer has said with its model in answer to a request."""
-    place, _, run = run_of(message).rpartition("/")
-    is_own = place == request_id and run.partition("=")[0] == name
+    run = run_of(message)
+    is_own = keys.parent_of(run) == request_id and keys.last_key(run) == name
     return is_own and message.role_hint_for_llm == "assistant" and message.kind == "parts"
 
 
