@@ -114,6 +114,14 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     }
 
 
+def test_few_modules_import_private_modules_of_another_package() -> None:
+    """What another package needs is public where it lives."""
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES}
+    found = list(runpy.run_path(str(ROOT / "tools" / "figures.py"))["private_imports"](trees))
+
+    assert len(found) < 40, found
+
+
 def test_a_journaled_ask_goes_through_few_files_of_the_runtime() -> None:
     """A reader who follows one message opens nine files at most."""
     files = asyncio.run(runpy.run_path(str(ROOT / "tools" / "figures.py"))["files_in_an_ask"]())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from antiphon.checks._native import Fact, Path, own_block, said_on_wire
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._view import View
 from antiphon.checks._written import is_silent, plain_text
 from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
@@ -250,7 +250,7 @@ def _spells_object(call: OptionCallPayload, text: str) -> bool:
 
 
 CONTENT = (
-    Rule(
+    CheckRule(
         code="AP301",
         title="a text is empty",
         why="Models often answer with a call and an empty text beside it. Dialects leave such texts out, but what was read "
@@ -261,7 +261,7 @@ CONTENT = (
         targets=("anthropic-messages",),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP302",
         title="a message says nothing",
         why="An answer that was refused or cut before the first word leaves an empty message behind.",
@@ -271,7 +271,7 @@ CONTENT = (
         targets=("openai-chat", "anthropic-messages", "gemini"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP303",
         title="a text is white space, or ends the conversation with it",
         why="It is refused in some places and not in others.",
@@ -280,7 +280,7 @@ CONTENT = (
         severity="warning",
         targets=("anthropic-messages",),
     ),
-    Rule(
+    CheckRule(
         code="AP304",
         title="a list is empty that must not be",
         why="An empty list is not the same as no list. Programs that always write `tool_calls` write it empty where nothing "
@@ -290,7 +290,7 @@ CONTENT = (
         mend=_unsay_empty_list,
         targets=("openai-chat", "anthropic-messages"),
     ),
-    Rule(
+    CheckRule(
         code="AP306",
         title="an error result shows more than text",
         why="A result that is flagged as an error may hold text only.",
@@ -300,7 +300,7 @@ CONTENT = (
         targets=("anthropic-messages",),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP307",
         title="the assistant's words are given as input",
         why="What a model said is `output_text`, also when it is sent back.",
@@ -309,7 +309,7 @@ CONTENT = (
         mend=_write_anew,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP308",
         title="a part holds no data",
         why="Each part has exactly one data field: a text, a medium, a call or a response.",
@@ -318,7 +318,7 @@ CONTENT = (
         mend=_leave_out_parts,
         targets=("gemini",),
     ),
-    Rule(
+    CheckRule(
         code="AP310",
         title="a part has no type",
         why="A part of content says by `type` what it is. Other formats have parts without, and requests are put together by "
@@ -328,7 +328,7 @@ CONTENT = (
         mend=_leave_out_parts,
         targets=("openai-chat",),
     ),
-    Rule(
+    CheckRule(
         code="AP309",
         title="the arguments of a call are cut off, or no JSON",
         why="A stream that ends too early leaves half of the arguments. Where arguments are text they are taken as they are, "
@@ -337,7 +337,7 @@ CONTENT = (
         find=_cut_arguments,
         severity="warning",
     ),
-    Rule(
+    CheckRule(
         code="AP305",
         title="nothing is said",
         why="Instructions alone are no conversation.",

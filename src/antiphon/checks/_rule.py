@@ -266,7 +266,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CheckRule:
     """Something that a target refuses."""
 
     code: str
