@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from antiphon.messages import is_name
+from antiphon.messages.keys import key_of, kind_of
 
 _KIND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", re.ASCII)
 
@@ -49,13 +50,13 @@ class Address(str):
 
     @property
     def kind(self) -> str:
-        """The kind of the actor: actors of a kind have the same factory."""
-        return self.partition("/")[0]
+        """What lives there: actors of a kind have the same factory."""
+        return kind_of(self)
 
     @property
     def key(self) -> str:
         """Which one of its kind."""
-        return self.partition("/")[2]
+        return key_of(self)
 
 
 def system_thread(address: str) -> str:

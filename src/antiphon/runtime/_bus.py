@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from antiphon.errors import DeliveryError, LedgerError, ReplyTimeoutError, UndeliverableError
 from antiphon.messages import Message, OptionResultPayload
+from antiphon.messages.keys import kind_of
 from antiphon.runtime._envelope import outside
 from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
@@ -85,7 +86,7 @@ class LocalBus:
         self._takers.pop(name, None)
 
     async def send(self, parcel: Parcel) -> None:
-        take = self._takers.get(parcel.to.partition("/")[0])
+        take = self._takers.get(kind_of(parcel.to))
         if take is None:
             raise UndeliverableError("nobody on the bus has this kind", parcel.to)
         await take(parcel)

@@ -32,7 +32,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
-from antiphon.messages._model import MUCH
+from antiphon.messages.trusted import MUCH
 from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._results import error_of, error_result, result_of

@@ -25,14 +25,23 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
+from antiphon.errors import (
+    DeliveryError,
+    EffectFailedError,
+    FailedError,
+    HistoryMismatchError,
+    LedgerError,
+    ParkedError,
+    UnknownOutcomeError,
+    WithdrawnError,
+)
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
-from antiphon.messages._model import MUCH
+from antiphon.messages.keys import child_id, renamed
+from antiphon.messages.trusted import MUCH
 from antiphon.runtime._envelope import Course
-from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._observer import EffectRun
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import attempted, begun, child_id, cut_result, ended, error_fields, says_the_same, text_of
+from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
@@ -239,9 +248,8 @@ class Effect:
         self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
 
     def _rename(self) -> None:
-        """Take the next id: the attempt under this one does not count."""
-        base, mark, count = self.id.rpartition("~")
-        self.id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+        """Take the next id: what was done under this one does not count."""
+        self.id = renamed(self.id)
 
     def _result(self, value: Json) -> Message:
         """Return the row of a result, cut if it is large. Most are small, and are not measured."""
@@ -256,8 +264,8 @@ class Effect:
             return outcome
         return self.outcome(result=shorter)
 
-    def _error(self, reason: str, code: str, *, retryable: bool, details: Json = None) -> Message:
-        """Return the row of a failure; without its details, if these cannot be stored."""
+    def _error(self, reason: str, code: str, *, retryable: bool, details: object = None) -> Message:
+        """Return the row of a failure. It is recorded also where its details cannot be."""
         try:
             return self.outcome(**error_fields(reason, code, retryable=retryable, details=details))
         except ValidationError:

@@ -17,7 +17,6 @@ that it is for, unless it is said by a handler in the thread of a conversation.
 
 from __future__ import annotations
 
-import re
 from asyncio import get_running_loop
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -25,10 +24,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
-from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
 from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
 from antiphon.runtime._address import SYSTEM, system_thread
-from antiphon.runtime._rows import OWN, Standing, child_id, notice_in, option_of, own_call, own_message, renamed
+from antiphon.runtime._rows import OWN, Standing, notice_in, option_of, own_call, own_message, renamed
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 _COMMANDS = (Restart.message_type, Stop.message_type)
 
-_KEY = re.compile("[^/#~=]{1,200}")
 
 Said: TypeAlias = "Request[Any] | Notice | Message"
 
@@ -345,9 +343,8 @@ class DeliveryState:
             self._message = self._message.model_copy(update={"metadata": metadata})
 
     def rename(self) -> None:
-        """Take the next id: the message that is stored under this one was withdrawn."""
-        base, mark, count = self.id.rpartition("~")
-        self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+        """Take the next id: what was said under this one was withdrawn."""
+        self._id = keys.renamed(self.id)
         self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
         self.envelope = self.envelope._replace(id=self._id, message=self._message)
 
@@ -361,11 +358,11 @@ class DeliveryState:
         if name is None:
             self.unnamed_count += 1
             return str(self.unnamed_count)
-        if not _KEY.fullmatch(name) or name.isdigit():
+        if not keys.is_key(name):
             raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
         self.keys += (name,)
         count = self.keys.count(name)
-        return name if count == 1 else f"{name}={count}"
+        return keys.counted(name, count)
 
     def wait(self, change: int) -> None:
         """Count an answer or an effect more, or less, that its handler waits for.
@@ -537,7 +534,7 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
         # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
         # finds in the ledger what it has already said.
         is_derived = thread_id is not None and handled.thread_id is not None
-        own_id = child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
+        own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
         envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
         return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
     thread_id = said.thread_id or handled.thread_id

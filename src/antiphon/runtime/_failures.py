@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import DeliveryError, LedgerError
-from antiphon.messages import Json
 from antiphon.runtime._rows import text_of
 
 if TYPE_CHECKING:
@@ -21,21 +20,6 @@ if TYPE_CHECKING:
 
 _MOST_TEXT = 2000
 """Characters that are kept of an error's text."""
-
-
-class FailedError(Exception):
-    """Raise it in `run` to make an effect fail with a code and details of its own; the handler gets a `RefusedError`."""
-
-    def __init__(self, reason: str, code: str, *, details: Json = None, retryable: bool = False) -> None:
-        super().__init__(reason, code)
-        self.reason = reason
-        self.code = code
-        self.details = details
-        self.retryable = retryable
-
-
-class UnknownOutcomeError(Exception):
-    """Raise it in `run` if it is unknown whether the effect was done; a `once` effect is then parked."""
 
 
 @dataclass(frozen=True, slots=True)

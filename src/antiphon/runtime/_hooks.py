@@ -17,12 +17,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from antiphon.errors import DeliveryError, LedgerError
+from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
 from antiphon.ledger import Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
 from antiphon.runtime._envelope import Course, DeliveryState
-from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, log_fields
+from antiphon.runtime._failures import LOG, Failure, log_fields
 from antiphon.runtime._observer import (
     Activity,
     AgentOperation,

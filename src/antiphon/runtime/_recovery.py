@@ -25,6 +25,7 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages.keys import child_id
 from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._failures import LOG, log_fields, log_text
@@ -35,7 +36,6 @@ from antiphon.runtime._rows import (
     TIMER,
     Standing,
     begun,
-    child_id,
     ended,
     hops_and_deadline,
     option_of,

@@ -34,6 +34,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages.keys import again_id, is_below, parent_of, park_id, settled_id, withdrawn_id
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._failures import LOG, log_fields, log_text
@@ -44,12 +45,10 @@ from antiphon.runtime._rows import (
     PARK,
     Cause,
     Standing,
-    again_id,
     begun,
     ended,
     option_of,
     own_message,
-    park_id,
     unused,
 )
 
@@ -97,8 +96,8 @@ async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: st
     """Return the open calls that belong to a message: by their parent, or, for effects, by their id."""
     own = [call for call in calls if call.parent_id == invocation_id]
     for call in calls:
-        is_below = (call.invocation_id or "").startswith(f"{invocation_id}/") and call.parent_id != invocation_id
-        if is_below and _is_effect(call) and await owner_of(ledger, call, thread_id) == invocation_id:
+        below = is_below(call.invocation_id, invocation_id) and call.parent_id != invocation_id
+        if below and _is_effect(call) and await owner_of(ledger, call, thread_id) == invocation_id:
             own.append(call)
     return own
 
@@ -107,7 +106,7 @@ async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | Non
     """Return the message whose handler began an effect; None if the thread has none."""
     name = effect.invocation_id or ""
     while "/" in name:
-        name = name.rpartition("/")[0]
+        name = parent_of(name)
         if any(_is_said(record.message) for record in await ledger.by_invocation(name, thread_id=thread_id)):
             return name
     return None
@@ -145,7 +144,7 @@ def _withdrawn(call: Message, payload: OptionCallPayload) -> Message:
     return own_message(
         RUNTIME_POLICY,
         result,
-        id=f"{payload.invocation_id}#withdrawn",
+        id=withdrawn_id(payload.invocation_id),
         thread_id=call.thread_id,
         to=(call.policy,),
         lane=call.lane,
@@ -295,7 +294,7 @@ def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Outco
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
     return call.model_copy(
         update={
-            "id": f"{invocation_id}#settled",
+            "id": settled_id(invocation_id),
             "policy": RUNTIME_POLICY,
             "payload": OptionResultPayload(
                 invocation_id=payload.invocation_id,

@@ -41,6 +41,7 @@ from antiphon.messages import (
     is_name,
     thaw,
 )
+from antiphon.messages.keys import child_id
 from antiphon.protocol import (
     ErrorCode,
     ErrorResponse,
@@ -54,7 +55,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._envelope import SYSTEM_TYPES, DeliveryState, Envelope, own_thread
-from antiphon.runtime._rows import DELIVER, OWN, child_id, error_fields, notice_in, own_message, own_result
+from antiphon.runtime._rows import DELIVER, OWN, error_fields, notice_in, own_message, own_result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -32,12 +32,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
 from antiphon.messages import (
+    DEFAULT_LIMITS,
     RUNTIME_POLICY,
     DataPart,
     Json,
@@ -51,12 +51,12 @@ from antiphon.messages import (
     current_port,
     is_name,
     thaw,
+    trusted,
 )
-from antiphon.messages import _trusted as trusted
-from antiphon.messages._cut import cut, cut_text
-from antiphon.messages._json import JsonError, fits, own
-from antiphon.messages._limits import DEFAULT_LIMITS
-from antiphon.messages._model import MUCH
+from antiphon.messages.json_values import JsonError, fits, own
+from antiphon.messages.keys import attempt_id, begun_id, ended_id
+from antiphon.messages.truncation import cut, cut_text
+from antiphon.messages.trusted import MUCH
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -188,9 +188,6 @@ def _kept(value: Json) -> bytes | None:
     return kept if type(kept) is bytes else None
 
 
-_LONG = 256
-"""Characters of an id that leave room in a name for a key and the suffixes of rows."""
-
 DELIVER: Final = "DELIVER"
 AGAIN: Final = "AGAIN"
 PARK: Final = "PARK"
@@ -200,23 +197,6 @@ TIMER: Final = "TIMER"
 def option_of(message: Message) -> str | None:
     """Return the option that a message calls; None if it is no call."""
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
-
-
-def child_id(parent_id: str, key: str) -> str:
-    """Return the id of a message or an effect of a handler: the same in every run of the handler."""
-    if len(parent_id) > _LONG:  # a name has a maximum length, and messages follow from each other many levels deep
-        parent_id = sha256(parent_id.encode()).hexdigest()
-    return f"{parent_id}/{key}"
-
-
-def again_id(invocation_id: str, attempt: int) -> str:
-    """Return the invocation of the row of one redelivery."""
-    return f"{invocation_id}#{attempt}"
-
-
-def park_id(invocation_id: str, time: int = 1) -> str:
-    """Return the invocation of the row that parks a message or an effect; `time` counts from 1."""
-    return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
 
 
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
@@ -240,13 +220,13 @@ def begun(
 ) -> Message:
     """Return the row that opens something. The same arguments give the same row, so it can be appended twice."""
     payload = own_call(invocation_id, option, dict(arguments or {}))
-    return own_message(str(policy), payload, id=f"{invocation_id}@begun", thread_id=thread_id, parent_id=parent_id)
+    return own_message(str(policy), payload, id=begun_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 def attempted(effect: str, attempt: int, *, thread_id: str, policy: str) -> Message:
     """Return the row of a further attempt of an effect; `attempt` is 2 for the first of them."""
     said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": {"attempt": attempt}}),))
-    row_id = f"{effect}@attempt{attempt}"
+    row_id = attempt_id(effect, attempt)
     return own_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
 
 
@@ -266,7 +246,7 @@ def ended(
         if is_plain
         else OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
     )
-    return own_message(str(policy), payload, id=f"{invocation_id}@ended", thread_id=thread_id, parent_id=parent_id)
+    return own_message(str(policy), payload, id=ended_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 _REDACTED = "[redacted:"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from antiphon.errors import DeliveryError, UndeliverableError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
+from antiphon.messages.keys import kind_of
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response
 from antiphon.protocol.flows import Flow, Verdict
@@ -158,7 +159,7 @@ class System:
         found: Counter[str] = Counter()
         for cell in tuple(self._kernel.tree.cells.values()):
             if cell.mailbox is not None:
-                found[cell.address.partition("/")[0]] += cell.mailbox.waiting
+                found[kind_of(cell.address)] += cell.mailbox.waiting
         return found
 
     # ------------------------------------------------------------ actors

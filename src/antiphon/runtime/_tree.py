@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import ActorFailedError, ActorStoppedError, UndeliverableError
+from antiphon.messages.keys import kind_of
 from antiphon.runtime._actor import Actor
 from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._failures import LOG, log_fields, log_text, traceback_of
@@ -81,7 +82,7 @@ class Tree:
         cell = self.cells.get(address)
         if cell is not None:
             return cell
-        props = self._kinds.get(address.partition("/")[0])
+        props = self._kinds.get(kind_of(address))
         if props is None:
             raise UndeliverableError("nobody lives there; spawn it, or register its kind", address)
         cell = self.spawn(Address.parse(address), props)
@@ -89,12 +90,12 @@ class Tree:
         return cell
 
     def has(self, address: str) -> bool:
-        """Whether there is an actor at an address, or one would be made."""
-        return address in self.cells or address.partition("/")[0] in self._kinds
+        """Whether somebody lives at an address, or would."""
+        return address in self.cells or kind_of(address) in self._kinds
 
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of all actors, without those of the runtime."""
-        found = dict.fromkeys((*self._kinds, *(address.partition("/")[0] for address in self.cells)))
+        """Return the kinds of all actors but the machinery's own."""
+        found = dict.fromkeys((*self._kinds, *(kind_of(address) for address in self.cells)))
         return tuple(kind for kind in found if kind != SYSTEM)
 
     def children(self, supervisor: str) -> tuple[str, ...]:

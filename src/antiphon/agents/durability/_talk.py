@@ -20,8 +20,17 @@ from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import HashedPrompt
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port, is_name
-from antiphon.messages import _trusted as trusted
+from antiphon.messages import (
+    Conversation,
+    ForeignPart,
+    JsonObject,
+    Message,
+    PartsPayload,
+    TextPart,
+    current_port,
+    is_name,
+    trusted,
+)
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage

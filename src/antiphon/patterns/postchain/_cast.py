@@ -28,10 +28,10 @@ from antiphon.agents._guards import Guards
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import AntiphonError, RefusedError, UnguardedToolError
+from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Gate, Hear
-from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError, current_agent
+from antiphon.patterns.postchain._config import ChainConfig, current_agent
 from antiphon.patterns.postchain._protocol import agent_of, config_thread
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 

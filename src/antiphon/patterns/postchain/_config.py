@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from antiphon.agents.config import read_toml
-from antiphon.errors import AntiphonError, RefusedError
+from antiphon.errors import ChainConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
@@ -108,10 +108,6 @@ def _cut_value(value: Any, most: int) -> Any:
 
 _PREPARE: Final = PrepareContext.message_type
 _CHANGES: Final = (InitializePhase.message_type, UpdateAgentConfig.message_type)
-
-
-class ChainConfigError(AntiphonError):
-    """A configuration cannot be read, or is invalid."""
 
 
 class ChainConfig(BaseModel):

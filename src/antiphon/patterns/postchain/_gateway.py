@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger, Tailed
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
+from antiphon.messages.keys import kind_of
 from antiphon.patterns.postchain._config import check_input
 from antiphon.patterns.postchain._lifecycle import is_known
 from antiphon.patterns.postchain._protocol import (
@@ -193,7 +194,7 @@ def _check_sender(sender: str | None) -> None:
     Raises:
         ValueError: it has.
     """
-    if sender is not None and sender.partition("/")[0] in _OWN_KINDS and "/" in sender:
+    if sender is not None and kind_of(sender) in _OWN_KINDS and "/" in sender:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
