@@ -290,7 +290,8 @@ def _spoken(unit: Unit, before: Sequence[Unit] = ()) -> list[Message]:
     try:
         return list(decode([*before, unit], _DIALECT))[len(before) :]
     except DecodeError:
-        (bare,) = list(decode([*before, {**unit, "parts": []}], _DIALECT))[len(before) :]
+        without_parts: Unit = {**unit, "parts": []}
+        (bare,) = list(decode([*before, without_parts], _DIALECT))[len(before) :]
         whole = PartsPayload(parts=(ForeignPart(dialect=_DIALECT, value=unit["parts"]),))
         return [bare.model_copy(update={"payload": whole})]
 
