@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from antiphon.agents._budget import AgentBudget, Amount
-    from antiphon.agents._guards import ThreadGuards
-    from antiphon.agents._opening import as_key
-    from antiphon.agents._run import CurrentEffect, LedgerRun, current_effect, current_run, ledger_run, run_scope
+    from antiphon.agents._budget import AgentBudget
+    from antiphon.agents._run import CurrentEffect, LedgerRun, current_effect, current_run, ledger_run
     from antiphon.agents.durability import (
-        Delta,
         LedgerConversationStore,
         LedgerDurability,
+        LiveDelta,
         NotDone,
         Reconcile,
         Unsettled,
@@ -28,36 +26,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentBudget",
-    "Amount",
     "CurrentEffect",
-    "Delta",
     "LedgerConversationStore",
     "LedgerDurability",
     "LedgerRun",
+    "LiveDelta",
     "NotDone",
     "Reconcile",
-    "ThreadGuards",
     "Toolkit",
     "Unsettled",
-    "as_key",
     "current_effect",
     "current_run",
     "ledger_run",
     "listen",
     "model",
-    "run_scope",
 ]
 
 _HERE = "antiphon.agents"
 _HOME = {
     **dict.fromkeys(__all__, f"{_HERE}.durability"),
-    **dict.fromkeys(("AgentBudget", "Amount"), f"{_HERE}._budget"),
-    **dict.fromkeys(
-        ("CurrentEffect", "LedgerRun", "current_effect", "current_run", "ledger_run", "run_scope"), f"{_HERE}._run"
-    ),
-    "ThreadGuards": f"{_HERE}._guards",
+    "AgentBudget": f"{_HERE}._budget",
+    **dict.fromkeys(("CurrentEffect", "LedgerRun", "current_effect", "current_run", "ledger_run"), f"{_HERE}._run"),
     "Toolkit": f"{_HERE}.toolkit",
-    "as_key": f"{_HERE}._opening",
     "model": f"{_HERE}.models",
 }
 

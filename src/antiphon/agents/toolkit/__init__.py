@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from antiphon.agents._secrets import SENSITIVE
-    from antiphon.agents.toolkit._approvals import APPROVE, Approval, answer, find_approval, pending_approvals
+    from antiphon.agents.toolkit._approvals import Approval, answer, find_approval, pending_approvals
     from antiphon.agents.toolkit._decision import (
         ApprovalRule,
         Circumstances,
@@ -27,14 +26,12 @@ if TYPE_CHECKING:
         judge,
     )
     from antiphon.agents.toolkit._schema import Schema
-    from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, own_settings
+    from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
     from antiphon.agents.toolkit._toolkit import Toolkit, ToolkitCapability
     from antiphon.agents.toolkit._toolset import AgentToolset
     from antiphon.agents.toolkit.taint import quoted
 
 __all__ = [
-    "APPROVE",
-    "SENSITIVE",
     "AgentToolset",
     "Approval",
     "ApprovalRule",
@@ -54,19 +51,17 @@ __all__ = [
     "answer",
     "find_approval",
     "judge",
-    "own_settings",
     "pending_approvals",
     "quoted",
 ]
 
 _HERE = "antiphon.agents.toolkit"
 _HOME = {
-    "SENSITIVE": "antiphon.agents._secrets",
-    **dict.fromkeys(("APPROVE", "Approval", "answer", "find_approval", "pending_approvals"), f"{_HERE}._approvals"),
+    **dict.fromkeys(("Approval", "answer", "find_approval", "pending_approvals"), f"{_HERE}._approvals"),
     **dict.fromkeys(("Grant", "Permissions", "Permit", "RequestedCall", "Revocation"), f"{_HERE}._decision"),
     **dict.fromkeys(("ApprovalRule", "Circumstances", "ToolDecision", "Verdict", "judge"), f"{_HERE}._decision"),
     **dict.fromkeys(("Schema",), f"{_HERE}._schema"),
-    **dict.fromkeys(("ToolSettings", "ToolkitTool", "own_settings"), f"{_HERE}._tool"),
+    **dict.fromkeys(("ToolSettings", "ToolkitTool"), f"{_HERE}._tool"),
     **dict.fromkeys(("Toolkit", "ToolkitCapability"), f"{_HERE}._toolkit"),
     **dict.fromkeys(("AgentToolset",), f"{_HERE}._toolset"),
     **dict.fromkeys(("quoted",), f"{_HERE}.taint"),

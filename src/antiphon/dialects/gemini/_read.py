@@ -13,8 +13,7 @@ from antiphon.dialects._content import read_arguments
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of
 from antiphon.dialects.gemini._content import read_citations, read_medium, read_outcome
 from antiphon.dialects.gemini._wire import ANSWER, DATA, NAME, ROLES, kept_proof, known, spelled_otherwise
-from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
-from antiphon.messages._names import is_name
+from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart, is_name
 
 __all__ = ["read", "read_instructions"]
 
@@ -52,7 +51,7 @@ def read_instructions(unit: Unit) -> None:
     unit.say({"kind": "parts", "parts": said}, id=_id(unit), policy="system", role_hint_for_llm="system")
 
 
-def _parts(unit: Unit) -> list[dict[str, Any]]:
+def _parts(unit: Unit) -> list[dict[str, object]]:
     """Return the parts of a content; the service takes one object for a list of one."""
     only = as_object(unit.value.get("parts"))
     return unit.objects("parts") if only is None else [only]
@@ -75,7 +74,7 @@ def _id(unit: Unit) -> str:
     return unit.own_id("id" if is_name(unit.value.get("id")) else "")
 
 
-def _pieces(parts: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
+def _pieces(parts: Sequence[dict[str, object]]) -> Iterator[tuple[str, list[int]]]:
     """Yield what becomes one message each: the kind, and the places of its parts."""
     run: list[int] = []
     for place, given in enumerate(parts):
@@ -91,7 +90,7 @@ def _pieces(parts: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
         yield "", run
 
 
-def _kind(given: dict[str, Any]) -> str:
+def _kind(given: dict[str, object]) -> str:
     """Return what a part holds, if that is a message of its own."""
     for kind in ("functionCall", "functionResponse"):
         if kind in given and given.keys() & DATA == {kind}:
@@ -99,7 +98,7 @@ def _kind(given: dict[str, Any]) -> str:
     return ""
 
 
-def _is_whole(call: Any) -> bool:
+def _is_whole(call: object) -> bool:
     """Whether a call came to its end: nobody may run half of one."""
     held = known(cast("dict[str, Any]", call)) if isinstance(call, dict) else {"name": None}
     return "name" in held and not held.get("partialArgs") and not held.get("willContinue")

@@ -1,6 +1,7 @@
 """What all patterns share: who takes part, on which models, with which tools; how they are asked; how a pattern is opened."""
 
-from antiphon.patterns.cast._cast import AgentSpec, AgentTools, Answer, Cast, CastError, CastOptions, Hear
+from antiphon.errors import CastError
+from antiphon.patterns.cast._cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.cast._handling import (
     RESTS,
     UNHURRIED,

@@ -32,13 +32,9 @@ from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import AntiphonError
+from antiphon.errors import CastError
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast._models import Gate, HeldModel, Patience, ask_in_turn
-
-
-class CastError(AntiphonError):
-    """Somebody is named who takes no part, or takes part twice; the text says who does."""
 
 
 class AgentSpec(BaseModel):

@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents import LedgerRun, run_scope
+from antiphon.agents import LedgerRun
+from antiphon.agents.extending import run_scope
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.errors import AppendRefusedError, BudgetExceededError
 from antiphon.ledger import Ledger

@@ -21,8 +21,8 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents import Toolkit
-from antiphon.agents.durability import as_messages as answer_messages
-from antiphon.agents.durability import price_of
+from antiphon.agents.extending import as_messages as answer_messages
+from antiphon.agents.extending import price_of
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.messages import (
     RESERVED_POLICIES,

@@ -15,7 +15,7 @@ from pydantic_ai import RunContext
 from pydantic_ai.messages import UserContent
 
 from antiphon.agents import LedgerRun, current_run, ledger_run
-from antiphon.agents.toolkit import own_settings
+from antiphon.agents.extending import own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.errors import DeliveryError, LedgerError, RefusedError
 from antiphon.messages import Conversation, Json, Message

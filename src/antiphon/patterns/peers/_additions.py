@@ -43,7 +43,7 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 from antiphon.patterns.cast import known_by, user_content
 from antiphon.patterns.peers._letters import for_model, marsys_form, role_of, words_of
 

@@ -14,10 +14,10 @@ from antiphon.agents.config import read_toml
 from antiphon.agents.toolkit import ApprovalRule
 from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
-from antiphon.errors import AntiphonError
+from antiphon.errors import CastError, TeamFileError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec, Cast, CastError, Patience, Pattern
+from antiphon.patterns.cast import AgentSpec, Cast, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
 from antiphon.patterns.teams import ManagerSpec, Team
@@ -29,10 +29,6 @@ from antiphon.runtime import Settings
 
 PatternName: TypeAlias = Literal["options", "peers", "teams", "workers"]
 Role: TypeAlias = Literal["leader", "manager", "worker"]
-
-
-class TeamFileError(AntiphonError):
-    """A team file cannot be read, or says something that nobody understands."""
 
 
 class _Section(BaseModel):

@@ -27,6 +27,7 @@ from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNT
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages.keys import root_of
 from antiphon.patterns.cast import HandlerRun, handling
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Context
@@ -206,7 +207,7 @@ class _Seen:
 
 def _turn_of(message: Message) -> str:
     """Return the turn in whose course something is said."""
-    return (message.parent_id or "").partition("/")[0]
+    return root_of(message.parent_id or "")
 
 
 def _type_of(message: Message) -> Json:

@@ -15,7 +15,8 @@ Every class of Atlas can be imported from here: messages, tools and agents.
 
 from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool, Tool, ToolSchema
 from antiphon.dialects.atlas import MessageType, StructuredMessage, ToolCall, ToolResult, ToolStatus
-from antiphon.patterns.workers._agent import ANALYSIS_WORKER, DRAFT_WORKER, RETRIEVAL_WORKER, ToolCapableAgent, WorkFailedError
+from antiphon.errors import WorkFailedError
+from antiphon.patterns.workers._agent import ANALYSIS_WORKER, DRAFT_WORKER, RETRIEVAL_WORKER, ToolCapableAgent
 from antiphon.patterns.workers._assignment import CONTROLLER, Assigner, ControllerPolicy
 from antiphon.patterns.workers._conversation import Reporting, conversation, report, structured
 from antiphon.patterns.workers._workers import Workers

@@ -18,6 +18,7 @@ from antiphon.agents import Toolkit, current_run, ledger_run
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.errors import WorkFailedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, Patience
@@ -68,10 +69,6 @@ def _run(work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
 
 
 # ---------------------------------------------------------------- the agent
-
-
-class WorkFailedError(RuntimeError):
-    """An agent has answered with an error; the message says which."""
 
 
 class _LateError(Exception):

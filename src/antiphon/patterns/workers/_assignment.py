@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias, cast
 
 from pydantic_ai.tools import RunContext
 
-from antiphon.agents import as_key, current_run
+from antiphon.agents import current_run
+from antiphon.agents.extending import as_key
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError

@@ -19,9 +19,10 @@ from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents import current_run
+from antiphon.agents.extending import SENSITIVE
 from antiphon.agents.models import ScriptedModel, UnknownModelError
 from antiphon.agents.models import model as named_model
-from antiphon.agents.toolkit import SENSITIVE, ToolkitTool
+from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
