@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = list(find_examples(ROOT / "README.md", ROOT / "docs", ROOT / "src"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_an_example_runs(example: CodeExample, eval_example: EvalExample) -> None:
     """Ids and times in the output are those of a counting port."""

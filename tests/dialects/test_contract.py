@@ -13,7 +13,7 @@ from tests.dialects.samples import SAMPLES
 from antiphon import Conversation, Message, PartsPayload, TextPart, dumps
 from antiphon.dialects import decode, encode, get, meaning, names
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 from antiphon.testing import check_dialect
 
 
@@ -30,6 +30,7 @@ def differences(one: Conversation, other: Conversation) -> set[tuple[int, str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["house", *SAMPLES])
 @given(conversation=conversations())
 def test_what_is_lost_is_exactly_what_is_reported(name: str, conversation: Conversation) -> None:
@@ -62,6 +63,7 @@ def test_every_pair_reports_exactly_what_it_loses(source: str, target: str) -> N
     assert differences(conversation, decode(encoded.value, target)) == reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 @given(conversation=conversations())
 def test_an_encoded_conversation_is_a_fixed_point(name: str, conversation: Conversation) -> None:

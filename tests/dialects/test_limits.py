@@ -91,6 +91,7 @@ def test_an_answer_without_an_id_is_of_the_oldest_call_that_none_has_named() -> 
     assert [message.invocation_id for message in read[3:]] == ["b", "a", "c", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["choir", "agent-framework"])
 def test_many_results_of_another_option_are_each_reported(target: str) -> None:
     """Each is looked up (G21): to go through all calls for every one takes several times as long here."""
@@ -127,6 +128,7 @@ def test_atlas_writes_the_last_moment_there_is() -> None:
     assert [loss.what for loss in written.losses] == ["time"]
 
 
+@pytest.mark.slow
 @given(conversations.conversations(), st.sampled_from([None, "c0"]))
 def test_a_writer_pairs_as_the_conversation_does(conversation: Conversation, again: str | None) -> None:
     said = Conversation(_renamed(message, again) for message in conversation if message.lane != "effect")

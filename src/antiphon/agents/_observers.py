@@ -44,13 +44,13 @@ _PROVIDERS: Final = {
     "moonshotai": "moonshot_ai",
     "xai": "x_ai",
 }
-"""By the name that Pydantic AI has for a provider, that of the conventions, where it is another:
+"""Pydantic AI's name of a provider to that of the conventions, where they differ:
 https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/registry/attributes/gen-ai.md"""
 _SEVERAL: Final = "fallback:"
 
 
-def provider_of(ctx: RunContext[Any]) -> str:
-    """Return the provider of the model that a run uses; of several, the first one that is asked."""
+def provider_of(ctx: RunContext[object]) -> str:
+    """Return the provider of a run's model; of a fallback model, the first one."""
     system: str = getattr(ctx.model, "system", "")
     return provider_named(system.removeprefix(_SEVERAL).partition(",")[0])
 
@@ -60,23 +60,25 @@ def provider_named(name: str) -> str:
     return _PROVIDERS.get(name, name)
 
 
-def capabilities_of(ctx: RunContext[Any]) -> list[AbstractCapability[Any]]:
-    """Return the capabilities of a run, also those inside of others."""
-    found: list[AbstractCapability[Any]] = []
+def capabilities_of(ctx: RunContext[object]) -> list[AbstractCapability[object]]:
+    """Return the capabilities of a run, nested ones included."""
+    found: list[AbstractCapability[object]] = []
     if ctx.root_capability is not None:
         ctx.root_capability.apply(found.append)
     return found
 
 
-def is_told(run: LedgerRun, ctx: RunContext[Any]) -> bool:
-    """Whether somebody watches who is to be told of models, tools and agents: not where Pydantic AI tells the same."""
+def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:
+    """Whether operations are reported to observers: there are some, and Pydantic AI does not report the same."""
     if run.journal.hooks is None:
         return False
     return not any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
 
 
-async def told_as_agent(run: LedgerRun, ctx: RunContext[Any], name: str, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Have an agent run, and tell that to whoever watches. `name` is what the journal calls it."""
+async def told_as_agent(
+    run: LedgerRun, ctx: RunContext[object], name: str, running: Callable[[], Awaitable[ResultT]]
+) -> ResultT:
+    """Run an agent, and report that to observers. `name` is its name in the journal."""
     hooks = run.journal.hooks
     if hooks is None or not is_told(run, ctx):
         return await running()
@@ -94,30 +96,30 @@ async def told_as_agent(run: LedgerRun, ctx: RunContext[Any], name: str, running
 # ---------------------------------------------------------------- live
 
 _ROOM = 1_000
-"""How many deltas wait for whoever listens, before some are missed."""
+"""How many deltas wait for a listener before it misses some."""
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """Something that happens in a thread just now."""
+class LiveDelta:
+    """One event of a model's answer, while it is streamed."""
 
     thread_id: str
     agent: str | None
     invocation_id: str | None
-    """The request in whose course it happens; the same comes again if the request is made again. None: between requests."""
+    """The request that it belongs to; the same if the request is repeated. None: between requests."""
     event: AgentStreamEvent
 
 
-_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[Delta]]]] = WeakKeyDictionary()
+_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[LiveDelta]]]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[Delta], None]:
-    """Listen to what agents say in a thread, for an `async with` block; iterate over what it gives.
+async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[LiveDelta], None]:
+    """Listen to the agents of a thread, for an `async with` block; iterate over the deltas it yields.
 
     Their `LedgerDurability` must say `live=True`, and they must run in this process.
     """
-    queue: asyncio.Queue[Delta] = asyncio.Queue(_ROOM)
+    queue: asyncio.Queue[LiveDelta] = asyncio.Queue(_ROOM)
     queues = _listeners.setdefault(ledger, {}).setdefault(thread_id, [])
     queues.append(queue)
     try:
@@ -128,13 +130,13 @@ async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator
             _listeners[ledger].pop(thread_id, None)
 
 
-async def _each(queue: asyncio.Queue[Delta]) -> AsyncIterator[Delta]:
+async def _each(queue: asyncio.Queue[LiveDelta]) -> AsyncIterator[LiveDelta]:
     while True:
         yield await queue.get()
 
 
 def live_handler(handler: EventStreamHandler[AgentDepsT] | None) -> EventStreamHandler[AgentDepsT]:
-    """Return what hands events to those who listen, and then to a handler, if there is one."""
+    """Return a handler that publishes events to listeners, and then passes them to another handler, if there is one."""
 
     async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
         events = _published(None if ctx.agent is None else ctx.agent.name, stream)
@@ -156,7 +158,7 @@ def _publish(agent: str | None, event: Any) -> None:
     run, effect = current_run(), current_effect()
     if run is None:
         return
-    delta = Delta(run.thread_id, agent, None if effect is None else effect.key, event)
+    delta = LiveDelta(run.thread_id, agent, None if effect is None else effect.key, event)
     for queue in _listeners.get(run.ledger, {}).get(run.thread_id, ()):
         if not queue.full():
             queue.put_nowait(delta)

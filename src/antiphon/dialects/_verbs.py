@@ -10,8 +10,7 @@ from typing import Any
 from antiphon.dialects._api import Converts, Encoded, Losses
 from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects._registry import get
-from antiphon.messages import Conversation, Message, PartsPayload
-from antiphon.messages._port import new_id
+from antiphon.messages import Conversation, Message, PartsPayload, new_id
 
 
 def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:

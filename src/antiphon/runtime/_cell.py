@@ -1,24 +1,34 @@
-"""Cell: the place at an address where an actor lives. It keeps the mailbox, runs the handlers, and outlives the actor.
+"""Cell: what an address leads to. It holds the mailbox, runs the handlers of its actor, and outlives the actor.
 
 **Mailbox.** The messages that wait, in order, and the senders that wait for room. Messages of the system come first, however
-full it is. Where an actor handles several messages at once, those of the same thread (outside of threads: of the same sender)
-still follow each other: while one is handled, the next ones are held back.
+full it is. If an actor handles several messages at once, those with the same ordering key (by default the thread, else the
+sender) are still handled one after the other: while one is handled, the next ones are held back.
 
-**Nothing while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
+**No task while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
 left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
-message; one that supervises others is made with its first child, because it may have to watch that one.
+message; a supervisor is made with its first child, because it may have to check heartbeats.
 
 **States.** A cell is *active*; *suspended* from a failure until its supervisor has decided, while messages wait;
-*stopped* for good; or *resting*: nobody needed it, the system has let go of it, and the next message is given to a new one.
+*stopped* for good; or *resting*: it was idle, the system has passivated it, and the next message gets a new cell.
 A restart drops the actor and makes a new one from the factory; the mailbox stays.
 
-**The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then the caller gets
-it. A crash between two of these leaves the call open in the ledger, and recovery delivers it again.
+```text
+            failure, restart begins          stop
+   active ─────────────────────────▶ suspended ──▶ stopped
+     │  ◀───────────────────────────────┘  resume
+     └── idle ──▶ resting
+```
 
-**Failures.** This is the only place that catches `BaseException`, and only from a handler. An error of delivery
-is an answer. A cancellation that somebody asked of the drain (`task.cancelling()` counts them) is the end of one
-message that nobody wants any more, or the end of the drain. Everything else is a failure of the actor, whatever its
-class.
+**The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then the caller gets
+it. A crash between two of these steps leaves the call open in the ledger, and recovery delivers it again. So a caller never
+has an answer that the ledger does not have.
+
+**Failures.** This is the only place that catches `BaseException`, and only from a handler. A `DeliveryError` is an answer.
+A cancellation of the drain's task (`task.cancelling()` counts them) ends one message whose answer is no longer wanted, or ends
+the drain. A `CancelledError` that nobody requested, and everything else, is a failure of the actor, whatever its class.
+
+**No locks.** All of this runs on one event loop. A method without an `await` is atomic, and the code relies on it: between the
+look at a state and the change of it there is no `await`, unless a comment says what is looked at again afterwards.
 """
 
 from __future__ import annotations
@@ -41,20 +51,20 @@ from antiphon.errors import (
 )
 from antiphon.protocol import ErrorCode
 from antiphon.runtime._context import Context, Handling
-from antiphon.runtime._failures import LOG, Failure, about, words
+from antiphon.runtime._failures import LOG, Failure, log_fields, log_text
 from antiphon.runtime._results import result_of
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler, OrderingKey, Props
-    from antiphon.runtime._context import Services
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._envelope import DeliveryState
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._services import Services
 
 
 class Mailbox:
-    """What waits for an actor. The queues are made when needed, and given back when they are empty."""
+    """The messages that wait for an actor. Queues are made when needed and dropped when empty: most actors are idle."""
 
     __slots__ = ("_box", "_busy", "_capacity", "_holders", "_ordering_key", "_ready", "_senders", "_urgent", "waiting")
 
@@ -62,31 +72,31 @@ class Mailbox:
         self._ordering_key = ordering_key
         self._capacity = capacity
         self.waiting = 0
-        """How many messages have been taken in and not handed out, or have room taken for them; the system's apart."""
-        self._box: deque[Envelope] | None = None
-        self._urgent: deque[Envelope] | None = None
+        """How many messages wait, or have room reserved; messages of the system do not count."""
+        self._box: deque[DeliveryState] | None = None
+        self._urgent: deque[DeliveryState] | None = None
         self._senders: deque[asyncio.Future[None]] | None = None
-        self._busy: dict[str, deque[Envelope]] | None = {} if is_keyed else None
-        """By key, what waits for the message of that key that is being handled."""
-        self._holders: dict[str, Envelope] | None = {} if is_keyed else None
+        self._busy: dict[str, deque[DeliveryState]] | None = {} if is_keyed else None
+        """By ordering key of a message that is being handled, those that wait behind it."""
+        self._holders: dict[str, DeliveryState] | None = {} if is_keyed else None
         """By key, the message that is being handled."""
         self._ready: deque[str] = deque() if is_keyed else _NOTHING
-        """Keys whose message was handled, and which have another."""
+        """Ordering keys whose message was handled, and that have another one waiting."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits, nothing is being handled, and nobody waits for room."""
+        """Whether no message waits or is being handled, and no sender waits for room."""
         return not (self.waiting or self._urgent or self._holders or self._senders)
 
     def reserve(self) -> bool:
-        """Take room for a message, if there is any and nobody waits for it."""
+        """Reserve room for a message, if there is any and no sender waits for it."""
         if self.waiting >= self._capacity or self._senders:
             return False
         self.waiting += 1
         return True
 
-    async def room(self) -> None:
-        """Wait until there is room, and take it; whoever waits longest comes first."""
+    async def wait_for_room(self) -> None:
+        """Wait until there is room, and reserve it; the sender that has waited longest comes first."""
         if self._senders is None:
             self._senders = deque()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -97,11 +107,11 @@ class Mailbox:
             if turn in self._senders:
                 self._senders.remove(turn)
             elif turn.done() and not turn.cancelled():
-                self.release()
+                self.release()  # room was given and the sender cancelled in the same step: the next sender gets it
             raise
 
     def release(self) -> None:
-        """Give room back that is not needed: a message was handed out, or is not coming."""
+        """Give back room: a message was handed out, or is not coming. The first sender that waits gets it at once."""
         self.waiting -= 1
         while self._senders:
             turn = self._senders.popleft()
@@ -110,52 +120,52 @@ class Mailbox:
                 turn.set_result(None)
                 break
 
-    def put(self, envelope: Envelope) -> None:
-        """Take a message in, behind those that wait. Room for it was taken before."""
+    def put(self, delivery: DeliveryState) -> None:
+        """Add a message. Its room was reserved before."""
         if self._box is None:
             self._box = deque()
-        self._box.append(envelope)
+        self._box.append(delivery)
 
-    def offer(self, envelope: Envelope) -> bool:
-        """Take a message in, if there is room and nobody waits for it; say whether that could be done."""
+    def offer(self, delivery: DeliveryState) -> bool:
+        """Add a message if there is room and no sender waits for it; return whether it was added."""
         if self.waiting >= self._capacity or self._senders:
             return False
         self.waiting += 1
         if self._box is None:
-            self._box = deque((envelope,))
+            self._box = deque((delivery,))
         else:
-            self._box.append(envelope)
+            self._box.append(delivery)
         return True
 
-    def put_last(self, envelope: Envelope) -> None:
-        """Take a message in that must not be refused, however full it is."""
+    def put_last(self, delivery: DeliveryState) -> None:
+        """Add a message that must not be refused, however full the mailbox is."""
         self.waiting += 1
-        self.put(envelope)
+        self.put(delivery)
 
-    def put_first(self, envelope: Envelope) -> None:
-        """Take a message back that was handed out, before all that wait."""
-        held = None if self._busy is None else self._busy.get(self._key(envelope))
+    def put_first(self, delivery: DeliveryState) -> None:
+        """Put back a message that was handed out, before all that wait: its order in the thread is kept."""
+        held = None if self._busy is None else self._busy.get(self._key(delivery))
         if held is not None:
-            held.appendleft(envelope)
+            held.appendleft(delivery)
         elif self._box is None:
-            self._box = deque((envelope,))
+            self._box = deque((delivery,))
         else:
-            self._box.appendleft(envelope)
+            self._box.appendleft(delivery)
         self.waiting += 1
 
-    def put_urgent(self, envelope: Envelope) -> None:
-        """Take a message of the system in."""
+    def put_urgent(self, delivery: DeliveryState) -> None:
+        """Add a message of the system, which comes before all others."""
         if self._urgent is None:
             self._urgent = deque()
-        envelope.is_urgent = True
-        self._urgent.append(envelope)
+        delivery.is_urgent = True
+        self._urgent.append(delivery)
 
-    def next(self) -> Envelope | None:
-        """Hand out the next message that may be handled; None if there is none at present."""
+    def next(self) -> DeliveryState | None:
+        """Hand out the next message that may be handled now; None if there is none."""
         if self._urgent:
             return self._urgent.popleft()
-        envelope = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
-        if envelope is None:
+        delivery = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
+        if delivery is None:
             self._box = self._box or None
             self._urgent = None
             return None
@@ -163,37 +173,37 @@ class Mailbox:
             self.release()
         else:
             self.waiting -= 1
-        return envelope
+        return delivery
 
-    def _next_free(self) -> Envelope | None:
+    def _next_free(self) -> DeliveryState | None:
         busy, holders = self._busy, self._holders
         assert busy is not None and holders is not None  # noqa: S101, PT018 (only asked where messages have keys)
         if self._ready:
             key = self._ready.popleft()
-            envelope = holders[key] = busy[key].popleft()
-            return envelope
+            delivery = holders[key] = busy[key].popleft()
+            return delivery
         while self._box:
-            envelope = self._box.popleft()
-            key = self._key(envelope)
+            delivery = self._box.popleft()
+            key = self._key(delivery)
             if (held := busy.get(key)) is None:
-                busy[key], holders[key] = deque(), envelope
-                return envelope
-            held.append(envelope)
+                busy[key], holders[key] = deque(), delivery
+                return delivery
+            held.append(delivery)
         return None
 
-    def _key(self, envelope: Envelope) -> str:
-        """Return what messages that follow each other have in common: as the actor says, else the thread, else the sender."""
-        if envelope.key is None:
+    def _key(self, delivery: DeliveryState) -> str:
+        """Return the ordering key: what the actor says, else the thread, else the sender. It is computed once."""
+        if delivery.key is None:
             choose = self._ordering_key
-            envelope.key = (None if choose is None else choose(envelope.message)) or envelope.thread_id or envelope.sender
-        return envelope.key
+            delivery.key = (None if choose is None else choose(delivery.message)) or delivery.thread_id or delivery.sender
+        return delivery.key
 
-    def done(self, envelope: Envelope) -> None:
-        """Let the next message of the same thread or sender follow. To say it twice does no harm."""
+    def done(self, delivery: DeliveryState) -> None:
+        """Release the next message with the same ordering key. A second call for the same message does nothing."""
         if self._busy is None or self._holders is None:
             return
-        key = self._key(envelope)
-        if self._holders.get(key) is not envelope:
+        key = self._key(delivery)
+        if self._holders.get(key) is not delivery:
             return
         del self._holders[key]
         if self._busy[key]:
@@ -201,9 +211,9 @@ class Mailbox:
         else:
             del self._busy[key]
 
-    def close(self) -> list[Envelope]:
-        """Hand out everything at once, and let all senders go on."""
-        held = [envelope for queue in (self._busy or {}).values() for envelope in queue]
+    def close(self) -> list[DeliveryState]:
+        """Hand out all messages, and wake all senders; they see that the cell has stopped."""
+        held = [delivery for queue in (self._busy or {}).values() for delivery in queue]
         found = [*(self._urgent or ()), *held, *(self._box or ())]
         self._urgent = self._box = None
         self._ready.clear()
@@ -223,40 +233,40 @@ State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 _LATE = "it would come too late: others wait"
 
 _FRESH = 5.0
-"""Seconds for which it is believed that a message takes as long as the last ones did."""
+"""Seconds for which the measured handling time counts as an estimate for the next message."""
 
 _LEDGER_PAUSE = 1.0
-"""Seconds to wait for a ledger that cannot be used."""
+"""Seconds to pause while the ledger is unavailable."""
 
 _TURN = 64
-"""How many messages a drain handles before it lets others have a turn."""
+"""How many messages a drain handles before it yields to other tasks."""
 
 
-class _BeginError(Exception):
-    """The actor could not be made or begun. It is not the fault of the message that came next."""
+class _StartError(Exception):
+    """The factory or `started` raised. The message that came next is not to blame, and is not counted as failed."""
 
 
 class Outcomes(Protocol):
-    """Ends messages, or has them delivered again."""
+    """Ends deliveries, or has them delivered again."""
 
-    async def answer(self, envelope: Envelope, outcome: Any) -> None: ...
-    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None: ...
-    async def failed(self, cell: Cell, envelope: Envelope, reason: str, error: BaseException) -> None: ...
-    async def redeliver(self, cell: Cell, envelope: Envelope, reason: str) -> None: ...
-    async def leave(self, envelope: Envelope, error: AntiphonError) -> None: ...
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None: ...
-    def put_back(self, cell: Cell, envelope: Envelope) -> None: ...
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
+    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
+    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None: ...
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None: ...
+    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    def put_back(self, cell: Cell, delivery: DeliveryState) -> None: ...
 
 
 class Supervising(Protocol):
-    """Decides what becomes of actors that fail, or want to end."""
+    """Decides about actors that fail or stop themselves."""
 
     def report(self, cell: Cell, failure: Failure) -> None: ...
-    async def leave(self, cell: Cell, reason: str) -> None: ...
+    async def actor_stops(self, cell: Cell, reason: str) -> None: ...
 
 
 class Idling(Protocol):
-    """Is told of actors that have nothing to do."""
+    """Is told about idle actors, and passivates them."""
 
     def idle(self, cell: Cell, *, was_used: bool = True) -> None: ...
 
@@ -267,36 +277,36 @@ class CellParts:
 
     lifetime: Lifetime
     loop: asyncio.AbstractEventLoop
-    """That of the lifetime, which every message needs."""
+    """That of the lifetime; every message needs it."""
     hooks: Hooks | None
     services: Services
     outcomes: Outcomes
     supervising: Supervising
     idling: Idling
     children: Callable[[str], tuple[str, ...]]
-    """Given an address, whom the actor there supervises."""
-    equip: Callable[[Actor], None]
-    """Gives an actor that is part of the runtime what it works with."""
+    """Given an address, the children that the actor there supervises."""
+    provide: Callable[[Actor], None]
+    """Gives a supervisor the parts of the runtime that it works with."""
 
 
 class Cell:
-    """The place where an actor lives."""
+    """The cell of one address: mailbox, drains, and the actor while there is one."""
 
     __slots__ = (
         "actor",
         "address",
+        "average_seconds",
         "began",
-        "beginning",
         "drains",
         "has_failed",
         "held",
         "incarnation",
+        "last_handled_at",
         "mailbox",
-        "measured",
         "parts",
         "props",
+        "starting",
         "state",
-        "usual",
         "wants_rest",
     )
 
@@ -307,23 +317,24 @@ class Cell:
         self.state: State = "active"
         self.actor: Actor | None = None
         self.mailbox: Mailbox | None = None
-        self.drains: dict[asyncio.Task[None], Envelope | None] | None = None
-        """The tasks that handle messages, and what each handles at present."""
-        self.beginning: asyncio.Lock | None = None
-        """Held while the actor is made and begins, so that there is only one of it."""
+        self.drains: dict[asyncio.Task[None], DeliveryState | None] | None = None
+        """The tasks that handle messages, with the message that each handles now."""
+        self.starting: asyncio.Lock | None = None
+        """Held while the actor is made and started, so that concurrent drains make only one."""
         self.has_failed = False
-        """Whether the actor is there only until its supervisor has decided."""
+        """Whether the actor has failed, and its supervisor has not decided yet."""
         self.held = 0
-        """How many have a message for it that is not in the mailbox yet: it must stay, or there would be two of it."""
+        """How many senders have a message for it that is not in the mailbox yet. The cell is not passivated meanwhile: a new
+        cell at the same address would handle messages at the same time."""
         self.wants_rest = False
-        """Whether the actor has nothing left to do, and need not be kept once it is idle."""
+        """Whether the actor asked to be passivated once it is idle (`Context.rest`)."""
         self.incarnation = 1
-        """Which actor this is, counted from 1."""
+        """How many actors the factory has made for this cell, from 1."""
         self.began = parts.loop.time()
-        self.usual = 0.0
-        """Seconds that it has taken to handle a message of late."""
-        self.measured = self.began
-        """When the last one was handled."""
+        self.average_seconds = 0.0
+        """Seconds to handle a message: a moving average."""
+        self.last_handled_at = self.began
+        """When the last message was handled."""
 
     @property
     def services(self) -> Services:
@@ -351,72 +362,74 @@ class Cell:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do, nobody is about to give it something, and nobody depends on it."""
+        """Whether no message waits, is handled or is about to arrive, and it has no children."""
         has_work = bool(self.drains) or not (self.mailbox is None or self.mailbox.is_idle)
         return not (has_work or self.held or self.has_failed or self.parts.children(self.address))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether everything that it handles waits for an answer or an effect, each of which has its own time limit."""
+        """Whether all messages that it handles wait for an answer or an effect; each of these has its own time limit."""
         handled = (self.drains or {}).values()
-        return bool(handled) and all(envelope is not None and envelope.waits for envelope in handled)
+        return bool(handled) and all(delivery is not None and delivery.waits for delivery in handled)
 
     def declares(self, message_type: str) -> bool:
         """Whether the actor has a handler for messages of a type."""
         return self.actor is not None and message_type in self.actor.handlers
 
-    def leave(self, reason: str) -> None:
-        """Have the actor end after this message, because it wants to."""
-        self.parts.lifetime.start(self.parts.supervising.leave(self, reason))
+    def stop_after_message(self, reason: str) -> None:
+        """Stop the actor after this message: it asked for it."""
+        self.parts.lifetime.start(self.parts.supervising.actor_stops(self, reason))
 
-    # ------------------------------------------------------------ taking messages in
+    # ------------------------------------------------------------ receiving messages
 
-    async def room(self, envelope: Envelope, until: float) -> None:
+    async def wait_for_room(self, delivery: DeliveryState, until: float) -> None:
         """Wait for room in the mailbox, at most until a time.
 
         Raises:
             MailboxFullError: there was none.
             ActorStoppedError: it takes no more messages.
         """
-        full = MailboxFullError(f"{self.props.capacity} messages wait", envelope.to)
-        if envelope.sender == self.address:
-            raise full  # it would wait for itself
+        full = MailboxFullError(f"{self.props.capacity} messages wait", delivery.to)
+        if delivery.sender == self.address:
+            raise full  # its own handler sends this: it would wait for itself
         try:
             async with asyncio.timeout_at(until):
-                await self.box.room()
+                await self.box.wait_for_room()
         except TimeoutError:
             raise full from None
         if self.state == "stopped":
-            raise ActorStoppedError("it takes no more messages", envelope.to)
+            raise ActorStoppedError("it takes no more messages", delivery.to)
 
-    def deliver(self, envelope: Envelope) -> None:
-        """Put a message into the mailbox, where room was taken for it."""
-        envelope.cell = self
+    def deliver(self, delivery: DeliveryState) -> None:
+        """Put a message into the mailbox, where room was reserved for it."""
+        delivery.cell = self
         if self.parts.hooks is not None:
-            self.parts.hooks.accepted(envelope)
-        self.box.put(envelope)
+            self.parts.hooks.accepted(delivery)
+        self.box.put(delivery)
         self.wake()
 
-    def begin_early(self) -> None:
-        """Have the actor made without a message, if there is none."""
-        if self.actor is None and self.beginning is None and self.state == "active":
-            self.beginning = asyncio.Lock()  # at once: more children may follow before it runs
-            self.parts.lifetime.start(self._begin_or_fail())
+    def start_early(self) -> None:
+        """Make the actor without a message, if there is none yet."""
+        if self.actor is None and self.starting is None and self.state == "active":
+            # Set now, not in the task: more children may be spawned before the task runs, and must not start it again.
+            self.starting = asyncio.Lock()
+            self.parts.lifetime.start(self._start_or_fail())
 
     def wake(self) -> None:
-        """Have messages handled that were put into the mailbox."""
+        """Start a drain for what is in the mailbox, unless there are enough."""
         drains = self.drains
         if drains is None:
             drains = self.drains = {}
         if len(drains) < self.props.concurrency and self.state == "active":
-            # Made directly: a task factory that starts tasks at once would run the handler inside its sender.
+            # Not `loop.create_task`: an eager task factory would run the handler inside its sender. The context is the
+            # system's, so a handler does not see the context variables of the sender that happened to wake it.
             parts = self.parts
             context = parts.lifetime.context.copy()
             task = asyncio.Task(self._drain(drains), loop=parts.loop, name=self.address, context=context)
             drains[task] = None
 
     def suspend(self) -> None:
-        """Begin with no further message."""
+        """Start no further message; those that are being handled go on."""
         if self.state == "active":
             self.state = "suspended"
 
@@ -428,195 +441,204 @@ class Cell:
                 for _ in range(min(self.props.concurrency, self.mailbox.waiting + 1)):
                     self.wake()
             if self.parts.children(self.address):
-                self.begin_early()
+                self.start_early()
 
-    def withdraw(self, envelope: Envelope) -> None:
-        """Stop handling a message that nobody wants any more."""
-        if envelope.task is not None:
-            # Not at once: the handler itself may be the one that asks for it.
-            self.parts.loop.call_soon(_cancel, envelope)
+    def withdraw(self, delivery: DeliveryState) -> None:
+        """Cancel the handler of a message whose answer is no longer wanted."""
+        if delivery.task is not None:
+            # `call_soon`, because the handler itself may be the caller: a task that cancels itself here would be cancelled in
+            # the middle of this call. `_cancel` looks again whether the handler still runs.
+            self.parts.loop.call_soon(_cancel, delivery)
 
     # ------------------------------------------------------------ handling
 
-    async def _drain(self, drains: dict[asyncio.Task[None], Envelope | None]) -> None:
+    async def _drain(self, drains: dict[asyncio.Task[None], DeliveryState | None]) -> None:
         task = asyncio.current_task()
         mailbox = self.mailbox
         assert task is not None and mailbox is not None  # noqa: S101, PT018 (made by wake)
         handled, incarnation, was_used = 0, self.incarnation, False
         try:
-            while self.state == "active" and self.incarnation == incarnation and (envelope := mailbox.next()) is not None:
-                drains[task] = envelope
-                await self._handle(envelope, task)
+            while self.state == "active" and self.incarnation == incarnation and (delivery := mailbox.next()) is not None:
+                # `drains` says what is handled at any moment: `Lifecycle.halt` reads it to find what it interrupts. The
+                # ordering key is released after the outcome was written, so that the next message of the thread sees it.
+                drains[task] = delivery
+                await self._handle(delivery, task)
                 drains[task] = None
-                mailbox.done(envelope)
-                was_used = was_used or not envelope.is_urgent
+                mailbox.done(delivery)
+                was_used = was_used or not delivery.is_urgent
                 handled += 1
                 if handled % _TURN == 0:
                     await asyncio.sleep(0)
         finally:
             del drains[task]
             if not drains and self.drains is drains:
-                self.drains = None  # an idle actor keeps next to nothing
+                self.drains = None  # `is` above: after a restart, `self.drains` belongs to the next actor
         if self.incarnation != incarnation:
-            self.wake()  # what waited for this message is for the next actor's drains, which may have ended
+            self.wake()  # what was held back by this message is for the next actor, whose drains may have ended already
         elif self.props.may_rest and self.drains is None:
             self.parts.idling.idle(self, was_used=was_used)
 
-    async def _handle(self, envelope: Envelope, task: asyncio.Task[None]) -> None:
+    async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
         began = self.parts.loop.time()
-        if envelope.withdrawn is not None or self._is_too_late(envelope, began):
-            await self.parts.outcomes.put_away(envelope, envelope.withdrawn or ReplyTimeoutError(_LATE, self.address))
+        if delivery.withdrawn is not None or self._is_too_late(delivery, began):
+            await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
-        envelope.task = task
+        delivery.task = task
         try:
-            hooks, running = self.parts.hooks, self.run(envelope, Context(self, envelope))
-            outcome = await (running if hooks is None else hooks.run(self, envelope, running))
-            envelope.task = None  # what it came to is being written down, which nobody may stop half way
-            if envelope.is_left:
-                raise asyncio.CancelledError  # noqa: TRY301 (its handler has gone on without what it waited for)
-            if not envelope.is_settled:
-                if envelope.thread_id is None:
-                    envelope.settle(outcome)
+            hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
+            outcome = await (running if hooks is None else hooks.run(self, delivery, running))
+            # From here on `withdraw` must not cancel: the outcome is being written, and half a write would leave the caller
+            # and the ledger with different answers.
+            delivery.task = None
+            if delivery.is_left_to_next:
+                raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
+            if not delivery.is_settled:
+                if delivery.envelope.thread_id is None:
+                    delivery.settle(outcome)
                 else:
-                    await self.parts.outcomes.answer(envelope, outcome)
+                    await self.parts.outcomes.answer(delivery, outcome)
             self._measure(began)
-        except BaseException as exc:  # noqa: BLE001 (what a handler raised: see above)
-            envelope.task = None
-            await self._caught(envelope, exc, task)
+        except BaseException as exc:  # noqa: BLE001 (the one place: see the head of the file)
+            delivery.task = None
+            await self._caught(delivery, exc, task)
         finally:
-            envelope.task = None
-            if envelope.was_cancelled:
-                envelope.was_cancelled = False
+            delivery.task = None
+            if delivery.was_cancelled:
+                # The cancellation was for this message only: the drain goes on with the next one.
+                delivery.was_cancelled = False
                 task.uncancel()
 
     def _measure(self, began: float) -> None:
-        self.measured = self.parts.loop.time()
-        self.usual += (self.measured - began - self.usual) / 4
+        self.last_handled_at = self.parts.loop.time()
+        self.average_seconds += (self.last_handled_at - began - self.average_seconds) / 4
 
-    def _is_too_late(self, envelope: Envelope, now: float) -> bool:
-        """Whether a message cannot be handled in time while others wait that may.
+    def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:
+        """Whether a message cannot be handled in time while others wait that perhaps can.
 
-        Without this, an actor under overload would spend all its time on messages that are given up half way.
+        Without this check, an overloaded actor would spend all its time on messages that time out halfway.
         """
-        if envelope.deadline is None or self.mailbox is None or not self.mailbox.waiting:
+        if delivery.deadline is None or self.mailbox is None or not self.mailbox.waiting:
             return False
-        return envelope.deadline - now < self.usual and now - self.measured < _FRESH
+        return delivery.deadline - now < self.average_seconds and now - self.last_handled_at < _FRESH
 
-    async def run(self, envelope: Envelope, context: Context) -> Any:
-        """Have the actor handle a message; return a `Reply`, a message with a result, or None."""
+    async def run(self, delivery: DeliveryState, context: Context) -> Any:
+        """Run the handler of a message; return a `Reply`, a message with a result, or None."""
         with Handling(context):
-            return await self._run(envelope, context)
+            return await self._run(delivery, context)
 
-    async def _run(self, envelope: Envelope, context: Context) -> Any:
+    async def _run(self, delivery: DeliveryState, context: Context) -> Any:
         actor = self.actor
         if actor is None:
-            actor = await self._begin()
-        said = envelope.said
-        handler = actor.handlers.get(envelope.type if said is None else type(said))
+            actor = await self._start_actor()
+        said = delivery.envelope.said
+        handler = actor.handlers.get(delivery.type if said is None else type(said))
         if handler is None:
-            outcome = await actor.hear(envelope.message, context)
-            return result_of(envelope, outcome) if envelope.is_call and not context.is_answered else None
-        outcome = await handler.method(actor, _read(handler, envelope) if said is None else said, context)
+            outcome = await actor.hear(delivery.message, context)
+            return result_of(delivery, outcome) if delivery.is_call and not context.is_answered else None
+        outcome = await handler.method(actor, _read(handler, delivery) if said is None else said, context)
         if handler.reply is not None and not isinstance(outcome, handler.reply) and not context.is_answered:
             raise TypeError(f"{handler.method.__qualname__} returned {type(outcome).__name__}, not {handler.reply.__name__}")
         return outcome
 
-    async def run_at_once(self, envelope: Envelope) -> Any:
-        """Handle what the actor asks itself, within its time: in the mailbox, it would wait for itself."""
-        hooks, running = self.parts.hooks, self.run(envelope, Context(self, envelope))
-        limit = asyncio.timeout_at(envelope.deadline)
+    async def run_at_once(self, delivery: DeliveryState) -> Any:
+        """Handle a question that the actor asks itself, within its deadline. In the mailbox it would wait for itself."""
+        hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
+        limit = asyncio.timeout_at(delivery.deadline)
         try:
             async with limit:
-                return await (running if hooks is None else hooks.run(self, envelope, running))
+                return await (running if hooks is None else hooks.run(self, delivery, running))
         except TimeoutError as exc:
             if not limit.expired():
                 raise
-            envelope.is_unsure = True
-            raise ReplyTimeoutError(f"no answer to {envelope.type} in time", envelope.to) from exc
+            delivery.is_unsure = True
+            raise ReplyTimeoutError(f"no answer to {delivery.type} in time", delivery.to) from exc
 
-    async def _begin(self) -> Actor:
+    async def _start_actor(self) -> Actor:
         incarnation = self.incarnation
-        lock = self.beginning = self.beginning or asyncio.Lock()
+        lock = self.starting = self.starting or asyncio.Lock()
         async with lock:
             if self.actor is not None:
-                return self.actor  # another drain has begun it
+                return self.actor  # another drain made it while this one waited for the lock
             try:
                 actor = self.props.factory()
-                self.parts.equip(actor)
+                self.parts.provide(actor)
                 context = Context(self, None)
                 with Handling(context):
                     await actor.started(context)
             except Exception as exc:
-                raise _BeginError from exc
-            if self.incarnation == incarnation:  # else this one came too late
-                self.actor, self.beginning = actor, None
+                raise _StartError from exc
+            if self.incarnation == incarnation:  # else the cell was restarted while `started` ran: this actor is not kept
+                self.actor, self.starting = actor, None
             return actor
 
-    async def _begin_or_fail(self) -> None:
+    async def _start_or_fail(self) -> None:
         try:
-            await self._begin()
-        except _BeginError as exc:
+            await self._start_actor()
+        except _StartError as exc:
             self.state, self.has_failed = "suspended", True
             self.parts.supervising.report(self, Failure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
 
-    # ------------------------------------------------------------ what a handler raised
+    # ------------------------------------------------------------ errors of a handler
 
-    async def _caught(self, envelope: Envelope, error: BaseException, task: asyncio.Task[None]) -> None:
+    async def _caught(self, delivery: DeliveryState, error: BaseException, task: asyncio.Task[None]) -> None:
+        # The order matters: a cancellation is checked before the class of the error, and what a closing system interrupts
+        # before both, because the handler may turn the cancellation into any other error.
         if isinstance(error, GeneratorExit) and not _is_current(task):
-            raise error  # the event loop is gone, and this coroutine is being closed
-        if envelope.is_left and not task.cancelling():
-            await self.parts.outcomes.leave(envelope, ActorStoppedError("the system ends", self.address))
+            raise error  # the event loop is gone, and this coroutine is being closed: nothing can be awaited
+        if delivery.is_left_to_next and not task.cancelling():
+            await self.parts.outcomes.leave_to_next_system(delivery, ActorStoppedError("the system ends", self.address))
         elif isinstance(error, asyncio.CancelledError) and task.cancelling():
-            if envelope.withdrawn is None or not envelope.was_cancelled:
+            if delivery.withdrawn is None or not delivery.was_cancelled:
                 raise error
-            await self.parts.outcomes.put_away(envelope, envelope.withdrawn)
+            await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn)
         elif isinstance(error, DeliveryError):
-            await self._refuse(envelope, error)
+            await self._refuse(delivery, error)
         elif isinstance(error, FencedError):
-            self.parts.outcomes.let_go(envelope, error)
+            self.parts.outcomes.abandon(delivery, error)
         elif isinstance(error, LedgerUnavailableError):
-            self._wait_for_ledger(envelope, error)
+            self._pause_for_ledger(delivery, error)
         else:
-            await self._fail(envelope, error)
+            await self._fail(delivery, error)
 
-    async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
+    async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
         try:
-            await self.parts.outcomes.put_away(envelope, error)
-        except ValueError as exc:  # what it says cannot be written down
-            await self._fail(envelope, exc)
+            await self.parts.outcomes.end_with_error(delivery, error)
+        except ValueError as exc:  # the text or the details of the error cannot be stored
+            await self._fail(delivery, exc)
 
-    def _wait_for_ledger(self, envelope: Envelope, error: LedgerUnavailableError) -> None:
-        """Begin anew in a while: nobody is to blame, and nothing can be written down at present."""
-        LOG.warning("%s waits for the ledger: %s", self.address, words(error), extra=about(envelope, error=error))
+    def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
+        """Pause, then handle the message again with a new actor. It is no failure: the supervisor is not told."""
+        LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
         self.state, self.actor = "suspended", None
-        if envelope.thread_id is None or envelope.is_settled:
-            envelope.fail(error)
+        if delivery.thread_id is None or delivery.is_settled:
+            delivery.fail(error)
         else:
-            self.parts.outcomes.put_back(self, envelope)
-        self.parts.lifetime.start(self._go_on())
+            self.parts.outcomes.put_back(self, delivery)
+        self.parts.lifetime.start(self._resume_later())
 
-    async def _go_on(self) -> None:
+    async def _resume_later(self) -> None:
         await asyncio.sleep(_LEDGER_PAUSE)
         if not self.has_failed:
             self.resume()
 
-    async def _fail(self, envelope: Envelope, error: BaseException) -> None:
+    async def _fail(self, delivery: DeliveryState, error: BaseException) -> None:
+        # Suspended before the first await: no drain may start another message with the actor that has failed.
         self.state, self.has_failed = "suspended", True
-        if isinstance(error, _BeginError):
+        if isinstance(error, _StartError):
             cause = error.__cause__ or error
-            self.box.put_first(envelope)
+            self.box.put_first(delivery)  # no attempt is counted: its handler has not run
             failure = Failure.of(cause, self.address, self.incarnation, None)
         else:
-            failure = Failure.of(error, self.address, self.incarnation, envelope.id)
-            await self.parts.outcomes.failed(self, envelope, f"{failure.error_type}: {failure.error_message}", error)
+            failure = Failure.of(error, self.address, self.incarnation, delivery.id)
+            await self.parts.outcomes.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
         self.parts.supervising.report(self, failure)
 
 
-def _read(handler: Handler, envelope: Envelope) -> Request[Any] | Notice:
+def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
     try:
-        return handler.said.from_data(envelope.data)
+        return handler.said.from_data(delivery.data)
     except ValueError as exc:
-        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=envelope.to) from exc
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:
@@ -626,7 +648,7 @@ def _is_current(task: asyncio.Task[None]) -> bool:
         return False
 
 
-def _cancel(envelope: Envelope) -> None:
-    if envelope.task is not None and not envelope.is_settled and not envelope.is_interrupted:
-        envelope.was_cancelled = True
-        envelope.task.cancel()
+def _cancel(delivery: DeliveryState) -> None:
+    if delivery.task is not None and not delivery.is_settled and not delivery.is_interrupted:
+        delivery.was_cancelled = True
+        delivery.task.cancel()

@@ -1,12 +1,18 @@
-"""Durable: the way of a message that is said in a thread.
+"""Durable: the way of a message of a thread.
 
-It is appended first, then put into the mailbox; its outcome is appended first, then given to whoever waits. So a crash
-leaves an open call, and recovery delivers it again.
+**Write first.** A message is appended, then put into the mailbox. Its outcome is appended, then given to the caller. A crash
+between two steps leaves an open call, and recovery delivers it again.
 
-What a handler says has an id made of the id of what it handles and a number. So a handler that runs again says the same
-things under the same ids: before it says one, `_recall` looks whether the ledger has it, and takes the answer that is
-there, or waits for the one that is on its way. If the ledger has something else under that id, this is not the code
-that wrote the thread.
+**Same ids.** A message that a handler sends has an id derived from the id of the handled message and a number. A handler that
+runs again sends the same messages under the same ids: `_find_recorded` looks each up before it is sent, and takes the answer
+that is stored, or waits for the one on its way. If the ledger has a different message under that id, the code has changed
+since it wrote the thread, and the handler gets a `HistoryMismatchError`.
+
+**In flight.** `InFlight` has every message of a thread that this system handles. An entry is made before the append and
+removed after the outcome was written, so a recovery of the same thread does not deliver a message a second time.
+
+**Unconfirmed appends.** When an append raises, nobody knows whether the rows were written. `recover_later` reads the thread
+again after `A_WHILE`, and delivers or ends what it finds open.
 """
 
 from __future__ import annotations
@@ -26,30 +32,29 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
-from antiphon.messages._model import MUCH
-from antiphon.runtime._envelope import Standing
-from antiphon.runtime._failures import LOG, about, words
+from antiphon.messages.trusted import MUCH
+from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._results import error_of, error_result, result_of
-from antiphon.runtime._rows import DELIVER, begun, ended, error_fields, says_the_same
+from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import Envelope, InFlight
+    from antiphon.runtime._envelope import DeliveryState, InFlight
+    from antiphon.runtime._hooks import DeadLetters
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import DeadLetters
     from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._run import Lifetime
 
 A_WHILE: Final = 2.0
-"""Seconds after which what was being written is written, or never will be."""
+"""Seconds after which an append that was cut off has reached the ledger, or never will."""
 
 
 class Durable:
-    """What carries messages of threads."""
+    """Carries messages of threads."""
 
     def __init__(
         self,
@@ -59,8 +64,8 @@ class Durable:
         redelivery: Redelivery,
         dead: DeadLetters,
         *,
-        obey: Callable[[Cell, Envelope], None],
-        doubt: Callable[[str], None],
+        run_command: Callable[[Cell, DeliveryState], None],
+        recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
@@ -71,304 +76,307 @@ class Durable:
         self._in_flight = in_flight
         self._redelivery = redelivery
         self._dead = dead
-        self._obey = obey
-        self._doubt = doubt
+        self._run_command = run_command
+        self._recover_later = recover_later
 
-    # ------------------------------------------------------------ there
+    # ------------------------------------------------------------ to the actor
 
-    async def say(self, cell: Cell, envelope: Envelope, until: float) -> None:
+    async def append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message to its thread, then deliver it."""
-        if envelope.parent is None:
-            self._journal.take_back(_thread(envelope))  # a caller from outside wants it here
-        cell.held += 1
+        if delivery.parent is None:
+            self._journal.reclaim(_thread(delivery))  # a caller from outside may take the thread over; a handler may not
+        cell.held += 1  # the cell must not be passivated during the append
         try:
-            await self._say(cell, envelope, until)
+            await self._append_and_deliver(cell, delivery, until)
         finally:
             cell.held -= 1
 
-    async def _say(self, cell: Cell, envelope: Envelope, until: float) -> None:
-        if envelope.may_be_known and await self._recall(cell, envelope):
+    async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+        if delivery.may_be_known and await self._find_recorded(cell, delivery):
             return
-        self._in_flight.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
+        self._in_flight.take_over(delivery)  # before the append: a recovery of the thread must find it in flight
         try:
-            await self._append(cell, envelope, until)
+            await self._append(cell, delivery, until)
         except BaseException as exc:
-            self._drop_unsaid(envelope, exc)
+            self._drop_unwritten(delivery, exc)
             raise
 
-    def _drop_unsaid(self, envelope: Envelope, error: BaseException) -> None:
-        """Have a message in hand no more that could not be written down, or of which it is not sure that it was.
+    def _drop_unwritten(self, delivery: DeliveryState, error: BaseException) -> None:
+        """Give up a message whose append raised. It may be in the ledger all the same.
 
-        Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
+        The sender gets the error. Duplicates that came meanwhile wait for this delivery, so they get it too.
         """
-        self._in_flight.drop(envelope)
-        envelope.disappoint(error)
+        self._in_flight.drop(delivery)
+        delivery.fail_duplicates(error)
         if isinstance(error, LedgerUnavailableError):
-            self._doubt(_thread(envelope))
+            self._recover_later(_thread(delivery))
         elif isinstance(error, asyncio.CancelledError):
-            self._lifetime.start(self._take_back(envelope))
+            self._lifetime.start(self._withdraw_unconfirmed(delivery))
 
-    async def _take_back(self, envelope: Envelope) -> None:
-        """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
-        if not envelope.is_call:
-            self._doubt(_thread(envelope))
+    async def _withdraw_unconfirmed(self, delivery: DeliveryState) -> None:
+        """End a call whose sender was cancelled during the append, if it was written. A notice is delivered instead."""
+        if not delivery.is_call:
+            self._recover_later(_thread(delivery))
             return
         await asyncio.sleep(A_WHILE)
         try:
-            call, result = await self._recorded(envelope)
+            call, result = await self._recorded(delivery)
         except LedgerError:
-            self._doubt(_thread(envelope))
+            self._recover_later(_thread(delivery))
             return
-        if call is not None and result is None and not self._in_flight.has(envelope):
-            envelope.take(call)
-            envelope.waiter, envelope.is_unsure = None, True  # it may have been delivered again meanwhile
-            await self.put_away(envelope, WithdrawnError("whoever asked was cancelled", envelope.to))
+        if call is not None and result is None and not self._in_flight.has(delivery):
+            delivery.use_stored(call)
+            delivery.waiter, delivery.is_unsure = None, True  # it may have been redelivered meanwhile
+            await self.end_with_error(delivery, WithdrawnError("whoever asked was cancelled", delivery.to))
 
-    async def note(self, envelope: Envelope) -> bool:
-        """Append a message that is not delivered, because whoever says it handles it; say whether its outcome is there."""
-        if envelope.parent is not None and envelope.parent.attempt > 1:
-            call, result = await self._recorded(envelope)
+    async def append_own(self, delivery: DeliveryState) -> bool:
+        """Append a question that an actor asks itself, and that is not delivered; return whether its outcome is stored."""
+        if delivery.parent is not None and delivery.parent.attempt > 1:
+            call, result = await self._recorded(delivery)
             if call is not None:
-                _check_same(call.message, envelope)
-                envelope.take(call)
-                envelope.standing = envelope.parent.standing  # what it says may be known too
+                _check_same(call.message, delivery)
+                delivery.use_stored(call)
+                delivery.standing = delivery.parent.standing  # so that its own messages are looked up as well
                 if result is not None:
-                    envelope.may_be_known = True
-                    envelope.settle(result)
+                    delivery.may_be_known = True
+                    delivery.settle(result)
                 return result is not None
-        (record, *_) = await self._write(envelope, envelope.parent, _said(envelope))
-        envelope.take(record)
+        (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
+        delivery.use_stored(record)
         return False
 
-    async def known(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
-        """Return what the ledger has of something that an actor works out, and of its outcome.
+    async def find_own(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
+        """Return the stored question and outcome of something that an actor works out.
 
         Raises:
             HistoryMismatchError: it was something else the last time.
         """
-        call, result = await self._recorded(envelope)
+        call, result = await self._recorded(delivery)
         if call is not None:
-            _check_same(call.message, envelope)
+            _check_same(call.message, delivery)
         return call, result
 
-    async def _write(self, envelope: Envelope, course: Envelope | None, rows: list[Message]) -> tuple[Record, ...]:
-        """Append rows in the course of a message, after those that were put off there; return the records of the rows."""
-        thread_id = _thread(envelope)
+    async def _write(self, delivery: DeliveryState, course: DeliveryState | None, rows: list[Message]) -> tuple[Record, ...]:
+        """Append rows for a handler, after its deferred rows and in the same append; return the records of `rows`."""
+        thread_id = _thread(delivery)
         if course is None or course.thread_id != thread_id:
             return await self._journal.write(thread_id, rows)
-        put_off, marks = course.take_put_off()
+        deferred_rows, marks = course.take_deferred()
         try:
-            return (await self._journal.write(thread_id, [*put_off, *rows], **marks))[len(put_off) :]
+            return (await self._journal.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
         except BaseException:
-            course.put_off, course.marks = (*put_off, *course.put_off), {**marks, **course.marks}
+            # The next append takes them along. If they were written after all, the ledger knows them by their ids.
+            course.deferred_rows, course.marks = (*deferred_rows, *course.deferred_rows), {**marks, **course.marks}
             raise
 
-    async def _append(self, cell: Cell, envelope: Envelope, until: float) -> None:
-        await self._journal.check_budget(_thread(envelope), envelope.to)
+    async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+        await self._journal.check_budget(_thread(delivery), delivery.to)
+        # Room is reserved before the append: once it is written, the message must be delivered.
         if not cell.box.reserve():
-            await cell.room(envelope, until)
+            await cell.wait_for_room(delivery, until)
         is_delivered = False
         try:
-            (record, *_) = await self._write(envelope, envelope.parent, _said(envelope))
-            envelope.take(record)
-            is_delivered = await self._hand_over(cell, envelope)
+            (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
+            delivery.use_stored(record)
+            is_delivered = await self._hand_over(cell, delivery)
         finally:
             if not is_delivered:
                 cell.box.release()
 
-    async def is_open(self, envelope: Envelope) -> bool:
-        """Whether nobody has a message in hand, and it has no outcome."""
-        _, result = await self._recorded(envelope)
-        return result is None and not self._in_flight.has(envelope)
+    async def is_open(self, delivery: DeliveryState) -> bool:
+        """Whether a message has no outcome, and is not in flight here."""
+        _, result = await self._recorded(delivery)
+        return result is None and not self._in_flight.has(delivery)
 
-    async def hand_over(self, cell: Cell, envelope: Envelope) -> None:
-        """Deliver what was appended, however full the mailbox is."""
+    async def hand_over(self, cell: Cell, delivery: DeliveryState) -> None:
+        """Deliver an appended message, however full the mailbox is."""
         cell.box.waiting += 1
-        if not await self._hand_over(cell, envelope):
+        if not await self._hand_over(cell, delivery):
             cell.box.release()
 
-    async def _hand_over(self, cell: Cell, envelope: Envelope) -> bool:
-        """Deliver what was appended; say whether it has taken the room in the mailbox."""
-        self._in_flight.take_over(envelope)
-        if envelope.is_command:
-            self._obey(cell, envelope)
+    async def _hand_over(self, cell: Cell, delivery: DeliveryState) -> bool:
+        """Deliver an appended message; return whether it uses the reserved room."""
+        self._in_flight.take_over(delivery)
+        if delivery.is_command:
+            self._run_command(cell, delivery)
             return False
         if cell.state == "stopped":
-            await self._refuse(envelope, ActorStoppedError("it takes no more messages", envelope.to))
+            await self._refuse(delivery, ActorStoppedError("it takes no more messages", delivery.to))
             return False
-        cell.deliver(envelope)
+        cell.deliver(delivery)
         return True
 
-    async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
-        """End a message that was appended, and whose actor takes no more; if that is for the system's end, leave it."""
+    async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
+        """End an appended message whose actor has stopped. If the system closes, leave it open for the next one."""
         if self._lifetime.is_closing:
-            await self.leave(envelope, error)
-        elif not envelope.is_settled:
-            self._dead.add_unless_asked(envelope, error)
-            await self.put_away(envelope, error)
+            await self.leave_to_next_system(delivery, error)
+        elif not delivery.is_settled:
+            self._dead.add_unless_asked(delivery, error)
+            await self.end_with_error(delivery, error)
 
-    async def _recall(self, cell: Cell, envelope: Envelope) -> bool:
-        """Look whether a message was said before; if so, see to it that its outcome comes."""
+    async def _find_recorded(self, cell: Cell, delivery: DeliveryState) -> bool:
+        """Return whether a message was sent before; if so, this delivery gets its outcome, now or later."""
         while True:
-            if (known := self._in_flight.get(envelope)) is not None:
-                _check_same(known.message, envelope)
-                known.share(envelope)
+            if (known := self._in_flight.get(delivery)) is not None:
+                _check_same(known.message, delivery)
+                known.share_outcome(delivery)
                 return True
-            call, result = await self._recorded(envelope)
-            if self._in_flight.has(envelope):
-                continue  # somebody began to say it while we were looking
+            call, result = await self._recorded(delivery)
+            if self._in_flight.has(delivery):
+                continue  # a duplicate was sent during the read above
             if call is None:
-                self._in_flight.take_over(envelope)
+                self._in_flight.take_over(delivery)
                 return False
-            _check_same(call.message, envelope)
+            _check_same(call.message, delivery)
             if result is None:
-                envelope.take(call)
-                if await self._take_up_said(cell, envelope):
+                delivery.use_stored(call)
+                if await self._redeliver_said(cell, delivery):
                     return True
-                continue  # it has ended meanwhile
-            if not (envelope.is_derived and _is_withdrawn(result)):
-                envelope.settle(result)
+                continue  # it ended during the redelivery: read its outcome
+            if not (delivery.envelope.is_derived and _is_withdrawn(result)):
+                delivery.settle(result)
                 return True
-            envelope.rename()
+            delivery.rename()
 
-    async def _recorded(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
-        """Return what the ledger has of a message and of its outcome."""
-        records = await self._journal.ledger.by_invocation(envelope.invocation_id, thread_id=_thread(envelope))
-        lane = "effect" if not envelope.is_call else "control" if envelope.said is not None else envelope.message.lane
-        rows = [record for record in records if record.message.lane == lane]  # talk of the same id is no answer to a request
+    async def _recorded(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
+        """Return the stored record of a message, and its stored outcome."""
+        records = await self._journal.ledger.by_invocation(delivery.invocation_id, thread_id=_thread(delivery))
+        lane = "effect" if not delivery.is_call else "control" if delivery.envelope.said is not None else delivery.message.lane
+        rows = [record for record in records if record.message.lane == lane]  # talk with the same id is no answer to a request
         call = next((row for row in rows if row.message.kind == "option_call"), None)
         result = next((row.message for row in rows if row.message.kind == "option_result"), None)
-        if call is None or envelope.is_call:
+        if call is None or delivery.is_call:
             return call, result
-        return await self._journal.before(_thread(envelope), call), result
+        return await self._journal.before(_thread(delivery), call), result
 
-    async def _take_up_said(self, cell: Cell, envelope: Envelope) -> bool:
+    async def _redeliver_said(self, cell: Cell, delivery: DeliveryState) -> bool:
         try:
-            return await self._take_up(cell, envelope, "it was said again")
+            return await self._redeliver(cell, delivery, "it was said again")
         except BaseException as exc:
-            self._drop_unsaid(envelope, exc)
+            self._drop_unwritten(delivery, exc)
             raise
 
-    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
-        """Deliver a message that the ledger has and nobody has in hand; say whether it is still open.
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+        """Deliver a stored message that is not in flight; return whether it is still open.
 
         Raises:
-            ParkedError: it waits for a person.
+            ParkedError: a person must settle it.
             LedgerError: it could not be written down.
         """
         try:
-            is_open = await self._take_up(cell, envelope, reason)
+            is_open = await self._redeliver(cell, delivery, reason)
             if not is_open:
-                _, result = await self._recorded(envelope)
-                envelope.settle(result)  # somebody may have asked the same meanwhile
+                _, result = await self._recorded(delivery)
+                delivery.settle(result)  # for duplicates that came meanwhile
         except BaseException as exc:
-            self._in_flight.drop(envelope)
-            envelope.disappoint(exc)
+            self._in_flight.drop(delivery)
+            delivery.fail_duplicates(exc)
             raise
         return is_open
 
-    async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
-        self._in_flight.take_over(envelope)
+    async def _redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+        self._in_flight.take_over(delivery)
         cell.held += 1
         try:
-            rows = await self._journal.ledger.open_calls(_thread(envelope))
-            if not any(_is_call_of(envelope, row.message) for row in rows):
-                self._in_flight.drop(envelope)  # what said that it is open was read before it ended
+            rows = await self._journal.ledger.open_calls(_thread(delivery))
+            if not any(_is_call_of(delivery, row.message) for row in rows):
+                self._in_flight.drop(delivery)  # it ended after the caller of this read the open calls
                 return False
-            envelope.standing = Standing.of(rows, envelope.invocation_id)
-            if envelope.standing.parked is not None:
-                raise ParkedError("it waits for a person", envelope.to)
-            await self._redelivery.deliver(cell, envelope, "recovered", reason)
+            delivery.standing = Standing.of(rows, delivery.invocation_id)
+            if delivery.standing.parked is not None:
+                raise ParkedError("it waits for a person", delivery.to)
+            await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         finally:
             cell.held -= 1
 
-    # ------------------------------------------------------------ and back
+    # ------------------------------------------------------------ back to the caller
 
-    async def answer(self, envelope: Envelope, outcome: Any) -> None:
-        """Append the outcome of a message, then give it to whoever waits."""
-        if envelope.is_call:
-            result = result_of(envelope, outcome)
-            stored = await self._close(envelope, result)
-            envelope.settle(outcome if stored is result else stored)
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
+        """Append the outcome of a message, then give it to the caller: as it is stored, if the ledger has redacted it."""
+        if delivery.is_call:
+            result = result_of(delivery, outcome)
+            stored = await self._close(delivery, result)
+            delivery.settle(outcome if stored is result else stored)
         else:
-            await self._close(envelope, _delivered(envelope))
-            envelope.settle(None)
+            await self._close(delivery, _delivered(delivery))
+            delivery.settle(None)
 
-    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None:
-        """Append that a message ends with an error, then give that to whoever waits."""
-        policy = RUNTIME_POLICY if envelope.withdrawn is error else envelope.to
-        row = error_result(envelope, error, policy) if envelope.is_call else _delivered(envelope, error)
+    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None:
+        """Append the error that ends a message, then give it to the caller."""
+        policy = RUNTIME_POLICY if delivery.withdrawn is error else delivery.to
+        row = error_result(delivery, error, policy) if delivery.is_call else _delivered(delivery, error)
         try:
-            await self._close(envelope, row)
+            await self._close(delivery, row)
         except LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
-            LOG.warning(text, envelope.to, envelope.type, error.code, words(exc), extra=about(envelope, error=exc))
-            self._in_flight.let_go(envelope, exc)
-            self._doubt(_thread(envelope))
+            LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
+            self._in_flight.abandon(delivery, exc)
+            self._recover_later(_thread(delivery))
         else:
-            envelope.fail(_as_written(row, error))
+            delivery.fail(_as_written(row, error))
 
-    async def _close(self, envelope: Envelope, row: Message) -> Message:
-        """Append the end of a message, and return that as the ledger has it."""
-        is_unsure = envelope.is_unsure or envelope.withdrawn is not None or envelope.attempt > 1
-        ends = await self._leftovers(envelope) if is_unsure else endings(envelope) if envelope.has_leftovers else []
+    async def _close(self, delivery: DeliveryState, row: Message) -> Message:
+        """Append the end of a message together with its leftovers, and return the end as it is stored."""
+        is_unsure = delivery.is_unsure or delivery.withdrawn is not None or delivery.attempt > 1
+        ends = await self._leftovers(delivery) if is_unsure else endings(delivery) if delivery.has_leftovers else []
         try:
-            (record, *_) = await self._write(envelope, envelope, [row, *ends])
+            (record, *_) = await self._write(delivery, delivery, [row, *ends])
             stored = record.message
         except AppendRefusedError:
-            _, found = await self._recorded(envelope)
+            _, found = await self._recorded(delivery)
             if found is None:
                 raise
-            stored = found  # it was appended before, and the acknowledgement was lost
-        if is_unsure and (ends := await self._leftovers(envelope)):
-            await self._journal.write(_thread(envelope), ends)  # of something that was being written at the same time
-        self._in_flight.drop(envelope)
+            stored = found  # an earlier append was written, and its confirmation was lost
+        if is_unsure and (ends := await self._leftovers(delivery)):
+            await self._journal.write(_thread(delivery), ends)  # rows that were being written meanwhile
+        self._in_flight.drop(delivery)  # last: until here, a duplicate shares this delivery
         return stored
 
-    async def _leftovers(self, envelope: Envelope) -> list[Message]:
-        await self._journal.settle(_thread(envelope))
-        rows = await self._journal.ledger.open_calls(_thread(envelope))
-        return await leftovers(self._journal.ledger, rows, envelope.invocation_id, _thread(envelope), str(envelope.to))
+    async def _leftovers(self, delivery: DeliveryState) -> list[Message]:
+        await self._journal.settle(_thread(delivery))
+        rows = await self._journal.ledger.open_calls(_thread(delivery))
+        return await leftovers(self._journal.ledger, rows, delivery.invocation_id, _thread(delivery), str(delivery.to))
 
-    async def leave(self, envelope: Envelope, error: AntiphonError) -> None:
-        """Leave a message to the next system, in good order: that it was delivered here is not held against it."""
-        rows = endings(envelope)
+    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None:
+        """Leave a message open for the next system. Its deliveries here are ended, so they do not count as attempts."""
+        rows = endings(delivery)
         if rows:
             try:
-                await self._journal.write(_thread(envelope), rows)
+                await self._journal.write(_thread(delivery), rows)
             except LedgerError as exc:
-                LOG.warning("%s: %s", envelope.to, words(exc), extra=about(envelope, error=exc))
-        parent = envelope.parent
-        if parent is not None and envelope.waiter is not None and parent.leave():
-            # Not the error: the handler that asked would answer with it, or with what it does about an error, for good.
-            self._in_flight.drop(envelope)
-            envelope.waiter.cancel()
+                LOG.warning("%s: %s", delivery.to, log_text(exc), extra=log_fields(delivery, error=exc))
+        parent = delivery.parent
+        if parent is not None and delivery.waiter is not None and parent.leave_to_next_system():
+            # The handler that asks is cancelled and not given the error: it would handle the error and store a final answer.
+            self._in_flight.drop(delivery)
+            delivery.waiter.cancel()
         else:
-            self._in_flight.let_go(envelope, error)
+            self._in_flight.abandon(delivery, error)
 
 
-def _thread(envelope: Envelope) -> str:
-    assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
-    return envelope.thread_id
+def _thread(delivery: DeliveryState) -> str:
+    thread_id = delivery.envelope.thread_id
+    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
+    return thread_id
 
 
-def _said(envelope: Envelope) -> list[Message]:
-    """Return the rows that say a message: what is told has one more, which is open until it was handled."""
-    if envelope.is_call:
-        return [envelope.message]
-    return [envelope.message, begun(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id)]
+def _said(delivery: DeliveryState) -> list[Message]:
+    """Return the rows of a message. A notice has a second one, DELIVER, which is open until it was handled."""
+    if delivery.is_call:
+        return [delivery.message]
+    return [delivery.message, begun(DELIVER, delivery.id, thread_id=_thread(delivery), parent_id=delivery.id)]
 
 
-def _delivered(envelope: Envelope, error: DeliveryError | None = None) -> Message:
+def _delivered(delivery: DeliveryState, error: DeliveryError | None = None) -> Message:
     outcome: dict[str, Any] = {}
     if error is not None:
         outcome = error_fields(error.reason, error.code, retryable=error.retryable)
-    return ended(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id, **outcome)
+    return ended(DELIVER, delivery.id, thread_id=_thread(delivery), parent_id=delivery.id, **outcome)
 
 
 def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
-    """Return an error as its row says it, cut or cleaned: the caller gets the same if it runs again."""
+    """Return an error as its row has it, perhaps cut: a caller that runs again gets the same."""
     payload = row.payload
     if not isinstance(payload, OptionResultPayload):
         return error
@@ -376,21 +384,21 @@ def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
     return error if is_same else error_of(payload, error.address or "")
 
 
-def _check_same(recorded: Message, envelope: Envelope) -> None:
-    """Refuse to say something else under the id of what was said.
+def _check_same(recorded: Message, delivery: DeliveryState) -> None:
+    """Check that a message is the one that is stored under its id.
 
     Raises:
-        HistoryMismatchError: it is something else.
+        HistoryMismatchError: it differs.
     """
-    said = envelope.message
+    said = delivery.message
     if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
-        reason = f"{envelope.id!r} says {envelope.type} here, and something else in thread {envelope.thread_id!r}"
-        raise HistoryMismatchError(reason, envelope.to)
+        reason = f"{delivery.id!r} says {delivery.type} here, and something else in thread {delivery.thread_id!r}"
+        raise HistoryMismatchError(reason, delivery.to)
 
 
-def _is_call_of(envelope: Envelope, row: Message) -> bool:
-    """Whether an open call is that of a message: the call itself, or the delivery of what is told."""
-    return row.invocation_id == envelope.invocation_id and (row.lane == "effect") != envelope.is_call
+def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
+    """Whether an open call is that of a message: the call itself, or the DELIVER row of a notice."""
+    return row.invocation_id == delivery.invocation_id and (row.lane == "effect") != delivery.is_call
 
 
 def _is_withdrawn(result: Message) -> bool:

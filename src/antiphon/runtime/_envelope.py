@@ -1,29 +1,33 @@
-"""Envelope: a message on its way to one actor, with what the machinery must know about it.
+"""Envelope and DeliveryState: a message to one actor, and how far its delivery is.
 
-A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when somebody
-looks. That is half the cost of an ask, and nobody can tell, for both are frozen.
+**The envelope is a value.** It says who says what to whom, in which thread, and from which message that follows. It is
+frozen. Two things replace it by another: the ledger, when it redacts the message that is appended (`DeliveryState.take`),
+and a forward, which has another address (`DeliveryState.pass_on`).
 
-Entry: how what is said becomes an envelope, and in which thread it belongs.
+**The delivery has the state.** The parts of the runtime hand it on: the dispatcher makes it, the mailbox keeps it, the cell
+handles it, and the journal ends it. It is also the `Course` of the effects of its handler.
 
-What concerns no conversation (restarts, supervision, failures) is in the system thread of the actor that it is for,
-unless it is said in the course of a conversation.
+**Lazy parts.** A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when
+first needed, which saves half the cost of an ask. Its id is made when first needed, too. Simulations depend on the order of
+`new_id`, so code that moves the first look at an id changes every id after it.
+
+**Threads.** A message that concerns no conversation (restarts, supervision, failures) is in the system thread of the actor
+that it is for, unless it is said by a handler in the thread of a conversation.
 """
 
 from __future__ import annotations
 
-import re
 from asyncio import get_running_loop
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
-from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
 from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
 from antiphon.runtime._address import SYSTEM, system_thread
-from antiphon.runtime._rows import AGAIN, PARK, child_id, option_of, own_call, own_message
+from antiphon.runtime._rows import OWN, Standing, notice_in, option_of, own_call, own_message, renamed
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,44 +35,10 @@ if TYPE_CHECKING:
     from antiphon.errors import DeliveryError
     from antiphon.ledger import Record
 
-OWN = "antiphon"
-"""The namespace of metadata that is the runtime's own."""
-
 _COMMANDS = (Restart.message_type, Stop.message_type)
 
-_KEY = re.compile("[^/#~=]{1,200}")
 
 Said: TypeAlias = "Request[Any] | Notice | Message"
-
-
-Cause: TypeAlias = Literal["failed", "recovered"]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the open rows of a thread tell about one message."""
-
-    again: tuple[str, ...] = ()
-    """The rows that say it was delivered again."""
-    failed: int = 0
-    """How many of them because its handler had failed."""
-    parked: Message | None = None
-    """The row that parks it."""
-
-    @classmethod
-    def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
-        """Return the standing of a message, by the open calls of its thread."""
-        about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == invocation_id]
-        again = [message.payload for message in about if option_of(message) == AGAIN]
-        return cls(
-            again=tuple(row.invocation_id for row in again if isinstance(row, OptionCallPayload)),
-            failed=sum(isinstance(row, OptionCallPayload) and row.arguments.get("cause") == "failed" for row in again),
-            parked=next((message for message in about if option_of(message) == PARK), None),
-        )
-
-    def plus(self, id: str, cause: Cause) -> Standing:
-        """Return it with one more delivery."""
-        return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
 
 
 class Course(Protocol):
@@ -76,139 +46,184 @@ class Course(Protocol):
 
     @property
     def thread_id(self) -> str | None:
-        """Where it is written down; None: nowhere."""
+        """The thread that it is journaled in; None: it is not journaled."""
         ...
 
     @property
     def invocation_id(self) -> str:
-        """What its effects are known by, with a key each."""
+        """The prefix of the ids of its effects; each has a key."""
         ...
 
     @property
     def to(self) -> str:
-        """Who does it."""
+        """The address or name of what runs it."""
         ...
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1: the ledger has nothing of the first."""
+        """Which attempt this is, from 1. Before the second, the ledger has nothing to look up."""
         ...
 
     @property
     def open_effects(self) -> tuple[Message, ...]:
-        """The rows of effects that were begun and are not ended."""
+        """The rows of effects that were begun and have not ended."""
         ...
 
     @open_effects.setter
     def open_effects(self, rows: tuple[Message, ...]) -> None: ...
 
     def next_key(self, name: str | None = None) -> str:
-        """Return what the next thing is known by that is done."""
+        """Return the key of the next effect."""
         ...
 
     def wait(self, change: int) -> None:
-        """Take note that it waits for one effect more, or less."""
+        """Count one effect more, or less, that it waits for."""
         ...
 
 
 class Holder(Protocol):
-    """What has a message: the cell of its actor."""
+    """The cell that has a delivery."""
 
-    def withdraw(self, envelope: Envelope) -> None:
-        """Stop handling a message that nobody wants any more."""
+    def withdraw(self, delivery: DeliveryState) -> None:
+        """Cancel the handler of a message whose answer is no longer wanted."""
         ...
 
 
-class Envelope:
-    """A message to one actor. What most messages do not need is set when it is needed: the class has the defaults."""
+class Envelope(NamedTuple):
+    """What is said to one actor, and from where. It never changes: a message that changes gets another envelope."""
 
-    said: Request[Any] | Notice | None = None
-    """What is said, if it is typed."""
-    _message: Message | None = None
+    said: Request[Any] | Notice | None
+    """The request or the notice, if what is said is typed."""
+    message: Message | None
+    """The core message; None: it is made of `said` when first needed (`DeliveryState.message`)."""
+    sender: str
+    to: str
+    id: str | None = None
+    """Of the message; None: it gets a new one when first needed."""
     thread_id: str | None = None
-    """The conversation that it is journaled in; None: it is gone when it is handled."""
+    """The thread that it is journaled in; None: it is not journaled, and gone once it is handled."""
+    parent: DeliveryState | None = None
+    """The delivery whose handler sent it."""
+    hops: int = 0
+    """How many messages it follows from."""
+    correlation_id: str | None = None
+    is_derived: bool = False
+    """Whether its id is derived from the id of the message that its sender handles."""
+
+    @classmethod
+    def of(
+        cls,
+        message: Message,
+        sender: str,
+        to: str,
+        thread_id: str | None = None,
+        *,
+        hops: int = 0,
+        correlation_id: str | None = None,
+    ) -> Envelope:
+        """Return the envelope of a core message that follows from no message here."""
+        return cls(None, message, sender, to, message.id, thread_id, None, hops, correlation_id)
+
+
+class DeliveryState:
+    """How far the delivery of one envelope is.
+
+    One delivery is in the hands of one part at a time, and all parts run on one event loop, so nothing here needs a lock.
+    Most deliveries need few of the fields: the class has the defaults, and a field is set when it is needed.
+    """
+
     seq: int = 0
     """Its place in the thread."""
-    parent: Envelope | None = None
-    """The message in whose course it was said."""
-    hops: int = 0
-    """How many messages it followed from."""
-    correlation_id: str | None = None
     deadline: float | None = None
     """In the event loop's time."""
-    bucket: dict[Envelope, None] | None = None
+    bucket: dict[DeliveryState, None] | None = None
     """Where its deadline is kept."""
-    waiter: asyncio.Future[Any] | None = None
-    """Whoever asked; None for what is told."""
+    origin: str | None = None
+    """The trace in which it was said from outside, as a W3C `traceparent`."""
+    # -- where it is
     cell: Holder | None = None
     """The cell that has it."""
     task: asyncio.Task[None] | None = None
-    """What handles it at present."""
-    withdrawn: DeliveryError | None = None
-    """Why nobody wants the answer any more."""
-    was_cancelled: bool = False
-    """Whether what handles it was told to stop."""
-    is_interrupted: bool = False
-    """Whether its handler is being stopped for the actor's sake, to run again."""
-    is_left: bool = False
-    """Whether its handler is left to the next system: this one ends, and what the handler waits for is not to be had here."""
+    """The task that runs its handler; None: no handler runs, or its outcome is being written and must not be cancelled."""
+    key: str | None = None
+    """The ordering key: set by a mailbox whose actor handles several messages at once."""
     is_urgent: bool = False
     """Whether it is a message of the system, which comes before all others."""
-    key: str | None = None
-    """What it must not be handled beside: set by a mailbox whose actor handles several messages at once."""
-    is_derived: bool = False
-    """Whether its id is made of the id of what its sender handles."""
-    may_be_known: bool = False
-    """Whether the ledger may have it already."""
-    is_settled: bool = False
-    """Whether it was answered, passed on, or put away."""
+    accepted_at: float | None = None
+    """When it was put into the mailbox, if there is an observer."""
+    activity: object = None
+    """The observer's record of its handling."""
+
+    # -- why its handler is stopped
+    withdrawn: DeliveryError | None = None
+    """Why the answer is no longer wanted."""
+    was_cancelled: bool = False
+    """Whether the task that handles it was cancelled for `withdrawn`."""
+    is_interrupted: bool = False
+    """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
+    is_left_to_next: bool = False
+    """Whether its handler is left to the next system: this one closes, and the answer that it waits for will not come."""
+
+    # -- earlier deliveries of the same message
     standing: Standing = Standing()
-    """What the journal has about deliveries of it before this one."""
+    """What the journal says about them."""
     reruns: int = 0
-    """How often its handler was run without a row that says so, because there was no ledger to write it to."""
+    """How many of them have no row, because the ledger was unavailable."""
     is_unsure: bool = False
-    """Whether the ledger may have more about it than its standing says."""
+    """Whether the ledger may have more open rows of it than `standing` and `open_effects` say."""
+
+    # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has begun and not ended."""
-    put_off: tuple[Message, ...] = ()
-    """Rows of its handler that are written down together with the next one."""
+    deferred_rows: tuple[Message, ...] = ()
+    """Rows of its handler that are written together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
     """How the thread is listed from the next row of its handler on."""
     waits: int = 0
     """How many answers and effects its handler waits for."""
     keys: tuple[str, ...] = ()
     """The keys that its handler has used."""
-    said_count: int = 0
-    """How many things its handler has said without naming them."""
+    unnamed_count: int = 0
+    """How many messages and effects its handler has begun without a key."""
+
+    # -- its outcome, and who gets it
+    waiter: asyncio.Future[Any] | None = None
+    """What the caller waits for; None if nobody waits for an answer."""
+    is_settled: bool = False
+    """Whether it was answered, forwarded, or ended with an error."""
     outcome: tuple[Any, BaseException | None] | None = None
-    """What became of it, kept for those who say the same again."""
-    heir: Envelope | None = None
-    """The one that has what whoever waits for this waits for."""
-    sharers: tuple[Envelope, ...] = ()
-    """Others that get the same outcome."""
-    lender: Envelope | None = None
-    """The one whose waiter this has, because nobody waited for it."""
-    origin: str | None = None
-    """The trace in which it was said from outside, as a W3C `traceparent`."""
-    accepted_at: float | None = None
-    """When it was put into the mailbox, if somebody watches."""
-    activity: object = None
-    """The observer's record of what is done about it."""
+    """Kept for deliveries of the same message that come later."""
+    successor: DeliveryState | None = None
+    """The delivery that has this one's caller: it was forwarded, or is a duplicate."""
+    duplicates: tuple[DeliveryState, ...] = ()
+    """Duplicates that get the same outcome."""
+    lent_by: DeliveryState | None = None
+    """The duplicate whose caller this one has, because it had none of its own."""
 
-    def __init__(self, said: Said, sender: str, to: str, id: str | None = None) -> None:
-        self._id = id
-        if isinstance(said, Message):
-            self._message, self._id = said, said.id
-        else:
-            self.said = said
-        self.sender = sender
-        self.to = to
+    def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
+        self.envelope = envelope
+        self._id = envelope.id
+        self._message = envelope.message
+        self.may_be_known = may_be_known
+        """Whether the ledger, or this process, may have the message already."""
 
-    def follow(self, parent: Envelope) -> None:
-        """Become something that is said in the course of another message."""
-        self.parent = parent
-        self.hops = parent.hops + 1
-        self.correlation_id = parent.exchange
+    @property
+    def to(self) -> str:
+        """The address of the actor."""
+        return self.envelope.to
+
+    @property
+    def sender(self) -> str:
+        return self.envelope.sender
+
+    @property
+    def thread_id(self) -> str | None:
+        return self.envelope.thread_id
+
+    @property
+    def parent(self) -> DeliveryState | None:
+        """The delivery whose handler sent it."""
+        return self.envelope.parent
 
     @property
     def id(self) -> str:
@@ -219,14 +234,14 @@ class Envelope:
 
     @property
     def invocation_id(self) -> str:
-        """What its result names."""
+        """The invocation that its result names."""
         message = self._message
         return self.id if message is None else message.invocation_id or message.id
 
     @property
     def exchange(self) -> str:
-        """The exchange that everything belongs to that is said in its course."""
-        return self.correlation_id or self.id
+        """The exchange that it belongs to, with everything that follows from it."""
+        return self.envelope.correlation_id or self.id
 
     @property
     def attempt(self) -> int:
@@ -235,28 +250,28 @@ class Envelope:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether rows are open only for its sake, as far as is known here."""
+        """Whether rows are known that must end with it: redeliveries and effects."""
         return bool(self.standing.again or self.open_effects)
 
     @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
-        return isinstance(self.said, Request) if self._message is None else self._message.kind == "option_call"
+        return isinstance(self.envelope.said, Request) if self._message is None else self._message.kind == "option_call"
 
     @property
     def is_command(self) -> bool:
-        """Whether it is RESTART or STOP, which the cell obeys in the actor's place."""
+        """Whether it is RESTART or STOP, which the cell carries out, not the actor."""
         return self.type in _COMMANDS
 
     @property
     def type(self) -> str:
-        """What kind of thing is said: the type of a request or a notice, the option of a call; empty for talk."""
-        if self.said is not None:
-            return self.said.message_type
+        """The type of a request or a notice, the option of a call; empty for talk."""
+        if self.envelope.said is not None:
+            return self.envelope.said.message_type
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.option_name
-        found = told(self.message)
+        found = notice_in(self.message)
         return "" if found is None else found[0]
 
     @property
@@ -265,40 +280,42 @@ class Envelope:
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.arguments
-        found = told(self.message)
+        found = notice_in(self.message)
         return JsonObject({}) if found is None else found[1]
 
     @property
     def message(self) -> Message:
-        """The message, made when first looked at."""
+        """The core message, made when first needed."""
         if self._message is None:
             self._message = self._made()
         return self._message
 
     @property
-    def made(self) -> Message | None:
-        """The message, if it was made."""
+    def message_if_made(self) -> Message | None:
+        """The core message, if it was made."""
         return self._message
 
-    def take(self, record: Record) -> None:
-        """Go on with the message as the ledger has it, which may have been redacted."""
+    def use_stored(self, record: Record) -> None:
+        """Use the message as it is stored: the ledger may have redacted it, and the handler must see what a replay sees."""
         self.seq = record.seq
         if record.message is not self._message:
-            self._message, self.said = record.message, None
+            self._message = record.message
+            self.envelope = self.envelope._replace(said=None, message=record.message)
 
     def _made(self) -> Message:
-        said, parent, now = cast("Request[Any] | Notice", self.said), self.parent, current_port().now()
+        envelope, now = self.envelope, current_port().now()
+        said, parent = cast("Request[Any] | Notice", envelope.said), envelope.parent
         payload: PartsPayload | OptionCallPayload
         if isinstance(said, Request):
             payload = own_call(self.id, said.message_type, said.to_data())
         else:
             payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
         return own_message(
-            str(self.sender),
+            str(envelope.sender),
             payload,
             id=self.id,
-            thread_id=self.thread_id,
-            to=(str(self.to),),
+            thread_id=envelope.thread_id,
+            to=(str(envelope.to),),
             lane="control",
             correlation_id=self.exchange,
             parent_id=None if parent is None else parent.invocation_id,
@@ -307,214 +324,179 @@ class Envelope:
         )
 
     def _own_metadata(self, now: datetime) -> dict[str, dict[str, Json]] | None:
-        """Return what travels with a message that is written down: when its answer is worthless, and how far it has come."""
+        """Return what recovery needs beside the message: its deadline, its hops and its trace."""
         own: dict[str, Json] = {}
         if self.deadline is not None:
             left = self.deadline - get_running_loop().time()
             own["deadline"] = (now + timedelta(seconds=left)).isoformat()
-        if self.hops:
-            own["hops"] = self.hops
+        if self.envelope.hops:
+            own["hops"] = self.envelope.hops
         if self.origin is not None:
             own["traceparent"] = self.origin
         return {OWN: own} if own else None
 
-    def come_from(self, origin: str) -> None:
-        """Say in which trace it was said; what is written down says it too, so that a recovery knows it."""
+    def set_origin(self, origin: str) -> None:
+        """Set the trace that it belongs to, also in the message, so that recovery knows it."""
         self.origin = origin
         if self._message is not None:
             metadata = {**{name: thaw(value) for name, value in self._message.metadata.items()}, OWN: {"traceparent": origin}}
             self._message = self._message.model_copy(update={"metadata": metadata})
 
-    def derive_id(self, parent: Envelope, key: str) -> None:
-        """Take an id that is the same when the handler of the other message runs again."""
-        self._id = child_id(parent.invocation_id, key)
-        self.is_derived = True
-        self.may_be_known = parent.attempt > 1
-
     def rename(self) -> None:
         """Take the next id: what was said under this one was withdrawn."""
-        base, mark, count = self.id.rpartition("~")
-        self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
-        self._message = None if self.said is not None else renamed(self.message, self._id)
+        self._id = keys.renamed(self.id)
+        self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
+        self.envelope = self.envelope._replace(id=self._id, message=self._message)
 
-    def begin_again(self, cell: Holder, standing: Standing) -> None:
-        """Be delivered another time: what its handler says is numbered from the beginning."""
+    def prepare_redelivery(self, cell: Holder, standing: Standing) -> None:
+        """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
         self.cell, self.standing = cell, standing
-        self.said_count, self.keys, self.open_effects, self.put_off = 0, (), (), ()
+        self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
 
     def next_key(self, name: str | None = None) -> str:
-        """Return what the next thing is known by that its handler says or does; the same whenever it runs."""
+        """Return the key of the next message or effect of its handler: the same in every run of the handler."""
         if name is None:
-            self.said_count += 1
-            return str(self.said_count)
-        if not _KEY.fullmatch(name) or name.isdigit():
+            self.unnamed_count += 1
+            return str(self.unnamed_count)
+        if not keys.is_key(name):
             raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
         self.keys += (name,)
         count = self.keys.count(name)
-        return name if count == 1 else f"{name}={count}"
+        return keys.counted(name, count)
 
     def wait(self, change: int) -> None:
-        """Take note that its handler waits for an answer or an effect more, or less; also of what an actor asks itself."""
-        handled: Envelope | None = self
+        """Count an answer or an effect more, or less, that its handler waits for.
+
+        A handler that an actor runs for its own question counts for the handler that asks, too.
+        """
+        handled: DeliveryState | None = self
         while handled is not None:
             handled.waits += change
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
 
-    def leave(self) -> bool:
-        """Leave its handler to the next system, if that will run it again; say whether it will."""
-        handled: Envelope | None = self
+    def leave_to_next_system(self) -> bool:
+        """Leave its handler, and those of the same actor that ask it, to the next system; return whether it runs again."""
+        handled: DeliveryState | None = self
         while handled is not None:
-            handled.is_left = self.thread_id is not None
+            handled.is_left_to_next = self.thread_id is not None
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
-        return self.is_left
+        return self.is_left_to_next
 
-    def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
-        """Hand out what is to be written down with the next row."""
-        found = self.put_off, self.marks
-        if self.put_off or self.marks:
-            self.put_off, self.marks = (), MappingProxyType({})
+    def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
+        """Return the deferred rows and marks, and forget them."""
+        found = self.deferred_rows, self.marks
+        if self.deferred_rows or self.marks:
+            self.deferred_rows, self.marks = (), MappingProxyType({})
         return found
 
-    # ------------------------------------------------------------ how it ends
+    # ------------------------------------------------------------ its outcome
 
     def settle(self, outcome: Any) -> None:
-        """Give the outcome to whoever waits."""
+        """Give the outcome to the caller, and to duplicates."""
         self.is_settled = True
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(outcome)
         if self.may_be_known:
             self.outcome = (outcome, None)
-        for sharer in self.sharers:
-            sharer.settle(outcome)
+        for duplicate in self.duplicates:
+            duplicate.settle(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """Give an error to whoever waits."""
+        """Give an error to the caller, and to duplicates."""
         self.is_settled = True
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
         if self.may_be_known:
             self.outcome = (None, error)
-        for sharer in self.sharers:
-            sharer.fail(error)
+        for duplicate in self.duplicates:
+            duplicate.fail(error)
 
-    def disappoint(self, error: BaseException | None = None) -> None:
-        """Let those who share the outcome know that there will be none: it could not be said, or not be delivered."""
+    def fail_duplicates(self, error: BaseException | None = None) -> None:
+        """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come."""
         reason = error if isinstance(error, AntiphonError) else WithdrawnError("whoever said it first could not", self.to)
-        for other in (*self.sharers, *(() if self.lender is None else (self.lender,))):
+        for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):
             other.fail(reason)
 
-    def share(self, other: Envelope) -> None:
-        """Let another envelope of the same message have the same outcome."""
+    def share_outcome(self, other: DeliveryState) -> None:
+        """Give a duplicate of this message the same outcome, now or later."""
         if self.outcome is not None:
             outcome, error = self.outcome
             other.settle(outcome) if error is None else other.fail(error)
         elif self.waiter is None:
-            self.waiter, self.lender, other.heir = other.waiter, other, self
+            self.waiter, self.lent_by, other.successor = other.waiter, other, self
         else:
-            self.sharers += (other,)
+            self.duplicates += (other,)
 
-    def pass_on(self, to: str) -> Envelope:
-        """Return the same message for another actor, which gives the outcome to whoever waits for it."""
-        passed = Envelope(self.message, self.sender, to)
-        passed.thread_id, passed.parent, passed.hops = self.thread_id, self.parent, self.hops + 1
-        passed.correlation_id, passed.deadline, passed.seq = self.correlation_id, self.deadline, self.seq
-        passed.waiter, passed.sharers, passed.said, passed.standing = self.waiter, self.sharers, self.said, self.standing
-        self.heir, self.is_settled, self.sharers = passed, True, ()
+    def forwarded_to(self, to: str) -> DeliveryState:
+        """Return a delivery of the same message to another actor. It takes over the caller and the duplicates."""
+        old = self.envelope
+        passed = DeliveryState(old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False))
+        passed.deadline, passed.seq, passed.standing = self.deadline, self.seq, self.standing
+        passed.waiter, passed.duplicates = self.waiter, self.duplicates
+        self.successor, self.is_settled, self.duplicates = passed, True, ()
         return passed
 
     def withdraw(self, reason: DeliveryError) -> None:
-        """Let whoever handles it know that nobody wants the answer any more."""
-        if self.heir is not None:
-            self.heir.withdraw(reason)
-        elif self.withdrawn is None and not self.is_settled and not self.sharers:
+        """Stop the handling: the answer is no longer wanted. If duplicates wait for it, it goes on."""
+        if self.successor is not None:
+            self.successor.withdraw(reason)
+        elif self.withdrawn is None and not self.is_settled and not self.duplicates:
             self.withdrawn = reason
             if self.cell is not None:
                 self.cell.withdraw(self)
 
     def expire(self) -> None:
-        """Give up waiting: the deadline has passed."""
+        """Withdraw it and fail its caller: the deadline has passed."""
         error = ReplyTimeoutError(f"no answer to {self.type} in time", self.to)
         self.withdraw(error)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
 
 
-def renamed(message: Message, id: str) -> Message:
-    """Return a message under another id, which is the invocation too if it is a call."""
-    changes: dict[str, Any] = {"id": id}
-    if isinstance(message.payload, OptionCallPayload):
-        changes["payload"] = message.payload.model_copy(update={"invocation_id": id})
-    return message.model_copy(update=changes)
-
-
-def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
-    """Return the type and the data of a message that is told and not asked; None for talk."""
-    match message.parts:
-        case (DataPart(data=JsonObject() as data),) if message.lane == "control" and set(data) == {"type", "data"}:
-            kind, content = data["type"], data["data"]
-            return (kind, content) if isinstance(kind, str) and isinstance(content, JsonObject) else None
-        case _:
-            return None
-
-
-def origin_of(message: Message) -> str | None:
-    """Return the trace in which a message was said that was written down, or comes from another system."""
-    own = message.metadata.get(OWN)
-    origin = own.get("traceparent") if isinstance(own, JsonObject) else None
-    return origin if isinstance(origin, str) else None
-
-
-def travelled(message: Message) -> tuple[int, float | None]:
-    """Return how far a message has come that was written down, and its deadline in the event loop's time."""
-    own = message.metadata.get(OWN)
-    hops: Any = own.get("hops", 0) if isinstance(own, JsonObject) else 0
-    deadline: Any = own.get("deadline") if isinstance(own, JsonObject) else None
-    if not isinstance(deadline, str):
-        return hops, None
-    left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
-    return hops, get_running_loop().time() + left
-
-
 class InFlight:
-    """The messages of threads that this system has in hand: appended, or about to be, and not settled."""
+    """The messages of threads that this system handles: appended, or about to be, and not ended.
+
+    At most one delivery of a message is in flight. That is what makes duplicates wait instead of running twice.
+    """
 
     def __init__(self) -> None:
-        self._envelopes: dict[tuple[str, str], Envelope] = {}
+        self._deliveries: dict[tuple[str, str], DeliveryState] = {}
         """By thread and invocation."""
 
     def __len__(self) -> int:
-        return len(self._envelopes)
+        return len(self._deliveries)
 
-    def get(self, envelope: Envelope) -> Envelope | None:
-        """Return the envelope of the same message that is in hand."""
-        return self._envelopes.get(_place(envelope))
+    def get(self, delivery: DeliveryState) -> DeliveryState | None:
+        """Return the delivery of the same message that is in flight."""
+        return self._deliveries.get(_place(delivery))
 
-    def has(self, envelope: Envelope) -> bool:
-        """Whether a message is in hand."""
-        return _place(envelope) in self._envelopes
+    def has(self, delivery: DeliveryState) -> bool:
+        """Whether a message is in flight."""
+        return _place(delivery) in self._deliveries
 
-    def take_over(self, envelope: Envelope) -> None:
-        """Have a message in hand."""
-        self._envelopes[_place(envelope)] = envelope
+    def take_over(self, delivery: DeliveryState) -> None:
+        """Add a message, or make this delivery the one of its message."""
+        self._deliveries[_place(delivery)] = delivery
 
-    def drop(self, envelope: Envelope) -> None:
-        """Have a message in hand no more."""
-        self._envelopes.pop(_place(envelope), None)
+    def drop(self, delivery: DeliveryState) -> None:
+        """Remove a message."""
+        self._deliveries.pop(_place(delivery), None)
 
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
-        """Leave a message to the thread's next owner; the caller here gets an error."""
-        self.drop(envelope)
-        envelope.fail(error)
-
-
-def _place(envelope: Envelope) -> tuple[str, str]:
-    assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
-    return envelope.thread_id, envelope.invocation_id
+    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
+        """Remove a message without ending its call, which stays open for the next owner. The caller gets an error."""
+        self.drop(delivery)
+        delivery.fail(error)
 
 
-# ---------------------------------------------------------------- how what is said becomes an envelope
+def _place(delivery: DeliveryState) -> tuple[str, str]:
+    thread_id = delivery.envelope.thread_id
+    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
+    return thread_id, delivery.invocation_id
+
+
+# ---------------------------------------------------------------- how what is said becomes an delivery
 
 SYSTEM_TYPES: dict[type, str] = {
     Restart: Restart.message_type,
@@ -524,46 +506,41 @@ SYSTEM_TYPES: dict[type, str] = {
 }
 
 
-def outside(to: str, said: Request[Any] | Notice | Message, thread_id: str | None, sender: str, id: str | None) -> Envelope:
-    """Return the envelope of what somebody says who is no actor.
+def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | None, *, hops: int = 0) -> DeliveryState:
+    """Return the delivery of what is said from outside of every handler.
 
     Raises:
         ValueError: it is a message of the journal, or of another thread.
     """
-    if isinstance(said, Message):
-        thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
-        envelope = Envelope(_stamped(said, to, thread_id), sender, to)
-        envelope.correlation_id, envelope.may_be_known = said.correlation_id, True
-    else:
+    if not isinstance(said, Message):
         if not thread_id and type(said) in SYSTEM_TYPES:
             thread_id = system_thread(to)
-        envelope = Envelope(said, sender, to, id)
-        if id is not None:
-            envelope.may_be_known = True
-    if thread_id is not None:
-        envelope.thread_id = thread_id
-    return envelope
+        return DeliveryState(Envelope(said, None, sender, to, id, thread_id), id is not None)
+    thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
+    return DeliveryState(envelope, may_be_known=True)
 
 
-def inside(to: str, said: Request[Any] | Notice | Message, handled: Envelope, address: str, key: str | None) -> Envelope:
-    """Return the envelope of what an actor says in the course of a message.
+def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str | None) -> DeliveryState:
+    """Return the delivery of what the handler of a message says.
 
     Raises:
-        ValueError: the key is none; or it is a message of the journal.
+        ValueError: the key is malformed; or it is a message of the journal.
     """
-    if isinstance(said, Message):
-        thread_id = said.thread_id or handled.thread_id
-        envelope = Envelope(_stamped(said, to, thread_id), address, to)
-        envelope.may_be_known = handled.attempt > 1
-        envelope.follow(handled)
-    else:
+    hops, exchange = handled.envelope.hops + 1, handled.exchange
+    if not isinstance(said, Message):
         thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
-        envelope = Envelope(said, address, to)
-        envelope.follow(handled)
-        if thread_id is not None and handled.thread_id is not None:
-            envelope.derive_id(handled, handled.next_key(key))
-    envelope.thread_id = thread_id
-    return envelope
+        # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
+        # finds in the ledger what it has already said.
+        is_derived = thread_id is not None and handled.thread_id is not None
+        own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
+        envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
+        return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+    thread_id = said.thread_id or handled.thread_id
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
+    return DeliveryState(envelope, may_be_known=handled.attempt > 1)
 
 
 def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
@@ -573,7 +550,7 @@ def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
 
 
 def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
-    """Return a message as it may come in: addressed, of its thread, and with nothing that only the runtime may say."""
+    """Return a message with its address and thread, and without metadata that only the runtime may set."""
     if message.lane == "effect":
         raise ValueError(f"message {message.id!r} is of the journal, which only the runtime writes")
     if message.thread_id not in (None, thread_id):

@@ -1,8 +1,11 @@
-"""Escalation: how a failure gets to a supervisor and a decision back, and what happens when nobody decides.
+"""Escalation: how a failure gets to a supervisor, and what happens if no supervisor decides.
 
-- `Escalation` reports failures, and does what no supervisor decides: an actor wants to end, or fails with another.
-- `Links` knows who is told when an actor ends, and who fails with it.
-- `Commands` does RESTART and STOP, which every actor obeys however busy it is: the cell does them, not the actor.
+- `Escalation` reports failures. It also does what no supervisor decides: an actor stops itself, or fails with a linked one.
+- `Links` knows which actors monitor an actor, and which are linked to it.
+- `Commands` carries out RESTART and STOP. The cell does that and not the actor, so they work however busy the actor is.
+
+A failure suspends the cell before it is reported, and only a decision resumes it. If there is no decision, because the
+supervisor is gone or fails, the actor is stopped: it must not stay suspended, with callers that wait.
 """
 
 from __future__ import annotations
@@ -13,20 +16,20 @@ from antiphon.errors import ActorFailedError, DeliveryError, EscalatedError, Led
 from antiphon.messages import current_port
 from antiphon.protocol import ErrorCode, ErrorNotification, Notice, Restart, RestartComplete, Stop, StopComplete
 from antiphon.runtime._address import system_thread
-from antiphon.runtime._envelope import Envelope
-from antiphon.runtime._failures import BLOCKED, LOG, Failure, about, words
+from antiphon.runtime._envelope import DeliveryState, Envelope
+from antiphon.runtime._failures import BLOCKED, LOG, Failure, log_fields, log_text
 from antiphon.runtime._results import reply_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
     from antiphon.runtime._tree import Lifecycle, Tree
 
 
 class Down(Notice, frozen=True, type="DOWN", family="system"):
-    """An actor that one monitors has ended; its supervisor may have begun it anew."""
+    """A monitored actor has ended; its supervisor may have restarted it."""
 
     actor_id: str
     reason: Literal["failed", "stopped"]
@@ -34,31 +37,31 @@ class Down(Notice, frozen=True, type="DOWN", family="system"):
 
 
 class Links:
-    """Monitors and links. A monitor goes one way and tells; a link goes both ways, and a failure goes over it."""
+    """Monitors and links. A monitor gets a notice; a link goes both ways, and passes failures on."""
 
     def __init__(self) -> None:
         self._monitors: dict[str, dict[str, None]] = {}
         self._links: dict[str, dict[str, None]] = {}
 
     def monitor(self, watcher: str, watched: str) -> None:
-        """Tell the one when the other ends."""
+        """Tell `watcher` when `watched` ends."""
         self._monitors.setdefault(watched, {})[watcher] = None
 
     def unmonitor(self, watcher: str, watched: str) -> None:
-        """Tell it no more."""
+        """Remove a monitor."""
         self._monitors.get(watched, {}).pop(watcher, None)
 
     def link(self, one: str, other: str) -> None:
-        """Let each fail when the other does."""
+        """Make each of two actors fail when the other does."""
         self._links.setdefault(one, {})[other] = None
         self._links.setdefault(other, {})[one] = None
 
     def watchers(self, address: str) -> tuple[str, ...]:
-        """Return who is to be told that an actor ended; it is told once."""
+        """Return the monitors of an actor that has ended, and forget them: each is told once."""
         return tuple(self._monitors.pop(address, ()))
 
     def linked(self, address: str) -> tuple[str, ...]:
-        """Return who is linked to an actor that ended, and is no more."""
+        """Return the actors linked to one that has ended, and forget the links."""
         others = tuple(self._links.pop(address, ()))
         for other in others:
             self._links.get(other, {}).pop(address, None)
@@ -68,11 +71,11 @@ class Links:
 _NOBODY = "%s: nobody decides what becomes of it: %s"
 
 _LONGEST_DECISION = 24 * 3600.0
-"""How long a decision may take, waiting before a restart included."""
+"""Seconds that a decision may take, including the backoff before a restart."""
 
 
 class Escalation:
-    """What brings failures to supervisors."""
+    """Reports failures to supervisors."""
 
     def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, dispatcher: Dispatcher, links: Links) -> None:
         self._lifetime = lifetime
@@ -82,19 +85,19 @@ class Escalation:
         self._links = links
 
     def report(self, cell: Cell, failure: Failure) -> None:
-        """Tell everybody concerned that an actor has failed. Its cell is suspended until its supervisor has decided."""
-        fields = about(cell.address, error=failure.error_type)
+        """Report the failure of an actor to its supervisor, monitors and links. Its cell is suspended until the decision."""
+        fields = log_fields(cell.address, error=failure.error_type)
         message = "no message"
         if failure.message_id is not None:
             message, fields["antiphon.message.id"] = f"message {failure.message_id}", failure.message_id
         LOG.error("%s failed on %s: %s at %s", cell.address, message, failure.error_type, failure.where, extra=fields)
         self.down(cell.address, failure)
-        self._lifetime.start(self._see_to(cell, failure))
+        self._lifetime.start(self._ask_supervisor(cell, failure))
 
-    async def _see_to(self, cell: Cell, failure: Failure) -> None:
+    async def _ask_supervisor(self, cell: Cell, failure: Failure) -> None:
         supervisor = cell.props.supervisor
         if not supervisor:
-            self._lifetime.collapse(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
+            self._lifetime.fail_system(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
             return
         notification = ErrorNotification(
             actor_id=cell.address,
@@ -106,27 +109,30 @@ class Escalation:
         try:
             await self.notify(supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.error(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
+            LOG.error(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
             await self._lifecycle.stop(cell, f"nobody decides what becomes of it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
-        """Ask a supervisor for its decision, in the system thread of the actor that has failed.
+        """Ask a supervisor for a decision, in the system thread of the failed actor.
+
+        If the ledger is unavailable, it is asked outside of a thread: an actor must not stay down for that.
 
         Raises:
-            DeliveryError: there is none.
+            DeliveryError: there is no decision.
         """
         thread_id: str | None = system_thread(notification.actor_id)
         for thread in (thread_id, None):
-            envelope = Envelope(notification, sender, supervisor)
-            envelope.thread_id = thread
+            delivery = DeliveryState(Envelope(notification, None, sender, supervisor, None, thread))
             try:
-                reply_of(notification, await self._dispatcher.ask(envelope, _LONGEST_DECISION), supervisor)
+                reply_of(notification, await self._dispatcher.ask(delivery, _LONGEST_DECISION), supervisor)
                 return
             except LedgerError as exc:
-                LOG.error("%s: its failure cannot be journaled: %s", sender, words(exc), extra=about(sender, error=exc))
+                LOG.error(
+                    "%s: its failure cannot be journaled: %s", sender, log_text(exc), extra=log_fields(sender, error=exc)
+                )
 
     def blocked(self, address: str, seconds: float, where: str) -> None:
-        """Tell the supervisor of an actor that it has blocked the event loop. What it was doing is not done again."""
+        """Report an actor that blocks the event loop. Its message is not handled again."""
         cell = self._tree.cells.get(address)
         if cell is None or not cell.props.supervisor or self._lifetime.is_closing:
             return
@@ -142,10 +148,10 @@ class Escalation:
         try:
             await self.notify(cell.props.supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.warning(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
+            LOG.warning(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
 
-    async def leave(self, cell: Cell, reason: str) -> None:
-        """End an actor that wants to, or begin it anew if it must always be there."""
+    async def actor_stops(self, cell: Cell, reason: str) -> None:
+        """Stop an actor that asked for it, or restart it if it is `permanent`."""
         if cell.props.restart == "permanent":
             await self._lifecycle.restart(cell, reason)
         else:
@@ -153,7 +159,7 @@ class Escalation:
         self.down(cell.address, None)
 
     def down(self, address: str, failure: Failure | None) -> None:
-        """Tell those who wanted to know that an actor ended; if it failed, have those fail that are linked to it."""
+        """Tell the monitors of an actor that it has ended; if it failed, make the linked actors fail."""
         text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
         notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
         for watcher in self._links.watchers(address):
@@ -163,16 +169,16 @@ class Escalation:
                 self._lifetime.start(self.break_down(other, f"it is linked to {address}, which failed: {text}"))
 
     async def break_down(self, address: str, reason: str) -> None:
-        """Have an actor fail for a reason outside of it."""
+        """Make an actor fail for a reason outside of it."""
         cell = self._tree.cells.get(address)
         if cell is None or cell.state != "active":
             return
         cell.state, cell.has_failed = "suspended", True
-        for envelope in await self._lifecycle.halt(cell, 0.0):
-            envelope.is_interrupted = False
+        for delivery in await self._lifecycle.halt(cell, 0.0):
+            delivery.is_interrupted = False
             error = ActorFailedError(reason, address)
-            await self._dispatcher.failed(cell, envelope, reason, error)
-            cell.box.done(envelope)
+            await self._dispatcher.failed(cell, delivery, reason, error)
+            cell.box.done(delivery)
         self.report(cell, Failure(address, cell.incarnation, "Linked", reason, ""))
 
 
@@ -180,7 +186,7 @@ _COMMANDS: dict[str, type[Restart] | type[Stop]] = {Restart.message_type: Restar
 
 
 class Commands:
-    """What is done to cells, one thing at a time for each."""
+    """Carries out RESTART and STOP. `Lifecycle` does them one at a time for each cell."""
 
     def __init__(
         self,
@@ -199,22 +205,22 @@ class Commands:
         self._escalation = escalation
         self._hooks = hooks
 
-    def give(self, cell: Cell, envelope: Envelope) -> None:
-        """Have a command done, and answered."""
-        self._lifetime.start(self._obey(cell, envelope))
+    def give(self, cell: Cell, delivery: DeliveryState) -> None:
+        """Start a command; its answer follows when it is done."""
+        self._lifetime.start(self._run_command(cell, delivery))
 
-    async def _obey(self, cell: Cell, envelope: Envelope) -> None:
+    async def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         try:
-            hooks, doing = self._hooks, self._do(cell, envelope)
-            outcome = await (doing if hooks is None else hooks.run(cell, envelope, doing))
-            await self._dispatcher.answer(envelope, outcome)
+            hooks, doing = self._hooks, self._do(cell, delivery)
+            outcome = await (doing if hooks is None else hooks.run(cell, delivery, doing))
+            await self._dispatcher.answer(delivery, outcome)
         except DeliveryError as exc:
-            await self._dispatcher.put_away(envelope, exc)
+            await self._dispatcher.end_with_error(delivery, exc)
         except LedgerError as exc:
-            self._dispatcher.let_go(envelope, exc)
+            self._dispatcher.abandon(delivery, exc)
 
-    async def _do(self, cell: Cell, envelope: Envelope) -> RestartComplete | StopComplete:
-        request = _command_in(envelope)
+    async def _do(self, cell: Cell, delivery: DeliveryState) -> RestartComplete | StopComplete:
+        request = _command_in(delivery)
         target = self._target(cell, request)
         if isinstance(request, Restart):
             await self._lifecycle.restart(target, request.reason)
@@ -224,7 +230,7 @@ class Commands:
         return StopComplete(actor_id=target.address, stopped_at=current_port().now())
 
     def _target(self, cell: Cell, request: Restart | Stop) -> Cell:
-        """Return whom a command is about: the receiver, or an actor that the receiver supervises."""
+        """Return the cell that a command is for: the receiver, or one of its children."""
         address = request.actor_id or cell.address
         if address == cell.address:
             return cell
@@ -234,10 +240,10 @@ class Commands:
         return self._tree.at(address)
 
 
-def _command_in(envelope: Envelope) -> Restart | Stop:
-    if isinstance(envelope.said, Restart | Stop):
-        return envelope.said
+def _command_in(delivery: DeliveryState) -> Restart | Stop:
+    if isinstance(delivery.envelope.said, Restart | Stop):
+        return delivery.envelope.said
     try:
-        return _COMMANDS[envelope.type].from_data(envelope.data)
+        return _COMMANDS[delivery.type].from_data(delivery.data)
     except ValueError as exc:
-        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=envelope.to) from exc
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc

@@ -1,17 +1,17 @@
-"""Kernel: the parts of a system, put together once. Read this file first to see what there is, and who needs whom.
+"""Kernel: makes the parts of a system and connects them. Read it first: it shows all parts, and who uses whom.
 
-Each part is given the parts that it needs, and those are made before it. Where two need each other, the lower one says in a
-protocol, or with a function that it is given, what it needs of the higher one; only this file knows both.
+Each part is given the parts that it uses, which are made before it. If two parts use each other, the lower one declares what
+it needs as a protocol or a function; only this file knows both.
 
 | part | it |
 |---|---|
-| `lifetime` | has the event loop and the tasks, and knows whether the system ends |
+| `lifetime` | has the event loop and the background tasks, and knows whether the system is closing |
 | `journal` | writes threads, as their owner |
-| `tree` | has the cells; `lifecycle` ends them and begins them anew, `idle_actors` lets go of those that nobody needs |
+| `tree` | has the cells; `lifecycle` stops and restarts them, `idle_actors` passivates those that are idle |
 | `dispatcher` | carries messages to cells, and outcomes back |
-| `durable`, `redelivery`, `in_flight` | do that for messages of threads, by way of the journal |
-| `escalation`, `links`, `commands` | bring failures to supervisors, and do what they decide |
-| `timers`, `recovery` | ring later, and take up what another process left open |
+| `durable`, `redelivery`, `in_flight` | do that for messages of threads, with the journal |
+| `escalation`, `links`, `commands` | report failures to supervisors, and carry out their decisions |
+| `timers`, `recovery` | deliver notices later, and continue what another process left open |
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 
 from antiphon.runtime._actor import Actor, Props
 from antiphon.runtime._cell import Cell, CellParts
-from antiphon.runtime._context import ActorSystem, Services
 from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
-from antiphon.runtime._envelope import Envelope, InFlight
+from antiphon.runtime._envelope import DeliveryState, InFlight
 from antiphon.runtime._escalation import Commands, Escalation, Links
+from antiphon.runtime._hooks import DeadLetters
 from antiphon.runtime._journal import Journal, observe
-from antiphon.runtime._observer import DeadLetters
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
 from antiphon.runtime._results import StoredIds
 from antiphon.runtime._run import Lifetime, Watchdog
+from antiphon.runtime._services import ActorSystem, Services
 from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._state import States
-from antiphon.runtime._supervision import Supervisor, SupervisorParts
+from antiphon.runtime._supervisor import Supervisor, SupervisorParts
 from antiphon.runtime._tree import IdleActors, Lifecycle, Tree
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Kernel:
         self.tree = Tree(self._make_cell)
         self._watchdog: Watchdog | None = None
         self.remote: Remote | None = None
-        """The way to other systems, if there are any."""
+        """Set when the system joins a bus."""
         self._connect_delivery()
         self._connect_supervision()
         self._connect_recovery()
@@ -67,7 +67,13 @@ class Kernel:
         self.in_flight = InFlight()
         self.redelivery = Redelivery(self.journal, self.settings, self.in_flight, self.hooks)
         self.durable = Durable(
-            self.lifetime, self.journal, self.in_flight, self.redelivery, self.dead, obey=self._obey, doubt=self._doubt
+            self.lifetime,
+            self.journal,
+            self.in_flight,
+            self.redelivery,
+            self.dead,
+            run_command=self._run_command,
+            recover_later=self._recover_later,
         )
         self.dispatcher = Dispatcher(
             self.lifetime,
@@ -137,7 +143,7 @@ class Kernel:
             supervising=self.escalation,
             idling=self.idle_actors,
             children=self.tree.children,
-            equip=self._equip,
+            provide=self._provide,
         )
 
     # ------------------------------------------------------------ what lower parts need of higher ones
@@ -145,34 +151,34 @@ class Kernel:
     def _make_cell(self, address: str, props: Props) -> Cell:
         return Cell(self._parts, address, props)
 
-    def _obey(self, cell: Cell, envelope: Envelope) -> None:
-        self.commands.give(cell, envelope)
+    def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
+        self.commands.give(cell, delivery)
 
-    def _doubt(self, thread_id: str) -> None:
-        self.recovery.later(thread_id)
+    def _recover_later(self, thread_id: str) -> None:
+        self.recovery.recover_later(thread_id)
 
-    def _equip(self, actor: Actor) -> None:
+    def _provide(self, actor: Actor) -> None:
         if isinstance(actor, Supervisor):
-            actor.equip(self._supervisor_parts)
+            actor.provide(self._supervisor_parts)
 
     # ------------------------------------------------------------ beginning and end
 
     def open(self) -> None:
-        """Begin to live; and to watch the event loop, unless its time is not the machine's."""
+        """Open the system, and watch the event loop, unless its time is virtual."""
         self.lifetime.open()
         limit = self.settings.block_limit
         if limit is not None and not getattr(self.lifetime.loop, "is_virtual", False):
             self._watchdog = Watchdog(self.lifetime.loop, limit, self.escalation.blocked)
 
-    def let_be(self) -> None:
-        """End what is not of the event loop."""
+    def close_without_loop(self) -> None:
+        """Close what needs no event loop: it may be gone."""
         self.lifetime.forget()
         if self._watchdog is not None:
             self._watchdog.close()
 
     async def close(self) -> None:
-        """End what no actor does, even if the actors could not be waited for."""
-        self.let_be()
+        """Close the parts, even if the actors could not be stopped. The journal is last: the others still write."""
+        self.close_without_loop()
         self.idle_actors.close()
         await self.lifetime.close()
         await self.journal.close()

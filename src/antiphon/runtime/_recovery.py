@@ -1,10 +1,10 @@
 """Recovery: after a crash, read what is open in every thread, deliver it again, and set the timers.
 
-The open calls of a thread are all that is read. Those that were told or asked are delivered again, in the order in which they
-were said; a handler that had been at work finds what it had done in the ledger, and goes on from there.
+Only the open calls of a thread are read. Messages are delivered again in the order in which they were sent. A handler that
+runs again finds its earlier messages and effects in the ledger, and goes on from there.
 
-`Timers` survive a crash: an actor is told something later, even if the process that set the timer is gone by then. A timer of
-a thread is a row that stays open until it has rung.
+`Timers` survive a crash: the notice is delivered even if the process that set the timer is gone. A timer of a thread is a row
+that stays open until it rings. Its end, the notice and the DELIVER row are one append, so the notice is stored exactly once.
 """
 
 from __future__ import annotations
@@ -25,11 +25,22 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages.keys import child_id
 from antiphon.runtime._durable import A_WHILE
-from antiphon.runtime._envelope import Envelope, Standing, travelled
-from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._envelope import DeliveryState, Envelope
+from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._rows import DELIVER, PARK, TIMER, begun, child_id, ended, option_of, own_message
+from antiphon.runtime._rows import (
+    DELIVER,
+    PARK,
+    TIMER,
+    Standing,
+    begun,
+    ended,
+    hops_and_deadline,
+    option_of,
+    own_message,
+)
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -42,11 +53,11 @@ if TYPE_CHECKING:
     from antiphon.runtime._tree import Tree
 
 _LEDGER_PAUSE = 2.0
-"""Seconds to wait for a ledger that cannot be used."""
+"""Seconds to pause while the ledger is unavailable."""
 
 
 class Timers:
-    """The timers that run. Those of threads are rows that stay open until they have rung."""
+    """The running timers. One of a thread is a row that stays open until it rings."""
 
     def __init__(
         self,
@@ -65,17 +76,17 @@ class Timers:
         self._durable = durable
         self._dispatcher = dispatcher
 
-    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None:
-        """Have an actor told something after some seconds.
+    async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None:
+        """Tell an actor something after some seconds.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
-        if envelope.thread_id is None:
+        if delivery.thread_id is None:
             self._lifetime.loop.call_later(after, self._tell, address, notice)
             return
-        row_id = child_id(envelope.invocation_id, envelope.next_key(key))
-        if envelope.attempt > 1 and await self._is_set(row_id, envelope.thread_id):
+        row_id = child_id(delivery.invocation_id, delivery.next_key(key))
+        if delivery.attempt > 1 and await self._is_set(row_id, delivery.thread_id):
             return
         due = current_port().now() + timedelta(seconds=after)
         arguments: dict[str, Json] = {
@@ -84,8 +95,8 @@ class Timers:
             "type": notice.message_type,
             "data": notice.to_data(),
         }
-        row = begun(TIMER, row_id, thread_id=envelope.thread_id, parent_id=envelope.invocation_id, arguments=arguments)
-        await self._journal.write(envelope.thread_id, [row])
+        row = begun(TIMER, row_id, thread_id=delivery.thread_id, parent_id=delivery.invocation_id, arguments=arguments)
+        await self._journal.write(delivery.thread_id, [row])
         self.arm(row)
 
     async def _is_set(self, row_id: str, thread_id: str) -> bool:
@@ -93,7 +104,7 @@ class Timers:
         return any(row.message.lane == "effect" for row in rows)
 
     def arm(self, row: Message) -> None:
-        """Let a timer ring when it is due, which may be at once."""
+        """Schedule a timer; one that is due rings at once."""
         due = datetime.fromisoformat(_arguments(row)["due"])
         left = (due - current_port().now()).total_seconds()
         self._lifetime.loop.call_later(max(0.0, left), self._ring, row, context=self._lifetime.context.copy())
@@ -107,7 +118,7 @@ class Timers:
             self._lifetime.start(self._deliver(row))
 
     async def _deliver(self, row: Message) -> None:
-        """End the timer and say what it was set for, in one append; then deliver that."""
+        """End the timer and append its notice, in one append; then deliver the notice."""
         arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
         to = arguments["to"]
         said = own_message(
@@ -118,33 +129,34 @@ class Timers:
             to=(to,),
             lane="control",
             parent_id=row.parent_id,
-            created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),  # the same, however often it is tried
+            created_at=datetime.fromisoformat(arguments["due"]).astimezone(
+                UTC
+            ),  # the same bytes in every attempt: the ledger then knows the message
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
-        delivery = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
-        envelope = Envelope(said, to, to)
-        envelope.thread_id = thread_id
-        if self._in_flight.has(envelope):
-            return  # it has rung, though nobody knew, and a recovery has delivered it
-        self._in_flight.take_over(envelope)
+        open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
+        delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
+        if self._in_flight.has(delivery):
+            return  # an unconfirmed append was written, and recovery has delivered the notice
+        self._in_flight.take_over(delivery)
         try:
-            await self._write(envelope, [rung, said, delivery])
+            await self._write(delivery, [rung, said, open_row])
         except LedgerUnavailableError as exc:
-            fields = about(to, thread_id=thread_id, error=exc)
-            LOG.warning("a timer of %s rings later: %s", to, words(exc), extra=fields)
+            fields = log_fields(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s rings later: %s", to, log_text(exc), extra=fields)
             self._lifetime.loop.call_later(_LEDGER_PAUSE, self._ring, row, context=self._lifetime.context.copy())
         except (LedgerError, DeliveryError) as exc:
-            fields = about(to, thread_id=thread_id, error=exc)
-            LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
+            fields = log_fields(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s could not ring: %s", to, log_text(exc), extra=fields)
 
-    async def _write(self, envelope: Envelope, rows: Sequence[Message]) -> None:
+    async def _write(self, delivery: DeliveryState, rows: Sequence[Message]) -> None:
         try:
-            _, record, _ = await self._journal.write(envelope.thread_id or "", rows)
-            envelope.take(record)
-            await self._durable.hand_over(self._tree.at(envelope.to), envelope)
+            _, record, _ = await self._journal.write(delivery.thread_id or "", rows)
+            delivery.use_stored(record)
+            await self._durable.hand_over(self._tree.at(delivery.to), delivery)
         except BaseException as exc:
-            self._in_flight.drop(envelope)
-            envelope.disappoint(exc)
+            self._in_flight.drop(delivery)
+            delivery.fail_duplicates(exc)
             raise
 
 
@@ -155,12 +167,12 @@ def _arguments(row: Message) -> dict[str, Any]:
 
 
 _AT_ONCE = 16
-"""Threads that are taken up at the same time, so that they share commits."""
+"""Threads that are recovered concurrently, so that they share commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery found, and what it did about it."""
+    """What recovery found and did."""
 
     threads: int = 0
     """Threads with something open."""
@@ -168,7 +180,7 @@ class Recovered:
     """Messages that were delivered again."""
     timers: int = 0
     parked: int = 0
-    """Messages that wait for a person."""
+    """Parked messages, which wait for a person."""
     homeless: int = 0
     """Messages to actors that this system does not have; they stay open."""
 
@@ -184,18 +196,18 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A message that waits for a person."""
+    """A parked message: a person must settle it."""
 
     thread_id: str
     invocation_id: str
     """Of the message; give it to `settle`."""
     reason: str
     evidence: dict[str, Json]
-    """To whom it was; the last error; which effect nobody knows the outcome of."""
+    """Its address; the last error; the effect whose outcome is unknown."""
 
 
 class Recovery:
-    """What takes threads up where another process left them."""
+    """Continues threads where another process left them."""
 
     def __init__(
         self,
@@ -217,10 +229,10 @@ class Recovery:
         self._dispatcher = dispatcher
         self._timers = timers
         self._doubts: Counter[str] = Counter()
-        """By thread, how often it was not sure what was written to it."""
+        """By thread, how many appends were not confirmed."""
 
     async def all(self) -> Recovered:
-        """Take up every thread that has something open; those that another system takes over meanwhile are left to it.
+        """Recover every thread that has open calls; one that another system takes over meanwhile is left to it.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -231,12 +243,12 @@ class Recovery:
         async def take_up_some() -> None:
             nonlocal found
             for thread_id in todo:
-                self._journal.take_back(thread_id)
+                self._journal.reclaim(thread_id)
                 try:
                     taken_up = await self.thread(thread_id)
                 except FencedError as exc:
-                    fields = about(thread_id=thread_id, error=exc)
-                    LOG.info("thread %s is left to another system: %s", thread_id, words(exc), extra=fields)
+                    fields = log_fields(thread_id=thread_id, error=exc)
+                    LOG.info("thread %s is left to another system: %s", thread_id, log_text(exc), extra=fields)
                 else:
                     found += taken_up
 
@@ -249,22 +261,23 @@ class Recovery:
         return found
 
     async def thread(self, thread_id: str, *, with_timers: bool = True) -> Recovered:
-        """Take up one thread; its timers too, unless they run here.
+        """Recover one thread; its timers too, unless they run here already.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
+        # Claim first, then read: what an earlier owner appends after the read would be missed, and its epoch is refused now.
         await self._journal.own(thread_id)
         rows = await self._ledger.open_calls(thread_id)
         found = Recovered(threads=1)
         for row in rows:
             if with_timers or option_of(row.message) != TIMER:
                 found += await self._take_up(thread_id, row, rows)
-        await self._clear_away(thread_id, rows)
+        await self._end_leftovers(thread_id, rows)
         return found
 
-    async def _clear_away(self, thread_id: str, rows: Sequence[Record]) -> None:
-        """End what was open for the sake of messages that have ended: their system died between the two."""
+    async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
+        """End the leftovers of messages that have ended: their process died between the two appends."""
         still_open = {row.message.invocation_id for row in rows}
         left = [row.message for row in rows if row.message.parent_id not in still_open]
         owners = {row.parent_id: row.policy for row in left}
@@ -278,13 +291,13 @@ class Recovery:
         records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
         return any(record.message.kind == "option_result" for record in records)
 
-    def later(self, thread_id: str) -> None:
-        """Take up a thread in a while, when it is not sure what was written to it; until that was possible."""
+    def recover_later(self, thread_id: str) -> None:
+        """Recover a thread after a pause, because an append to it was not confirmed; retry until it succeeds."""
         if self._doubts[thread_id] == 0:
-            self._lifetime.start(self._clear_up(thread_id))
+            self._lifetime.start(self._recover_until_sure(thread_id))
         self._doubts[thread_id] += 1
 
-    async def _clear_up(self, thread_id: str) -> None:
+    async def _recover_until_sure(self, thread_id: str) -> None:
         doubts = 0
         while self._doubts[thread_id] > doubts:
             doubts = self._doubts[thread_id]
@@ -294,13 +307,13 @@ class Recovery:
             except FencedError:
                 break
             except LedgerError as exc:
-                fields = about(thread_id=thread_id, error=exc)
-                LOG.warning("thread %s cannot be taken up: %s", thread_id, words(exc), extra=fields)
+                fields = log_fields(thread_id=thread_id, error=exc)
+                LOG.warning("thread %s cannot be taken up: %s", thread_id, log_text(exc), extra=fields)
                 self._doubts[thread_id] += 1
         del self._doubts[thread_id]
 
     async def message(self, thread_id: str, invocation_id: str) -> None:
-        """Take up one message of a thread, if it is open.
+        """Deliver one message of a thread, if it is open.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -311,7 +324,7 @@ class Recovery:
                 await self._take_up(thread_id, row, rows)
 
     async def parked(self) -> tuple[Parked, ...]:
-        """Return what waits for a person, in all threads."""
+        """Return the parked messages of all threads."""
         found: list[Parked] = []
         for thread_id in await self._open_threads():
             rows = await self._ledger.open_calls(thread_id)
@@ -338,41 +351,42 @@ class Recovery:
         if option == DELIVER:
             said = await self._journal.before(thread_id, row)
         elif option is not None or not said.message.to:
-            return Recovered()  # an effect, which its handler sees to; or a call that is for nobody here
-        return await self._deliver(recovered_envelope(said, thread_id), rows)
+            return Recovered()  # an effect, which its handler ends; or a call without an address
+        return await self._deliver(recovered_delivery(said, thread_id), rows)
 
-    async def _deliver(self, envelope: Envelope, rows: Sequence[Record]) -> Recovered:
-        """Deliver a message again, unless somebody has it, or it has ended since the rows were read."""
-        if is_asked_of_itself(envelope.message):
-            return Recovered()  # whoever asked does it when it runs again
-        if self._in_flight.has(envelope) or Standing.of(rows, envelope.invocation_id).parked is not None:
+    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record]) -> Recovered:
+        """Deliver a message again, unless it is in flight, or has ended since the rows were read."""
+        if is_asked_of_itself(delivery.message):
+            return Recovered()  # the handler that asks answers it when it runs again
+        if self._in_flight.has(delivery) or Standing.of(rows, delivery.invocation_id).parked is not None:
             return Recovered()
         try:
-            cell = self._tree.at(envelope.to)
+            cell = self._tree.at(delivery.to)
         except UndeliverableError:
             return Recovered(homeless=1)
-        envelope.cell, envelope.is_unsure = cell, True
-        is_late = envelope.deadline is not None and envelope.deadline <= self._lifetime.loop.time()
-        if not is_late and not envelope.is_command:
-            is_open = await self._durable.take_up(cell, envelope, "it was open when the system began")
+        delivery.cell, delivery.is_unsure = cell, True
+        is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
+        if not is_late and not delivery.is_command:
+            is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began")
             if is_open:
-                self._dispatcher.watch(envelope)
-        elif is_open := await self._durable.is_open(envelope):
+                self._dispatcher.watch(delivery)
+        elif is_open := await self._durable.is_open(delivery):
             if is_late:
-                late = ReplyTimeoutError("its deadline passed while it was open", envelope.to)
-                await self._dispatcher.put_away(envelope, late)
+                late = ReplyTimeoutError("its deadline passed while it was open", delivery.to)
+                await self._dispatcher.end_with_error(delivery, late)
             else:
-                await self._durable.hand_over(cell, envelope)
+                await self._durable.hand_over(cell, delivery)
         return Recovered(delivered=int(is_open))
 
 
-def recovered_envelope(record: Record, thread_id: str) -> Envelope:
-    """Return the envelope of a message that was read from the ledger."""
+def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:
+    """Return a delivery of a stored message."""
     message = record.message
-    envelope = Envelope(message, message.policy, message.to[0])
-    envelope.thread_id, envelope.seq, envelope.correlation_id = thread_id, record.seq, message.correlation_id
-    envelope.hops, envelope.deadline = travelled(message)
-    return envelope
+    hops, deadline = hops_and_deadline(message)
+    envelope = Envelope.of(message, message.policy, message.to[0], thread_id, hops=hops, correlation_id=message.correlation_id)
+    delivery = DeliveryState(envelope)
+    delivery.seq, delivery.deadline = record.seq, deadline
+    return delivery
 
 
 def _parked(thread_id: str, row: Message) -> Parked:

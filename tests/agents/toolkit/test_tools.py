@@ -108,12 +108,12 @@ def test_two_tools_cannot_have_one_name() -> None:
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"retries": 1}, "it must not be done twice"),
+        ({"retries": 1}, "its effects are .once."),
         ({"retries": -1, "effects": "none"}, "not negative"),
         ({"timeout": 0}, "positive"),
         ({"max_result_bytes": 0}, "positive"),
         ({"concurrency": 0}, "at least one"),
-        ({"name": "wеather"}, "no tool can be called"),
+        ({"name": "wеather"}, "not a valid name of a tool"),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused(settings: dict[str, Any], wrong: str) -> None:
@@ -291,6 +291,7 @@ def test_what_is_too_deep_is_an_error_result() -> None:
     assert failure(called(Toolkit([give]), "give"))[0] == "RESULT_INVALID"
 
 
+@pytest.mark.slow
 def test_what_is_too_large_is_cut_with_a_mark() -> None:
     """F31: 100 MB from a tool. It has done what it does, so this is no failure; the model sees that there was more."""
 
@@ -304,6 +305,7 @@ def test_what_is_too_large_is_cut_with_a_mark() -> None:
     assert str(called(toolkit, "trickle").result).endswith("x… [cut after 945 of 100,000,000 characters]")
 
 
+@pytest.mark.slow
 def test_texts_beside_a_result_are_cut_and_media_that_are_too_large_are_refused() -> None:
     def flood() -> ToolReturn:
         return ToolReturn("ok", content=["x" * 2_000_000, "y"])

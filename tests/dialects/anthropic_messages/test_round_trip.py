@@ -14,7 +14,7 @@ from antiphon import Conversation, Message, decode, encode
 from antiphon.dialects import get
 from antiphon.errors import DecodeError
 from antiphon.messages import OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 from antiphon.testing import check_dialect
 
 NAME = "anthropic-messages"
@@ -29,6 +29,7 @@ def test_the_same_data_comes_back(body: Any) -> None:
     assert encoded.losses == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", REQUESTS.values(), ids=REQUESTS.keys())
 def test_the_types_of_the_provider_accept_our_requests(body: Any) -> None:
     assert problems(NAME, "request", body) == []

@@ -2,15 +2,17 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from tests.dialects.pydantic_ai.mutations import mutated
 from tests.dialects.pydantic_ai.saying import PYDANTIC_AI
 
 from antiphon import decode, encode
 from antiphon.errors import DecodeError
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 
 
+@pytest.mark.slow
 @given(mutated())
 def test_what_is_accepted_comes_back_as_it_came_and_all_else_is_a_decode_error(value: Any) -> None:
     try:

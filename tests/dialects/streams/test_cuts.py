@@ -13,7 +13,7 @@ from tests.dialects.streams.reading import read, read_events
 
 from antiphon.dialects._stream import Stream
 from antiphon.errors import StreamCutError
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 
 EVERY = [pytest.param(each, id=str(each)) for each in ANSWERS]
 A_FEW = st.sampled_from(ANSWERS)
@@ -41,6 +41,7 @@ def test_every_framing_is_the_same_byte_by_byte_and_at_once(spoken: Answer, fram
         assert deltas == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoken", EVERY)
 def test_a_cut_at_every_boundary_changes_nothing(spoken: Answer) -> None:
     """In two pieces: at each byte of a line end, of an escape and of a character, and at some others."""

@@ -16,25 +16,25 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 from typing_extensions import override
 
-from antiphon.agents._budget import AgentBudget, Bounds, Limits
+from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.agents._observers import live_handler, told_as_agent
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._secrets import Withheld
+from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability._backend import LedgerBackend
-from antiphon.agents.durability._model_request import bounded
-from antiphon.agents.durability._talk import Place, Talk
+from antiphon.agents.durability._model_request import limit_stream
+from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
-from antiphon.runtime import Effect, Effects
-
-__all__ = ["LedgerDurability"]
+from antiphon.messages.keys import end_id
+from antiphon.runtime import Effects
+from antiphon.runtime.extending import Effect
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Has whatever an agent does inside of `ledger_run` written down before it acts, and taken from there the next time.
+    """Stores what an agent does inside of `ledger_run` before it acts, and reuses it when the program runs again.
 
-    Outside of `ledger_run` the agent runs as it does without it.
+    Outside of `ledger_run` it changes nothing.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -64,18 +64,18 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         """Make it.
 
         `ledger` may be a URL, which is opened for each run. `effects` says by name what tools do that do not say so
-        themselves, such as those of an MCP server. `reconcile` finds out what became of a call that must not be made twice,
+        themselves, such as those of an MCP server. `reconcile` finds out the outcome of a call that must not be made twice,
         where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
         a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
         `BudgetExceededError`. `live` has models stream their answers, for `listen`. `name` is what the journal calls the
         agent, if not by its own name.
         """
         handler = live_handler(event_stream_handler) if live else event_stream_handler
-        super().__init__(models=models, event_stream_handler=None if handler is None else bounded(handler), name=name)
+        super().__init__(models=models, event_stream_handler=None if handler is None else limit_stream(handler), name=name)
         self._ledger = ledger
         self._effects: Mapping[str, Effects] = dict(effects or {})
         self._reconcile = reconcile
-        self._limits = Limits(budget or AgentBudget(), thread_budget or AgentBudget())
+        self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
@@ -133,12 +133,12 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
                 result = await told_as_agent(part, ctx, self.name, handler)
             await _say_rest(part, result)
         finally:
-            await Talk.of(part).leave(part)
+            await ThreadTalk.of(part).leave(part)
         return result
 
 
 class _Began(Effect):
-    """A look at the clock when an agent begins: it does nothing, so that it was begun is written with what came of it."""
+    """The effect that reads the clock when an agent begins. It changes nothing, so intent and outcome are written together."""
 
     is_told = False
 
@@ -156,13 +156,13 @@ class _Began(Effect):
 
 
 async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
-    """Say what no model was told any more, such as that the last tool call was the answer."""
-    talk = Talk.of(run)
+    """Write the messages after the last model request, such as the result of the tool call that was the answer."""
+    talk = ThreadTalk.of(run)
     await talk.read(run)
-    place = Place(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
+    place = TalkPlace(run.thread_id, end_id(run.course.invocation_id), run.agent or "agent")
     new = talk.prompt(run, result.new_messages())
-    units = [Withheld.of(run).clean_unit(unit) for unit in new.units]
-    # What came before an answer was said as the model was told it, which may be otherwise than the agent remembers it.
+    units = [Secrets.of(run).clean_unit(unit) for unit in new.units]
+    # Messages before an answer are written as the model got them, which may differ from the agent's history.
     told = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
     rest = talk.unsaid(units[told:], new.marks()[told:], place)
     if rest:

@@ -1,15 +1,13 @@
 """Names of tools and agents: plain ASCII, so that no two of them look alike.
 
-A permission is a name, and one with a Cyrillic letter in it, or with a character that nobody sees, is another name than
-the one a person has read. Such names do not exist here: they can neither be registered nor granted.
+A permission names a tool and an agent. A name with a Cyrillic letter or an invisible character would look like another name to
+the person who grants it. Such names are refused: they can neither be registered nor granted.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Final
-
-__all__ = ["ANY", "check_agent", "check_tool", "is_tool_name"]
 
 ANY: Final = "*"
 """All tools, or all agents."""
@@ -19,27 +17,29 @@ _AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,255}", re.ASCII)
 
 
 def is_tool_name(name: str) -> bool:
-    """Whether a tool may be called so."""
+    """Whether it is a valid name of a tool."""
     return _TOOL.fullmatch(name) is not None
 
 
 def check_tool(name: str, *, or_any: bool = False) -> str:
-    """Return the name of a tool.
+    """Return the name of a tool, if it is valid.
 
     Raises:
-        ValueError: no tool can be called so.
+        ValueError: the name of the tool is not valid.
     """
     if is_tool_name(name) or (or_any and name == ANY):
         return name
-    raise ValueError(f"no tool can be called {name!r}: use ASCII letters, digits, '_', '-' and '.', at most 128")
+    raise ValueError(f"{name!r} is not a valid name of a tool: use ASCII letters, digits, '_', '-' and '.', at most 128")
 
 
 def check_agent(name: str, *, or_any: bool = False) -> str:
-    """Return the name of an agent.
+    """Return the name of an agent, if it is valid.
 
     Raises:
-        ValueError: no agent can be called so.
+        ValueError: the name of the agent is not valid.
     """
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name
-    raise ValueError(f"no agent can be called {name!r}: use ASCII letters, digits, '_', '-', '.', ':' and '/', at most 256")
+    raise ValueError(
+        f"{name!r} is not a valid name of an agent: use at most 256 ASCII letters, digits, '_', '-', '.', ':', '/'"
+    )

@@ -16,9 +16,6 @@ from antiphon.agents.tools._mailbox import letter_in, letters_in
 from antiphon.agents.tools._markdown import Anchors, anchors_of, problems_of
 from antiphon.agents.tools._tables import How, columns_of, grouped
 
-__all__ = ["file_tools"]
-
-
 _TIMEOUT: Final = 20.0
 _LARGEST_PAGE: Final = 250_000
 """Bytes of a page that is checked. The worst page of this size takes seconds, an ordinary one a quarter of a second."""
@@ -31,8 +28,8 @@ def file_tools(root: Path | str, *, hidden: bool = False, timeout: float | None 
     """Return tools that read the files below a folder, and nothing else.
 
     `list_files`, `read_file`, `check_markdown`, `csv_columns`, `csv_group`, `list_letters` and `read_letter`. What they
-    return was written by whoever wrote the files, and is marked so. Links are not followed. With `hidden`, files and folders
-    whose names begin with a dot are read too. A call that takes more than `timeout` seconds is given up.
+    return is untrusted, and is marked so. Links are not followed. With `hidden`, files and folders
+    whose names begin with a dot are read too. A call that takes more than `timeout` seconds is cancelled.
 
     Raises:
         ValueError: there is no such folder, or this system cannot open files relative to a descriptor.

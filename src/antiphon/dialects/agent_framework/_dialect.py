@@ -23,7 +23,7 @@ from antiphon.dialects._reading import (
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
-from antiphon.messages._trusted import data_part, text_part
+from antiphon.messages.trusted import data_part, text_part
 
 # ---------------------------------------------------------------- reading
 

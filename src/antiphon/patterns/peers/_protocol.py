@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from antiphon.messages.keys import key_of, kind_of
 from antiphon.protocol import Reply, Request
 
 __all__ = [
@@ -44,6 +45,8 @@ class InvokePeer(Request[PeerAnswered], frozen=True, type="INVOKE_PEER", family=
     """Where the words come from, if whoever asks has read what strangers wrote."""
     task_id: str | None = None
     """The task that the caller says it is part of; whom this peer asks is told the same."""
+    message_id: str | None = None
+    """The message of the thread that is the request, if that is more than words."""
 
 
 class PeerHeard(Reply, frozen=True, type="PEER_HEARD"):
@@ -71,5 +74,4 @@ def address_of(name: str) -> str:
 
 def peer_at(address: str) -> str | None:
     """Return which peer lives at an address; None: none does."""
-    kind, _, name = address.partition("/")
-    return name if kind == KIND and name else None
+    return (key_of(address) or None) if kind_of(address) == KIND else None

@@ -20,7 +20,7 @@ from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.errors import WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.runtime import PARK
+from antiphon.runtime.extending import PARK
 
 GateState: TypeAlias = Literal["open", "closed", "over"]
 
@@ -105,7 +105,7 @@ class Gates:
         self._turn(thread_id, "open")
 
     def end(self, thread_id: str) -> None:
-        """Turn away what waits, and whatever comes."""
+        """Refuse the waiting starts, and all later ones."""
         self._turn(thread_id, "over")
 
     async def look_again(self, thread_id: str) -> None:

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.messages import thaw
-from antiphon.protocol import Reply, Request
-from antiphon.protocol._fields import Object
+from antiphon.protocol import Object, Reply, Request
 
 __all__ = ["PATTERN", "Answered", "AskAgent", "DoTask", "TaskDone", "from_wire", "to_wire"]
 
@@ -47,6 +46,8 @@ class DoTask(Request[TaskDone], frozen=True, type="WORKERS_TASK"):
     message: Object
     untrusted: str | None = None
     """Where whoever gives it has read what strangers wrote, if so."""
+    history: str | None = None
+    """The message of the thread before which its history ends that the worker is told; None: there is none."""
 
 
 def to_wire(message: StructuredMessage) -> dict[str, Any]:

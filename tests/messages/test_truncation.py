@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.messages import JsonObject, Limits, OptionResultPayload, use_limits
-from antiphon.messages._cut import cut, cut_text
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
+from antiphon.messages.truncation import cut, cut_text
 
 LEAF = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=400)
@@ -20,6 +20,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(128, 2000))
 def test_whatever_is_cut_fits_and_is_cut_the_same_again(value: Any, most: int) -> None:
     shorter = cut(value, most)
@@ -118,6 +119,7 @@ def test_a_limit_below_any_mark_still_gives_one() -> None:
     assert cut(["x" * 1000], 1) == ["[cut after 0 of 1 items]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

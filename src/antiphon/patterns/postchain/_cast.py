@@ -1,32 +1,39 @@
-"""Tools of the phases: functions of the program, what is built in, and a toolkit, which has the last word on who may use what.
+"""The agents of the six phases: how each is set up now, on which models, with which tools.
 
-Without a toolkit, an agent has the tools that its phase names. With one, all of them are in it: each call is checked, decided
-on and written down, and where a person must say yes, nothing is started before. What the program's own configuration names is
-granted, unless the toolkit says something about it already; what a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) is
-not: only a program can grant.
+A thread records how an agent was set up when a phase began, and runs it like that until the phase ends. Tools are functions of
+the program, built in, or of a toolkit, which decides who may use what. Without a toolkit, an agent has the tools that its
+phase names. With one, all of them are in it: each call is checked, decided on and recorded, and where a person must approve,
+nothing starts before. The tools that the program's own configuration names are granted, unless the toolkit has a rule for
+them. Those that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not: only a program can grant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Unpack
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.messages import ModelMessage, UserContent
+from pydantic_ai.models import Model
 from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
 
 from antiphon.agents import Toolkit
 from antiphon.agents._guards import Guards
+from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import RefusedError, UnguardedToolError
-from antiphon.ledger import Ledger
-from antiphon.patterns.postchain._config import ChainConfigError
-from antiphon.protocol import AgentConfig, ErrorCode, Phase
+from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
+from antiphon.ledger import Ledger, Record
+from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Gate, Hear
+from antiphon.patterns.postchain._config import ChainConfig, current_agent
+from antiphon.patterns.postchain._protocol import agent_of, config_thread
+from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
 
 async def go_on_with(phase: Phase, reason: str) -> str:
@@ -44,9 +51,107 @@ GO_ON_WITH: Final = go_on_with.__name__
 
 _built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
 """What chains have put into toolkits, by name, with the ledger that it looks into."""
+_SCRIPT = Path(__file__).with_name("script.toml")
+"""What the scripted model says in a chain, unless another script is named: `scripted:mine.toml`."""
 _MARK = "toolkit"
 _GO_ON = Tool[Any](go_on_with, metadata={"antiphon": {"effects": "none", "allows_untrusted": True}})
 _BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
+
+
+class ChainCast(Cast):
+    """The agents of the phases, on the models and with the tools of one chain."""
+
+    def __init__(self, ledger: Ledger, config: ChainConfig, gate: Gate, **options: Unpack[CastOptions]) -> None:
+        """Gather them; nothing is asked yet.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be had.
+            ValueError: the toolkit has a tool of the name of one of `tools`.
+        """
+        self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"))
+        self.tools.grant({phase: config.agent(phase).tools or () for phase in PHASES})
+        self._config = config
+        self._configs: dict[Phase, AgentConfig] = {}
+        own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
+        own.setdefault("patience", config.patience)
+        super().__init__(ledger, gate=gate, **own)
+
+    @override
+    def tools_of(self, spec: AgentSpec) -> AgentTools:
+        return AgentTools(self.tools.plain(spec.tools), self.tools.guarded(spec.name, spec.tools))
+
+    async def ask_phase(
+        self,
+        phase: Phase,
+        config: AgentConfig,
+        prompt: str | Sequence[UserContent],
+        hear: Hear | None,
+        *,
+        history: Sequence[ModelMessage] = (),
+    ) -> Answer[str]:
+        """Have the agent of a phase answer, set up as `config` says.
+
+        Raises:
+            UnguardedToolError: its tools are guarded by a toolkit that is not here.
+            RefusedError, DeliveryError, LedgerError: as `Cast.ask` does.
+        """
+        if (reason := self.tools.lacks(config)) is not None:
+            raise UnguardedToolError(reason)
+        fallback = self._config.fallback
+        spec = AgentSpec(
+            name=phase,
+            instructions=config.system_prompt or "",
+            model=config.model,
+            fallback=None if fallback == config.model else fallback,
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            tools=config.tools or (),
+        )
+        return await self.ask(spec, prompt, history=history, hear=hear, known_as=agent_of(phase))
+
+    async def agent_config(self, phase: Phase) -> AgentConfig:
+        """Return how the agent of a phase is set up now."""
+        if phase not in self._configs:
+            config = await current_agent(self.ledger, phase, self._config.agent(phase))
+            self._configs[phase] = self.tools.marked(config)
+        return self._configs[phase]
+
+    def seen(self, record: Record) -> None:
+        """Take a record that was written just now: it may change how an agent is set up."""
+        thread_id = record.message.thread_id or ""
+        for phase in PHASES if thread_id.startswith("system/") else ():
+            if thread_id == config_thread(phase):
+                self._configs.pop(phase, None)
+
+    async def check(self, phase: Phase, config: AgentConfig) -> None:
+        """Refuse how an agent is to be set up, where it could not run so.
+
+        Raises:
+            RefusedError: the model cannot be had, or a tool is not there or not the phase's.
+        """
+        await self.tools.check(phase, config.tools or ())
+        if config.model is None:
+            return
+        try:
+            self.model(config.model)
+        except AntiphonError as exc:
+            raise RefusedError(f"the model {config.model!r} cannot be had: {exc}", ErrorCode.VALIDATION_ERROR) from exc
+
+
+def make_named_model(name: str | None) -> Model:
+    """Return the model of a name; none is the default one.
+
+    Raises:
+        AntiphonError: it cannot be had; the text says why.
+    """
+    return named_model(name or None, script=_SCRIPT if name == "scripted" else None)
+
+
+def _models(options: CastOptions) -> Callable[[str | None], Model]:
+    """Return how models are made of names: the one that the program gave is known by its id."""
+    model, make = options.get("model"), options.get("make_model", make_named_model)
+    given = model if isinstance(model, Model) else None
+    return lambda name: given if given is not None and name in (None, given.model_id) else make(name)
 
 
 class ChainTools:
@@ -156,7 +261,7 @@ class ChainTools:
     def _built_in(self, name: str) -> Tool[Any]:
         return _GO_ON if name == _GO_ON.name else builtin_tools([name], ledger=self._ledger)[0]
 
-    def guarded(self, phase: Phase, names: tuple[str, ...]) -> list[ToolkitCapability]:
+    def guarded(self, phase: str, names: tuple[str, ...]) -> list[ToolkitCapability]:
         """Return the same of the toolkit, if there is one and the agent has tools at all.
 
         Raises:
