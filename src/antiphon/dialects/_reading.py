@@ -6,15 +6,16 @@ something is in doubt. `Reading` is what was read before the present unit, and w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, NoReturn, cast
+from typing import Any, Literal, NoReturn, NotRequired, Required, TypeAlias, cast
 
 import orjson
 from pydantic import ValidationError
+from typing_extensions import TypedDict
 
 from antiphon.errors import DecodeError
 from antiphon.messages import (
@@ -193,6 +194,45 @@ def _is_small(value: object, limits: Limits) -> bool:
     return openings + _ENVELOPE <= limits.depth
 
 
+class PartsFields(TypedDict):
+    """The fields of a payload of words and other parts."""
+
+    kind: Literal["parts"]
+    parts: Sequence[Part]
+
+
+class CallFields(TypedDict):
+    """The fields of a call."""
+
+    kind: Literal["option_call"]
+    invocation_id: str
+    option_name: str
+    arguments: dict[str, Any]
+    arguments_text: NotRequired[str | None]
+
+
+class OutcomeFields(TypedDict, total=False):
+    """The fields of a result that say how the call ended."""
+
+    result: object
+    parts: Sequence[Part]
+    is_error: bool
+    error_type: str | None
+    error_message: str | None
+    retryable: bool | None
+
+
+class ResultFields(OutcomeFields):
+    """The fields of a result."""
+
+    kind: Required[Literal["option_result"]]
+    invocation_id: Required[str | None]
+    option_name: Required[str]
+
+
+PayloadFields: TypeAlias = PartsFields | CallFields | ResultFields
+
+
 @dataclass(slots=True)
 class Reading:
     """One conversation being read: what came before the present unit."""
@@ -346,7 +386,7 @@ class Unit:
 
     def say(
         self,
-        payload: Payload | dict[str, Any],
+        payload: PayloadFields,
         *,
         policy: str,
         id: str | None = None,
@@ -362,7 +402,7 @@ class Unit:
     ) -> Message:
         """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it.
 
-        A payload is given as one, or as the fields of one with parts that are made already. What is not given here is as
+        A payload is given as its fields, with parts that are made already. What is not given here is as
         the unit has it.
         """
         own_id, made, names = id or self.id or self.own_id("id"), self.made, self.reading.names
@@ -407,39 +447,35 @@ class Unit:
         except ValidationError as exc:
             self.refuse(exc)
 
-    def _carefully(self, policy: str, payload: Payload | dict[str, Any], facts: dict[str, Any]) -> Message:
+    def _carefully(self, policy: str, payload: PayloadFields, facts: dict[str, Any]) -> Message:
         """Make a message with every check, and so its parts: they may have been made without."""
         facts["metadata"] = dict(facts["metadata"])
         try:
-            if isinstance(payload, dict) and "parts" in payload:
-                payload = {**payload, "parts": [part.model_copy() for part in payload["parts"]]}
-            return Message.model_validate({"policy": policy, "payload": payload, **facts})
+            parts = () if payload["kind"] == "option_call" else payload.get("parts", ())
+            copied = {"parts": [part.model_copy() for part in parts]} if parts else {}
+            return Message.model_validate({"policy": policy, "payload": {**payload, **copied}, **facts})
         except ValidationError as exc:
             self.refuse(exc)
 
 
-def trusted_payload(fields: Payload | dict[str, Any], names: GoodNames) -> Payload | None:
+def trusted_payload(fields: PayloadFields, names: GoodNames) -> Payload | None:
     """Return a payload from its fields, unless one of them is in doubt."""
-    if not isinstance(fields, dict):
-        return fields
-    kind = fields["kind"]
-    if kind == "parts":
+    if fields["kind"] == "parts":
         return trusted.parts_payload(tuple(fields["parts"]))
-    get = fields.get
     invocation, option = fields["invocation_id"], fields["option_name"]
-    if invocation is None or option is None or not names.hold(invocation, option):
+    if not invocation or not option or not names.hold(invocation, option):
         return None
-    if kind == "option_call":
-        arguments, text = fields["arguments"], get("arguments_text")
+    if fields["kind"] == "option_call":
+        arguments, text = fields["arguments"], fields.get("arguments_text")
         if type(arguments) is not dict or not (text is None or type(text) is str):
             return None
         return trusted.option_call_payload(invocation, option, arguments, text)
-    is_error, error_type = get("is_error", False), get("error_type")
+    is_error, error_type = fields.get("is_error", False), fields.get("error_type")
     if is_error and not error_type:
         return None
-    shown = tuple(get("parts", ()))
-    error = (is_error, error_type, get("error_message"), get("retryable"))
-    return trusted.option_result_payload(invocation, option, get("result"), shown, *error)
+    shown = tuple(fields.get("parts", ()))
+    error = (is_error, error_type, fields.get("error_message"), fields.get("retryable"))
+    return trusted.option_result_payload(invocation, option, fields.get("result"), shown, *error)
 
 
 def kind_of(value: object) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 
 from antiphon.dialects._content import request_of, said_as_text, time_text
 from antiphon.dialects._losses import PARTS
-from antiphon.dialects._reading import Unit, as_object, is_one_of, notes_of, sample_units
+from antiphon.dialects._reading import (
+    CallFields,
+    OutcomeFields,
+    ResultFields,
+    Unit,
+    as_object,
+    is_one_of,
+    notes_of,
+    sample_units,
+)
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
@@ -66,7 +75,7 @@ def _say(unit: Unit, policy: str) -> None:
 def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], policy: str) -> None:
     """Say a call, and remember it under the key by which its answer will find it."""
     invocation = unit.maybe_text("call_id") or f"{unit.id}-call"
-    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
+    payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant")
     unit.reading.calls[invocation] = made
     unit.reading.waiting.setdefault(key, []).append(made)
@@ -109,12 +118,12 @@ def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
     if call is not None and call.payload.kind == "option_call":
         option, invocation = call.payload.option_name, call.payload.invocation_id
         _answered_by_now(unit).add(id(call))
-    outcome = _read_error(content) if kind == "error" else {"result": content}
-    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
+    outcome: OutcomeFields = _read_error(content) if kind == "error" else {"result": content}
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     unit.say(payload, policy=option, role_hint_for_llm="tool")
 
 
-def _read_error(content: object) -> dict[str, object]:
+def _read_error(content: object) -> OutcomeFields:
     given = as_object(content) or {"error_message": content}
     kind, text, retryable = given.get("error_type"), given.get("error_message"), given.get("retryable")
     return {

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._content import as_data_url, error_of, file_urn, named_file, read_arguments
-from antiphon.dialects._reading import Unit, as_object, kind_of
+from antiphon.dialects._reading import CallFields, OutcomeFields, PayloadFields, ResultFields, Unit, as_object, kind_of
 from antiphon.dialects.anthropic_messages._wire import FILE, NAME, ROLES, SETTINGS, TITLES
 from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 from antiphon.messages.json_values import canonical
@@ -23,7 +23,7 @@ from antiphon.messages.json_values import canonical
 __all__ = ["read", "read_instructions"]
 
 _Path: TypeAlias = tuple[str | int, ...]
-_Said: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+_Said: TypeAlias = tuple[PayloadFields, dict[str, Any]]
 """The fields of a payload, and what is noted of the message."""
 _Block: TypeAlias = dict[str, Any]
 _FILE_NAME = re.compile(r"[^/\\\n]{1,200}\.[A-Za-z][A-Za-z0-9]{0,7}")
@@ -194,7 +194,7 @@ def _call(unit: Unit, block: _Block, path: _Path) -> _Said:
     if given is not None and not isinstance(given, dict):
         unit.fail(f"expected an object, found {kind_of(given)}", *path, "input")
     arguments, text = read_arguments(given or {})
-    payload = {
+    payload: CallFields = {
         "kind": "option_call",
         "invocation_id": _invocation(unit, block, "id", path),
         "option_name": unit.alias(_text(unit, block, "name", path)),
@@ -210,18 +210,18 @@ def _result(unit: Unit, block: _Block, path: _Path) -> _Said:
     option = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
     content = block.get("content")
     parts = [] if content is None else _parts(unit, content, "result", (*path, "content"))
-    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
     outcome = _error(parts) if block.get("is_error") is True else _success(parts)
-    return {**payload, **outcome}, {**_settings(block).get(NAME, {}), **_form(content)}
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
+    return payload, {**_settings(block).get(NAME, {}), **_form(content)}
 
 
-def _success(parts: list[Part]) -> dict[str, object]:
+def _success(parts: list[Part]) -> OutcomeFields:
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return {"result": parts[0].text}
     return {"parts": parts} if parts else {}
 
 
-def _error(parts: list[Part]) -> dict[str, object]:
+def _error(parts: list[Part]) -> OutcomeFields:
     """Return an error: what it says in words, and whatever else it shows."""
     words = "\n".join(part.text for part in parts if isinstance(part, TextPart))
     error_type, message = error_of(words)

@@ -12,7 +12,7 @@ from typing import Any
 
 from antiphon.dialects._content import has_words, request_of, result_text, said_as_text
 from antiphon.dialects._losses import PARTS
-from antiphon.dialects._reading import Unit, as_object, notes_of, sample_units
+from antiphon.dialects._reading import CallFields, OutcomeFields, ResultFields, Unit, as_object, notes_of, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import (
     JsonObject,
@@ -63,7 +63,12 @@ def _time(unit: Unit) -> datetime | None:
 
 
 def _read_task(unit: Unit, invocation: str, content: str, source: str | None, target: str) -> None:
-    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": target, "arguments": {"request": content}}
+    payload: CallFields = {
+        "kind": "option_call",
+        "invocation_id": invocation,
+        "option_name": target,
+        "arguments": {"request": content},
+    }
     made = unit.say(payload, policy=source or "unknown", role_hint_for_llm="assistant", to=())
     unit.reading.calls[invocation] = made
 
@@ -75,10 +80,11 @@ def _answers_call(unit: Unit, kind: str, replied: str) -> bool:
 
 def _read_answer(unit: Unit, kind: str, invocation: str, content: str, source: str | None) -> None:
     name = unit.called(invocation) or source or "unknown"
-    outcome: dict[str, object] = {"result": content}
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
     if kind == "error":
-        outcome = {"is_error": True, "error_type": "Error", "error_message": content}
-    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
+        payload["is_error"], payload["error_type"], payload["error_message"] = True, "Error", content
+    else:
+        payload["result"] = content
     unit.say(payload, policy=source or name, role_hint_for_llm="tool")
 
 
@@ -124,7 +130,7 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str, n
     if as_object(arguments) is None:
         unit.fail("expected the arguments as an object", "tool_calls", index, "arguments")
     invocation = call.get("id", f"{unit.id}-call-{index}")
-    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": name, "arguments": arguments}
+    payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": name, "arguments": arguments}
     unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=noted)
 
 
@@ -133,7 +139,7 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
     name, invocation, status = result.get("name", "unknown"), result.get("call_id"), result.get("status", "success")
     if not isinstance(name, str) or not isinstance(invocation, str):
         unit.fail("expected a name and a call_id as text", "tool_results", index)
-    outcome: dict[str, object] = {"result": result.get("result")}
+    outcome: OutcomeFields = {"result": result.get("result")}
     if status == "error":
         error, kind, retryable = result.get("error"), result.get("error_type"), result.get("retryable")
         outcome = {
@@ -143,7 +149,7 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
             "retryable": retryable if isinstance(retryable, bool) else None,
             "result": result.get("details"),
         }
-    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
     first = unit.reading.calls.get(f"done {invocation}")
     if first is not None and first.payload == OptionResultPayload.model_validate(payload):
         return invocation

@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.dialects._content import said_as_text, time_text
 from antiphon.dialects._losses import PARTS
-from antiphon.dialects._reading import Unit, as_object, sample_units
+from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, ResultFields, Unit, as_object, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.trusted import data_part, text_part
@@ -39,7 +39,7 @@ def read(unit: Unit) -> None:
     elif kind == "MESSAGE" and isinstance(data.get("role"), str) and isinstance(data.get("content"), str):
         _read_talk(unit, data)
     elif kind in TOLD:
-        said = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
+        said: PartsFields = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
         unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control")
     else:
         _read_request(unit, kind, data)
@@ -47,14 +47,14 @@ def read(unit: Unit) -> None:
 
 def _read_talk(unit: Unit, data: dict[str, Any]) -> None:
     role, text = data["role"], data["content"]
-    said = {"kind": "parts", "parts": [text_part(text)] if text else []}
+    said: PartsFields = {"kind": "parts", "parts": [text_part(text)] if text else []}
     hint = role if role in _ROLES else None
     unit.say(said, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint)
 
 
 def _read_request(unit: Unit, kind: str, data: dict[str, Any]) -> None:
     invocation = unit.own_id("id")
-    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": kind, "arguments": data}
+    payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": kind, "arguments": data}
     policy = unit.maybe_text("sender") or "unknown"
     unit.reading.calls[invocation] = unit.say(payload, policy=policy, role_hint_for_llm="assistant", lane="control")
 
@@ -62,8 +62,10 @@ def _read_request(unit: Unit, kind: str, data: dict[str, Any]) -> None:
 def _read_response(unit: Unit, kind: str, data: dict[str, object]) -> None:
     invocation = unit.text("message_id")
     option = unit.called(invocation) or request_type(kind)
-    outcome = _read_error(data) if kind == "ERROR" else {"result": data["result"] if list(data) == ["result"] else data}
-    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
+    outcome: OutcomeFields = {"result": data["result"] if list(data) == ["result"] else data}
+    if kind == "ERROR":
+        outcome = _read_error(data)
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     policy = unit.maybe_text("sender") or option
     unit.say(payload, policy=policy, role_hint_for_llm="tool", lane="control")
 
@@ -74,7 +76,7 @@ def request_type(response_type: str) -> str:
     return known or response_type.removesuffix("_RESPONSE") or response_type
 
 
-def _read_error(data: dict[str, object]) -> dict[str, object]:
+def _read_error(data: dict[str, object]) -> OutcomeFields:
     code, text, retryable = data.get("error_code"), data.get("error_message"), data.get("retryable")
     known = {"error_code", "error_message", "retryable"}
     details = {key: value for key, value in data.items() if key not in known}

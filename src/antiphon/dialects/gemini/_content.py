@@ -26,7 +26,7 @@ from antiphon.dialects._content import (
     modality_of,
     split_data_url,
 )
-from antiphon.dialects._reading import as_object, fresh, notes_of
+from antiphon.dialects._reading import OutcomeFields, as_object, fresh, notes_of
 from antiphon.dialects.gemini._wire import DATA, MODIFIERS, NAME, kept_proof, known, look, proof, respelled, spelled_otherwise
 from antiphon.messages import Citation, MediaPart, OptionResultPayload, thaw
 
@@ -202,14 +202,14 @@ _ERROR = "Error"
 """The type of an error that has none of its own, and what it says if it has no words."""
 
 
-def read_outcome(response: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+def read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
     """Return what came of the call as fields of an option_result, and how it is laid out where we would do otherwise."""
     error = response.get("error")
     is_error = _is_error(error)
     given = {key: value for key, value in response.items() if key != "error"} if is_error else response
     form = "output" if given.keys() == {"output"} else "itself"
     result = given["output"] if form == "output" else None if is_error and not given else given
-    outcome: dict[str, object] = {"result": result}
+    outcome: OutcomeFields = {"result": result}
     if is_error:
         kind, message = error_of(error if isinstance(error, str) else json_text(error))
         outcome |= {"is_error": True, "error_type": kind, "error_message": message}

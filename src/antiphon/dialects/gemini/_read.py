@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from antiphon.dialects._content import read_arguments
-from antiphon.dialects._reading import Reading, Unit, as_object, kind_of
+from antiphon.dialects._reading import CallFields, OutcomeFields, Reading, ResultFields, Unit, as_object, kind_of
 from antiphon.dialects.gemini._content import read_citations, read_medium, read_outcome
 from antiphon.dialects.gemini._wire import ANSWER, DATA, NAME, ROLES, kept_proof, known, spelled_otherwise
 from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart, is_name
@@ -161,7 +161,7 @@ def _call(unit: Unit, place: int, given: dict[str, Any], fields: dict[str, Any])
     arguments, text = read_arguments(held.get("args", {}))
     option = unit.alias(held["name"])
     invocation = unit.alias(held["id"]) if held.get("id") else f"{fields['id']}-{place}"
-    payload = {
+    payload: CallFields = {
         "kind": "option_call",
         "invocation_id": invocation,
         "option_name": option,
@@ -181,9 +181,12 @@ def _answer(unit: Unit, place: int, given: dict[str, Any], unit_id: str) -> None
     if call is not None:
         invocation = str(call.invocation_id)
     option = option or ("unknown" if call is None else _option(call))
-    outcome, form = read_outcome(held["response"]) if "response" in held else ({}, None)
+    outcome: OutcomeFields = {}
+    form = None
+    if "response" in held:
+        outcome, form = read_outcome(held["response"])
     notes = _notes(unit, place, given) | ({} if held.get("id") else {"no_id": True}) | ({"form": form} if form else {})
-    payload = {
+    payload: ResultFields = {
         "kind": "option_result",
         "invocation_id": invocation or f"{unit_id}-{place}",
         "option_name": option,

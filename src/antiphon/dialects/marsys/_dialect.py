@@ -22,7 +22,7 @@ from antiphon.dialects._content import (
     time_text,
 )
 from antiphon.dialects._losses import PARTS, continued
-from antiphon.dialects._reading import Unit, as_object, is_one_of, notes_of, sample_units
+from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.marsys._message import text_of
 from antiphon.dialects.openai_chat._read import FILE, read_medium
@@ -153,7 +153,7 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -
         unit.fail("expected a function with a name", *path, "function")
     invocation = call.get("id", f"{unit.id}-call-{index}")
     arguments, text = _arguments(unit, function.get("arguments", {}), (*path, "function", "arguments"))
-    payload = {
+    payload: CallFields = {
         "kind": "option_call",
         "invocation_id": invocation,
         "option_name": name,
@@ -196,7 +196,7 @@ def _call(unit: Unit) -> str | None:
 
 def _read_agent_call(unit: Unit) -> None:
     caller = unit.object("metadata").get("caller")
-    payload: dict[str, Any] = {
+    payload: CallFields = {
         "kind": "option_call",
         "invocation_id": next(iter(_names(unit)), None) or unit.own_id("message_id"),
         "option_name": unit.text("name"),
@@ -213,7 +213,7 @@ def _read_agent_call(unit: Unit) -> None:
 
 def _read_answer(unit: Unit, invocation: str, role: str) -> None:
     name = unit.maybe_text("name") or unit.called(invocation) or "unknown"
-    payload: dict[str, object] = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
     parts = _parts(unit)
     if all(isinstance(part, TextPart) for part in parts):
         payload["result"] = None if unit.value.get("content") is None else _words(unit)
@@ -234,7 +234,7 @@ def _read_failure(unit: Unit, role: str) -> None:
     context = unit.object("metadata")
     called, name = unit.called(invocation), unit.maybe_text("name")
     retryable = context.get("retryable")
-    payload = {
+    payload: ResultFields = {
         "kind": "option_result",
         "invocation_id": invocation,
         "option_name": ((name or called) if role == "tool" else (called or name)) or "unknown",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from antiphon.dialects._content import as_data_url, count_of, file_urn, modality_of, named_file, read_arguments, split_data_url
-from antiphon.dialects._reading import Unit, as_object, kind_of
+from antiphon.dialects._reading import CallFields, PartsFields, ResultFields, Unit, as_object, kind_of
 from antiphon.dialects.openai_chat._wire import NAME, ROLES
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 
@@ -35,7 +35,7 @@ def read(unit: Unit) -> None:
 
 
 def _talk(unit: Unit, role: str) -> None:
-    parts = {"kind": "parts", "parts": _content(unit)}
+    parts: PartsFields = {"kind": "parts", "parts": _content(unit)}
     unit.say(parts, policy=_speaker(unit, role), role_hint_for_llm=role, metadata={NAME: _form(unit)})
 
 
@@ -168,7 +168,7 @@ _MEDIA = {"image_url": _image, "input_audio": _audio, "file": _file}
 # ---------------------------------------------------------------- calls and results
 
 
-def _call(unit: Unit, index: int, call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _call(unit: Unit, index: int, call: dict[str, Any]) -> tuple[CallFields, dict[str, Any]]:
     kind = call.get("type", "function")
     inner = as_object(call.get(str(kind)))
     if inner is None or not isinstance(inner.get("name"), str):
@@ -182,7 +182,7 @@ def _call(unit: Unit, index: int, call: dict[str, Any]) -> tuple[dict[str, Any],
     return _call_payload(unit, call["id"], inner["name"], ({}, given) if notes else read_arguments(given)), notes
 
 
-def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, object], str | None]) -> dict[str, Any]:
+def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, Any], str | None]) -> CallFields:
     return {
         "kind": "option_call",
         "invocation_id": unit.alias(id or unit.own_id("id")),
@@ -192,18 +192,18 @@ def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, obj
     }
 
 
-def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
+def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[CallFields, dict[str, object]]:
     name = call.get("name")
     if not isinstance(name, str):
         unit.fail("expected a function with a name", "function_call")
     made = _call_payload(unit, f"{unit.own_id('id')}-call", name, read_arguments(str(call.get("arguments", ""))))
-    unit.reading.waiting.setdefault(name, []).append(made["invocation_id"])
+    unit.reading.memory.setdefault(f"legacy {name}", []).append(made["invocation_id"])
     return made, {"legacy": True}
 
 
 def _legacy_answer(unit: Unit) -> None:
     name = unit.text("name")
-    waiting = unit.reading.waiting.get(name)
+    waiting = unit.reading.memory.get(f"legacy {name}")
     _answer(unit, str(waiting.pop(0)) if waiting else f"{unit.own_id('id')}-call", name, {"legacy": True})
 
 
@@ -214,7 +214,7 @@ def _answer(unit: Unit, invocation: str, name: str | None = None, notes: dict[st
     option = unit.alias(name) if name else called
     content = unit.value.get("content")
     parts = _content(unit) if isinstance(content, list) else []
-    payload: dict[str, object] = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
     if isinstance(content, str):
         payload["result"] = content
     elif len(parts) == 1 and isinstance(parts[0], TextPart):

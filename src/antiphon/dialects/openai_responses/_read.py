@@ -14,7 +14,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._content import as_data_url, count_of, file_urn, modality_of, named_file, read_arguments, split_data_url
-from antiphon.dialects._reading import Unit, as_object, kind_of
+from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, ResultFields, Unit, as_object, kind_of
 from antiphon.dialects.openai_responses._wire import FILE, NAME, ROLES
 from antiphon.messages import Citation, ForeignPart, MediaPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
 
@@ -60,7 +60,7 @@ def read(unit: Unit) -> None:
 # ---------------------------------------------------------------- who says it
 
 
-def _say(unit: Unit, payload: dict[str, Any], notes: dict[str, Any], *, is_short: bool = False) -> Message:
+def _say(unit: Unit, payload: PayloadFields, notes: dict[str, Any], *, is_short: bool = False) -> Message:
     """Say something of the assistant's, or of the agent that the item names, as part of the turn."""
     agent = (as_object(unit.value.get("agent")) or {}).get("agent_name")
     is_named = isinstance(agent, str) and bool(agent)
@@ -88,7 +88,7 @@ def _message(unit: Unit) -> None:
     role = unit.text("role")
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(sorted(ROLES))}", "role")
-    payload = {"kind": "parts", "parts": _content(unit, "content")}
+    payload: PartsFields = {"kind": "parts", "parts": _content(unit, "content")}
     notes = _form(unit, "content")
     if role == "assistant":
         _say(unit, payload, notes, is_short=unit.value.get("id") is None)
@@ -99,7 +99,7 @@ def _message(unit: Unit) -> None:
 
 def _agent_message(unit: Unit) -> None:
     author, recipient = unit.alias(unit.text("author")), unit.alias(unit.text("recipient"))
-    payload = {"kind": "parts", "parts": _content(unit, "content")}
+    payload: PartsFields = {"kind": "parts", "parts": _content(unit, "content")}
     notes = {**_form(unit, "content"), "agent_message": True}
     unit.say(payload, policy=author, to=(recipient,), metadata={NAME: notes})
 
@@ -130,7 +130,7 @@ def _generated_image(unit: Unit) -> None:
 
 def _foreign(unit: Unit) -> None:
     whole = ForeignPart(dialect=NAME, value=unit.value, metadata={NAME: {"item": True}})
-    payload = {"kind": "parts", "parts": [whole]}
+    payload: PartsFields = {"kind": "parts", "parts": [whole]}
     kind, role = unit.value.get("type"), unit.value.get("role")
     if role in ("system", "developer"):
         unit.say(payload, policy="system", role_hint_for_llm="system")
@@ -148,7 +148,7 @@ def _call(unit: Unit) -> None:
     given = unit.text("input" if is_custom else "arguments")
     arguments, text = ({}, given) if is_custom else read_arguments(given)
     invocation = unit.alias(unit.text("call_id") or unit.own_id("id"))
-    payload = {
+    payload: CallFields = {
         "kind": "option_call",
         "invocation_id": invocation,
         "option_name": unit.alias(unit.text("name")),
@@ -165,7 +165,7 @@ def _answer(unit: Unit) -> None:
     name = unit.maybe_text("name")
     option = unit.alias(name) if name else called
     parts = _content(unit, "output")
-    payload: dict[str, object] = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         payload["result"] = parts[0].text
     else:

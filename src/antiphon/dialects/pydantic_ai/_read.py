@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from antiphon.dialects._content import read_arguments
-from antiphon.dialects._reading import Unit, as_object, kind_of
+from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, Unit, as_object, kind_of
 from antiphon.dialects.pydantic_ai._content import read_citations, read_file
 from antiphon.dialects.pydantic_ai._results import is_result, read_result, text_in
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage
@@ -39,7 +39,7 @@ _TOLD = ("system-prompt", "instruction-delta", "retry-feedback", "retry-prompt",
 class _Said(NamedTuple):
     """What becomes a message."""
 
-    payload: dict[str, Any]
+    payload: PayloadFields
     policy: str
     role: str
     notes: dict[str, Any]
@@ -119,7 +119,7 @@ def _instructions(unit: Unit) -> tuple[str | None, bool]:
     return None if words == held else words, False
 
 
-def _spoken(parts: list[Part]) -> dict[str, Any]:
+def _spoken(parts: list[Part]) -> PartsFields:
     return {"kind": "parts", "parts": parts}
 
 
@@ -247,14 +247,14 @@ def _noted(part: MediaPart, notes: dict[str, Any]) -> MediaPart:
     return part.model_copy(update={"metadata": {NAME: {**part.metadata.get(NAME, {}), "part": notes}}})
 
 
-def _call(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _call(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[CallFields, dict[str, Any]]:
     given, invocation = part.get("args"), part.get("tool_call_id")
     if given is not None and not isinstance(given, str | dict):
         unit.fail(f"expected an object or its text, found {kind_of(given)}", *path, "args")
     if invocation is not None and not isinstance(invocation, str):
         unit.fail(f"expected text, found {kind_of(invocation)}", *path, "tool_call_id")
     arguments, text = read_arguments(given) if isinstance(given, str) else (cast("dict[str, Any]", given or {}), None)
-    payload = {
+    payload: CallFields = {
         "kind": "option_call",
         "invocation_id": unit.alias(invocation or f"{NAME}-{unit.position or 0}-{path[-1]}"),
         "option_name": unit.alias(text_in(unit, part, "tool_name", path)),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from antiphon.dialects._content import described, error_of, error_text, json_text
-from antiphon.dialects._reading import Unit, as_object, fresh, kind_of
+from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_object, fresh, kind_of
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._content import digest, is_recorded, read_file, write_file
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled, write_time
@@ -37,12 +37,12 @@ def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | 
 # ---------------------------------------------------------------- reading
 
 
-def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[ResultFields, dict[str, Any]]:
     """Return the fields of the payload, and what is noted of the message."""
     given = part.get("tool_call_id")
     if given is not None and not isinstance(given, str):
         unit.fail(f"expected text, found {kind_of(given)}", *path, "tool_call_id")
-    payload = {
+    payload: ResultFields = {
         "kind": "option_result",
         "invocation_id": unit.alias(given or f"{NAME}-{unit.position or 0}-{path[-1]}"),
         "option_name": unit.alias(text_in(unit, part, "tool_name", path)),
@@ -57,12 +57,12 @@ def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> 
     return {**payload, **said}, {**notes, **kept(part, "tool-return")}
 
 
-def _success(part: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+def _success(part: dict[str, object]) -> tuple[OutcomeFields, dict[str, object]]:
     content, parts, notes = part.get("content"), *_shown(part)
     return ({"result": content}, notes) if parts is None else ({"parts": parts}, notes)
 
 
-def _error(part: dict[str, object], outcome: str) -> tuple[dict[str, object], dict[str, object]]:
+def _error(part: dict[str, object], outcome: str) -> tuple[OutcomeFields, dict[str, object]]:
     content, parts, notes = part.get("content"), *_shown(part)
     shown = parts or []
     if parts is None:
@@ -73,8 +73,10 @@ def _error(part: dict[str, object], outcome: str) -> tuple[dict[str, object], di
         words = parts[0].text if isinstance(parts[0], TextPart) else ""
         shown = parts[1:] if words else parts
     error_type, message = error_of(words)
-    said = {"is_error": True, "error_type": error_type, "error_message": message, "parts": shown}
-    return {**said, **({"retryable": True} if outcome == "retried" else {})}, notes
+    said: OutcomeFields = {"is_error": True, "error_type": error_type, "error_message": message, "parts": shown}
+    if outcome == "retried":
+        said["retryable"] = True
+    return said, notes
 
 
 def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
