@@ -21,10 +21,11 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._opening import EffectKeys, Opened, RunPart, as_key, open_run
+from antiphon.agents._opening import EffectKeys, Opened, RunPart, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
+from antiphon.messages.keys import as_key
 from antiphon.runtime import Admit, Context, Effects, Observer
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ConfigError
 
 __all__ = ["Config", "ConfigError", "WebConfig", "read_config", "read_small", "read_toml"]
 
@@ -17,10 +17,6 @@ _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"
 _MOST_BYTES = 1_000_000
 """The limit of a configuration file."""
-
-
-class ConfigError(AntiphonError):
-    """The file cannot be read, or is not a valid configuration."""
 
 
 class _Section(BaseModel):

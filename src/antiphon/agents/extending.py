@@ -6,12 +6,12 @@ parts of a run of its own. These names may change with a minor version; rows tha
 
 from antiphon.agents._budget import Amount
 from antiphon.agents._guards import ThreadGuards
-from antiphon.agents._opening import as_key
 from antiphon.agents._run import run_scope
 from antiphon.agents._secrets import SENSITIVE
 from antiphon.agents.durability import ThreadTalk, as_messages, price_of
 from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.agents.toolkit._tool import own_settings
+from antiphon.messages.keys import as_key
 
 __all__ = [
     "APPROVE",

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from antiphon.agents.models._errors import (
+    from antiphon.agents.models._local import LocalModel
+    from antiphon.agents.models._local_server import LocalServer
+    from antiphon.agents.models._named import model
+    from antiphon.agents.models._script import Call, Rule, Script, Turn, load_script
+    from antiphon.agents.models._scripted import ScriptedModel
+    from antiphon.agents.models._weights import find_weights, install_weights
+    from antiphon.errors import (
         LocalServerError,
         MissingExtraError,
         MissingKeyError,
@@ -19,12 +25,6 @@ if TYPE_CHECKING:
         UnknownModelError,
         WeightsError,
     )
-    from antiphon.agents.models._local import LocalModel
-    from antiphon.agents.models._local_server import LocalServer
-    from antiphon.agents.models._named import model
-    from antiphon.agents.models._script import Call, Rule, Script, Turn, load_script
-    from antiphon.agents.models._scripted import ScriptedModel
-    from antiphon.agents.models._weights import find_weights, install_weights
 
 __all__ = [
     "Call",
@@ -49,7 +49,7 @@ __all__ = [
 
 _HERE = "antiphon.agents.models"
 _HOME = {
-    **dict.fromkeys(__all__, f"{_HERE}._errors"),
+    **dict.fromkeys(__all__, "antiphon.errors"),
     **dict.fromkeys(("Call", "Rule", "Script", "Turn", "load_script"), f"{_HERE}._script"),
     "LocalModel": f"{_HERE}._local",
     "LocalServer": f"{_HERE}._local_server",

@@ -23,8 +23,8 @@ from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from antiphon.agents.models._errors import LocalServerError, MissingExtraError
 from antiphon.agents.models._weights import find_weights
+from antiphon.errors import LocalServerError, MissingExtraError
 
 MODEL_NAME = "smollm2-135m-instruct"
 CONTEXT = 2048

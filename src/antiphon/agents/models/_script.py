@@ -23,7 +23,7 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon.agents.config import read_small
-from antiphon.agents.models._errors import ScriptError
+from antiphon.errors import ScriptError
 
 # ---------------------------------------------------------------- the script
 

@@ -36,8 +36,8 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents.models._errors import ScriptError
 from antiphon.agents.models._script import Rule, Scene, Script, Turn, load_script, said, scene_of, spoken
+from antiphon.errors import ScriptError
 from antiphon.messages import current_port
 
 # ---------------------------------------------------------------- a value for a schema

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from antiphon.agents.models._errors import WeightsError
+from antiphon.errors import WeightsError
 
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432

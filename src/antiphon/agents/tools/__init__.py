@@ -11,11 +11,12 @@ from antiphon._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from antiphon.agents.config import WebConfig
-    from antiphon.agents.tools._builtin import BUILTIN_TOOLS, ToolOffError, builtin_tools, web_fetch, web_search
-    from antiphon.agents.tools._calculator import CalculationError, calculate, calculator
+    from antiphon.agents.tools._builtin import BUILTIN_TOOLS, builtin_tools, web_fetch, web_search
+    from antiphon.agents.tools._calculator import calculate, calculator
     from antiphon.agents.tools._files import file_tools
     from antiphon.agents.tools._knowledge import AddedDocument, KnowledgeBase, Passage
     from antiphon.agents.tools._lookup import MemoryMatch, Scope, knowledge_base, memory_retrieval
+    from antiphon.errors import CalculationError, ToolOffError
 
 __all__ = [
     "BUILTIN_TOOLS",
@@ -39,8 +40,9 @@ __all__ = [
 
 _HERE = "antiphon.agents.tools"
 _HOME = {
-    **dict.fromkeys(("BUILTIN_TOOLS", "ToolOffError", "builtin_tools", "web_fetch", "web_search"), f"{_HERE}._builtin"),
-    **dict.fromkeys(("CalculationError", "calculate", "calculator"), f"{_HERE}._calculator"),
+    **dict.fromkeys(("BUILTIN_TOOLS", "builtin_tools", "web_fetch", "web_search"), f"{_HERE}._builtin"),
+    **dict.fromkeys(("CalculationError", "ToolOffError"), "antiphon.errors"),
+    **dict.fromkeys(("calculate", "calculator"), f"{_HERE}._calculator"),
     **dict.fromkeys(("AddedDocument", "KnowledgeBase", "Passage"), f"{_HERE}._knowledge"),
     **dict.fromkeys(("MemoryMatch", "Scope", "knowledge_base", "memory_retrieval"), f"{_HERE}._lookup"),
     "WebConfig": "antiphon.agents.config",

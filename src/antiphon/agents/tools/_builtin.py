@@ -17,7 +17,7 @@ from antiphon.agents.config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
 from antiphon.agents.tools._effects import LOOKS_OUTSIDE
 from antiphon.agents.tools._lookup import Scope, knowledge_base, memory_retrieval
-from antiphon.errors import AntiphonError
+from antiphon.errors import ToolOffError
 from antiphon.ledger import Ledger
 
 # ---------------------------------------------------------------- the web
@@ -25,19 +25,6 @@ from antiphon.ledger import Ledger
 _LONGEST: Final = 4_000
 """Characters of an address or a query."""
 _INSTALL = 'pip install "antiphon[web]"'
-
-
-class ToolOffError(AntiphonError):
-    """A tool was asked for that is not turned on."""
-
-    def __init__(self, tool: str, line: str) -> None:
-        super().__init__(tool, line)
-        self.tool = tool
-        self.line = line
-        """What to write into `antiphon.toml` to turn it on."""
-
-    def __str__(self) -> str:
-        return f"{self.tool} is off: what agents ask on the web leaves this machine; to turn it on, write {self.line}"
 
 
 def web_fetch(config: WebConfig | None = None) -> Tool[Any]:

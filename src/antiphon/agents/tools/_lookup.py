@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeAlias
 from pydantic_ai import Tool
 from typing_extensions import TypedDict
 
-from antiphon.agents._opening import as_key
 from antiphon.agents._run import current_run
 from antiphon.agents.tools._effects import READS
 from antiphon.agents.tools._knowledge import THREAD, KnowledgeBase, retrieve
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+from antiphon.messages.keys import as_key
 
 # ---------------------------------------------------------------- documents
 
