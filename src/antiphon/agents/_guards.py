@@ -212,6 +212,3 @@ class ThreadGuards:
             if (name in self._asks or is_begun) and name not in (here or ()):
                 reason = f"{name!r} is a tool of a toolkit in thread {thread_id!r}"
                 raise UnguardedToolError(f"{reason}, and this program would start it without: give it in the toolkit")
-
-
-Guards = ThreadGuards  # the earlier name, until the patterns use the new one

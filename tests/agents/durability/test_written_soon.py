@@ -27,11 +27,15 @@ class Noting(MemoryLedger):
     def __init__(self) -> None:
         super().__init__()
         self.appends: list[str] = []
+        self.outcome_alone = asyncio.Event()
+        """Set when an outcome was appended by itself."""
 
     @override
     async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
         rows = list(messages)
         self.appends.append(" ".join(_words(row) for row in rows))
+        if self.appends[-1] == "ended":
+            self.outcome_alone.set()
         return await super().append(thread_id, rows, **more)
 
 
@@ -105,7 +109,8 @@ async def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_
     async def book() -> str:
         if not slow.is_set():
             slow.set()
-            await asyncio.sleep(0.02)  # meanwhile the other one is written by itself
+            async with asyncio.timeout(10):
+                await ledger.outcome_alone.wait()  # the other one is written by itself
         return "done"
 
     async with ledger_run(THREAD):

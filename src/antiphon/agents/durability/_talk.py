@@ -338,5 +338,4 @@ def _without_conversation(unit: Unit) -> Unit:
     return {**unit, "conversation_id": None}
 
 
-Talk = ThreadTalk  # earlier names, until the patterns use the new ones
-say = as_messages
+say = as_messages  # the earlier name, until the patterns use the new one

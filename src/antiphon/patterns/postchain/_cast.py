@@ -24,7 +24,7 @@ from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
 
 from antiphon.agents import Toolkit
-from antiphon.agents._guards import Guards
+from antiphon.agents.extending import ThreadGuards
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
@@ -194,7 +194,7 @@ class ChainTools:
 
     async def unguarded(self, thread_id: str, phase: Phase, config: AgentConfig) -> str | None:
         """Return why the tools of an agent cannot be started here, by what the thread says of toolkits; None if they can."""
-        guards = Guards()
+        guards = ThreadGuards()
         async for record in self._ledger.read(thread_id):
             guards.heard(record.message, thread_id)
         try:

@@ -12,8 +12,7 @@ from collections import Counter
 from typing import Final, Unpack
 
 from antiphon.agents import LedgerRun
-from antiphon.agents._budget import Amount
-from antiphon.agents.durability._talk import Talk
+from antiphon.agents.extending import Amount, ThreadTalk
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import CastOptions
 from antiphon.patterns.postchain._cast import ChainCast
@@ -36,7 +35,7 @@ class TalkCache:
     """By thread, what its last agent knew; the latest entry is last."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Talk] = {}
+        self._known: dict[str, ThreadTalk] = {}
 
     def seen(self, record: Record) -> None:
         """Take a record that was written just now."""
@@ -54,11 +53,11 @@ class TalkCache:
         talk = self._known.pop(run.thread_id, None)
         if talk is not None and is_first:
             talk.spending.run = Amount(began=run.opened.began)
-            run.opened.shared[Talk] = talk
+            run.opened.shared[ThreadTalk] = talk
 
     def take(self, run: LedgerRun) -> None:
         """Keep what a run knows that has ended well, for the next one."""
-        self._known[run.thread_id] = Talk.of(run)
+        self._known[run.thread_id] = ThreadTalk.of(run)
 
     def rest(self, thread_id: str) -> None:
         """Keep a thread cached after its turn only if it is long."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any, Literal, TypeAlias
 
+from antiphon.agents.extending import APPROVE
 from antiphon.agents.toolkit import Approval
-from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.errors import WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, current_port
