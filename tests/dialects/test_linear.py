@@ -69,6 +69,7 @@ def _is_linear(work: Callable[[int], Callable[[], Any]]) -> bool:
     return steps(work(MANY)) <= 5 * steps(work(FEW))
 
 
+@pytest.mark.slow
 def test_a_search_through_all_for_each_is_noticed() -> None:
     def searching(count: int) -> Callable[[], Any]:
         return lambda: [any(other == -1 for other in range(count)) for _ in range(count)]
