@@ -3,7 +3,7 @@
 **In order, at least once.** Messages come in the order of commits, of every thread that there is or will be. A message counts
 as handled when the next one is asked for, or when `commit` is called. The cursor of what was handled is stored within a
 second, and at the end. A subscriber that was killed goes on after the stored cursor, so it gets at most the messages of its
-last second again, and the one that it had in hand; none is missed.
+last second again, and the one that it was handling; none is missed.
 
 **No queue.** The ledger is read as messages are asked for, a page at a time. A slow subscriber delays nobody and keeps nothing
 in memory. There is no moment between reading what is there and following what comes: both are `Ledger.tail`.
