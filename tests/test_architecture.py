@@ -28,7 +28,8 @@ def test_public_names_are_those_in_all(name: str) -> None:
     """What a public module offers is exactly its `__all__`, and all of it is there."""
     module = importlib.import_module(name)
 
-    assert list(module.__all__) == sorted(module.__all__, key=_isort_key)
+    if "__all__" in vars(module):  # a lazy package has its names in a stub
+        assert list(module.__all__) == sorted(module.__all__, key=_isort_key)
     for each in module.__all__:
         assert getattr(module, each) is not None
     if name != "antiphon":
@@ -53,6 +54,7 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         "Finding",
         "ForeignPart",
         "Ledger",
+        "LedgerDurability",
         "MediaPart",
         "Message",
         "MessageBuilder",
@@ -65,16 +67,18 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         "Repaired",
         "System",
         "TextPart",
+        "Toolkit",
         "Transition",
         "Usage",
-        "__version__",
         "check",
         "convert",
         "decode",
         "dumps",
         "encode",
         "handles",
+        "ledger_run",
         "loads",
+        "model",
         "open_ledger",
         "repair",
     }

@@ -1,56 +1,8 @@
 """Tools that come with antiphon: arithmetic, memory, documents, and the web, where it is turned on.
 
-The names below are imported when first used, so that what is not used costs nothing.
+The names are listed in `__init__.pyi`, and imported when first used, so that what is not used costs nothing.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from antiphon._lazy import lazy_names as _lazy_names
 
-if TYPE_CHECKING:
-    from antiphon.agents._config import WebConfig
-    from antiphon.agents.tools._arithmetic import CalculationError, calculate
-    from antiphon.agents.tools._builtin import BUILTIN_TOOLS, builtin_tools
-    from antiphon.agents.tools._calculator import calculator
-    from antiphon.agents.tools._files import file_tools
-    from antiphon.agents.tools._knowledge import Added, KnowledgeBase, Passage
-    from antiphon.agents.tools._lookup import knowledge_base
-    from antiphon.agents.tools._memory import Memory, Scope, memory_retrieval
-    from antiphon.agents.tools._web import ToolOffError, web_fetch, web_search
-
-__all__ = [
-    "BUILTIN_TOOLS",
-    "Added",
-    "CalculationError",
-    "KnowledgeBase",
-    "Memory",
-    "Passage",
-    "Scope",
-    "ToolOffError",
-    "WebConfig",
-    "builtin_tools",
-    "calculate",
-    "calculator",
-    "file_tools",
-    "knowledge_base",
-    "memory_retrieval",
-    "web_fetch",
-    "web_search",
-]
-
-_HERE = "antiphon.agents.tools"
-_HOME = {
-    **dict.fromkeys(("CalculationError", "calculate"), f"{_HERE}._arithmetic"),
-    **dict.fromkeys(("BUILTIN_TOOLS", "builtin_tools"), f"{_HERE}._builtin"),
-    **dict.fromkeys(("Added", "KnowledgeBase", "Passage"), f"{_HERE}._knowledge"),
-    **dict.fromkeys(("Memory", "Scope", "memory_retrieval"), f"{_HERE}._memory"),
-    **dict.fromkeys(("ToolOffError", "web_fetch", "web_search"), f"{_HERE}._web"),
-    "WebConfig": "antiphon.agents._config",
-    "calculator": f"{_HERE}._calculator",
-    "file_tools": f"{_HERE}._files",
-    "knowledge_base": f"{_HERE}._lookup",
-}
-
-__getattr__, __dir__ = _lazy_names(__name__, _HOME)
+__getattr__, __dir__ = _lazy_names(__name__)

@@ -1,0 +1,17 @@
+from antiphon.agents.models._errors import LocalServerError as LocalServerError
+from antiphon.agents.models._errors import MissingExtraError as MissingExtraError
+from antiphon.agents.models._errors import MissingKeyError as MissingKeyError
+from antiphon.agents.models._errors import ModelError as ModelError
+from antiphon.agents.models._errors import ScriptError as ScriptError
+from antiphon.agents.models._errors import UnknownModelError as UnknownModelError
+from antiphon.agents.models._errors import WeightsError as WeightsError
+from antiphon.agents.models._local import LocalModel as LocalModel
+from antiphon.agents.models._local_server import LocalServer as LocalServer
+from antiphon.agents.models._named import model as model
+from antiphon.agents.models._script import Call as Call
+from antiphon.agents.models._script import Rule as Rule
+from antiphon.agents.models._script import Script as Script
+from antiphon.agents.models._script import Turn as Turn
+from antiphon.agents.models._script import load_script as load_script
+from antiphon.agents.models._scripted import ScriptedModel as ScriptedModel
+from antiphon.agents.models._weights import install_weights as install_weights

@@ -1,0 +1,17 @@
+from antiphon.agents._config import WebConfig as WebConfig
+from antiphon.agents.tools._arithmetic import CalculationError as CalculationError
+from antiphon.agents.tools._arithmetic import calculate as calculate
+from antiphon.agents.tools._builtin import BUILTIN_TOOLS as BUILTIN_TOOLS
+from antiphon.agents.tools._builtin import builtin_tools as builtin_tools
+from antiphon.agents.tools._calculator import calculator as calculator
+from antiphon.agents.tools._files import file_tools as file_tools
+from antiphon.agents.tools._knowledge import Added as Added
+from antiphon.agents.tools._knowledge import KnowledgeBase as KnowledgeBase
+from antiphon.agents.tools._knowledge import Passage as Passage
+from antiphon.agents.tools._lookup import knowledge_base as knowledge_base
+from antiphon.agents.tools._memory import Memory as Memory
+from antiphon.agents.tools._memory import Scope as Scope
+from antiphon.agents.tools._memory import memory_retrieval as memory_retrieval
+from antiphon.agents.tools._web import ToolOffError as ToolOffError
+from antiphon.agents.tools._web import web_fetch as web_fetch
+from antiphon.agents.tools._web import web_search as web_search
