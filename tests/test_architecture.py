@@ -87,6 +87,23 @@ def test_the_top_of_the_package_offers_what_users_need() -> None:
         antiphon.Telegram  # noqa: B018
 
 
+def test_the_public_names_are_those_on_record() -> None:
+    """A name or a parameter that goes away, or a new one, is a decision: `tools/api.py list > tests/public_names.txt`."""
+    found = sorted(runpy.run_path(str(ROOT / "tools" / "api.py"))["names"]())
+
+    assert found == (ROOT / "tests" / "public_names.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md"])
+def test_links_from_the_root_lead_to_files_and_headings(page: str) -> None:
+    """`make docs` checks the links between the pages of docs/."""
+    for link in re.findall(r"\]\(([^)#:]+\.md)(#[^)]+)?\)", (ROOT / page).read_text()):
+        target, anchor = link
+        headings = re.findall(r"^#+ (.+)$", (ROOT / target).read_text(), re.MULTILINE)
+        anchors = {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, f"{page}: {target}{anchor}"
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     """`import antiphon` is next to free; the core brings Pydantic and nothing heavier."""
     heavy = ["pydantic_ai", "httpx", "sqlite3", "asyncio", "starlette", "asyncpg", "nats", "opentelemetry"]
