@@ -1,10 +1,17 @@
-"""How much Hypothesis tries: a little, and always the same, in `make test`; a lot, and ever new, in `make chaos`."""
+"""How the tests run: how much Hypothesis tries, async tests, the signals of children, and the limit of `make quick`.
 
+Hypothesis tries a little, and always the same, in `make test`; a lot, and ever new, in `make chaos`.
+"""
+
+import inspect
 import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
+from tests.children import have_children_handle_signals
+from tests.loops import run
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -12,6 +19,26 @@ settings.register_profile("default", max_examples=60, deadline=None, suppress_he
 settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=_QUIET, phases=[Phase.generate])
 settings.register_profile("long", max_examples=20_000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_configure() -> None:
+    have_children_handle_signals()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test. One that is marked `virtual_time` does not really wait."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    coroutine = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    if pyfuncitem.get_closest_marker("virtual_time"):
+        from tests.runtime.actors import virtually
+
+        virtually(coroutine)
+    else:
+        run(coroutine)
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

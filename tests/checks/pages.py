@@ -8,7 +8,7 @@ from pytest_examples import find_examples
 
 from antiphon.checks import TARGETS
 from antiphon.checks._rule import Rule
-from antiphon.checks._table import RULES
+from antiphon.checks._verbs import RULES
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "checks"
 INDEX = FOLDER / "index.md"

@@ -10,7 +10,7 @@ from tests.strategies import conversations
 import antiphon
 from antiphon import Conversation, Message, Repaired, check, dumps, encode, loads, repair
 from antiphon.checks import TARGETS, is_left_out, projected
-from antiphon.checks._marks import ADDED, NAMESPACE
+from antiphon.checks._findings import ADDED, NAMESPACE
 
 UNITS = {"openai-chat": "messages", "openai-responses": "input", "anthropic-messages": "messages", "gemini": "contents"}
 """Under which key a request has its units."""

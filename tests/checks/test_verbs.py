@@ -5,7 +5,7 @@ from tests.checks.said import calls, codes, gives, says
 
 from antiphon import Conversation, Finding, TextPart, check, repair
 from antiphon.checks import Change, is_left_out, projected
-from antiphon.checks._marks import LEFT_OUT, marked
+from antiphon.checks._findings import LEFT_OUT, marked
 from antiphon.checks._rule import Trouble
 
 ASK = says("user", "How warm is it?")

@@ -25,11 +25,11 @@ from antiphon.errors import (
     UnknownThreadError,
 )
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.ledger._news import News
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._request import make_request
+from antiphon.ledger._verbs import CommitSignal
 from antiphon.ledger.sqlite import _appends, _changes, _ledger, _rows, _verify, _writer
-from antiphon.ledger.sqlite._connection import Place, connect, translated
+from antiphon.ledger.sqlite._connection import LedgerFile, connect, translated
 from antiphon.ledger.sqlite._rows import key_of
 from antiphon.ledger.sqlite._sql import Connection
 
@@ -56,7 +56,7 @@ def test_errors_of_sqlite_say_what_to_do(theirs: type[apsw.Error], ours: type[Le
 
 
 def test_a_file_in_a_folder_that_is_gone_cannot_be_opened(tmp_path: Path) -> None:
-    place = Place(str(tmp_path / "gone" / "ledger.db"), 5)
+    place = LedgerFile(str(tmp_path / "gone" / "ledger.db"), 5)
     with pytest.raises(LedgerUnavailableError, match="cannot be opened: .*; look at the path and who may read it"):
         connect(place, create=True)
 
@@ -100,15 +100,15 @@ def test_a_record_is_equal_by_what_it_holds() -> None:
 
 def test_a_waiter_that_has_gone_is_not_woken() -> None:
     async def run() -> None:
-        news = News()
-        waiting = asyncio.create_task(news.wait(0))
-        staying = asyncio.create_task(news.wait(0))
+        signal = CommitSignal()
+        waiting = asyncio.create_task(signal.wait(0))
+        staying = asyncio.create_task(signal.wait(0))
         await asyncio.sleep(0)
         waiting.cancel()
-        news.ring()
+        signal.notify()
         await staying
-        await news.wait(0)
-        assert not news.is_awaited
+        await signal.wait(0)
+        assert not signal.is_awaited
 
     asyncio.run(run())
 
@@ -218,7 +218,7 @@ def test_a_log_that_a_reader_holds_begins_anew_later(tmp_path: Path, monkeypatch
 
     async def work(ledger: Ledger) -> int:
         await ledger.append("t", [said()])
-        reader = connect(Place(str(tmp_path / "ledger.db"), 5))
+        reader = connect(LedgerFile(str(tmp_path / "ledger.db"), 5))
         reader.run("BEGIN")
         reader.run("SELECT * FROM messages")
         for _ in range(60):
@@ -278,7 +278,7 @@ def test_what_is_damaged_is_not_forked(sql: str, words: str, tmp_path: Path) -> 
     """G20: nothing goes on from what is not as it was written."""
     path = tmp_path / "ledger.db"
     fill(path, threads=1)
-    connection = connect(Place(str(path), 5))
+    connection = connect(LedgerFile(str(path), 5))
     connection.run(sql)
     connection.close()
 
@@ -307,7 +307,7 @@ def test_verify_names_what_is_wrong(sql: str, words: str, tmp_path: Path) -> Non
         await ledger.fork("t", at=6, into="branch")
 
     with_ledger(path, make)
-    connection = connect(Place(str(path), 5))
+    connection = connect(LedgerFile(str(path), 5))
     connection.run(sql)
     connection.close()
 
@@ -335,7 +335,7 @@ def test_an_index_of_words_that_knows_too_much_is_damage(tmp_path: Path) -> None
         await ledger.search("fox")
 
     with_ledger(path, work)
-    connection = connect(Place(str(path), 5))
+    connection = connect(LedgerFile(str(path), 5))
     connection.run("DELETE FROM messages")
     connection.close()
 
@@ -349,7 +349,7 @@ def test_an_index_of_words_that_knows_too_much_is_damage(tmp_path: Path) -> None
 def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
     """Also if somebody has made a whole chain for it by hand."""
     plant(tmp_path / "ledger.db", dumps(said(id="x", thread_id="other")))
-    connection = connect(Place(str(tmp_path / "ledger.db"), 5))
+    connection = connect(LedgerFile(str(tmp_path / "ledger.db"), 5))
     connection.run("UPDATE messages SET id_key = ?, invocation_key = NULL, correlation_key = NULL", (key_of("x"),))
     connection.close()
 
@@ -371,14 +371,14 @@ def test_what_a_branch_shares_and_cannot_find_is_an_error_to_whoever_reads(tmp_p
             await everything(ledger, "branch")
 
     with_ledger(path, make)
-    connection = connect(Place(str(path), 5))
+    connection = connect(LedgerFile(str(path), 5))
     connection.run("UPDATE threads SET base = NULL WHERE base IS NOT NULL")
     connection.close()
     with_ledger(path, read, create=False)
 
 
 def test_a_thread_that_is_gone_is_not_examined(tmp_path: Path) -> None:
-    connection = connect(Place(str(tmp_path / "ledger.db"), 5), create=True)
+    connection = connect(LedgerFile(str(tmp_path / "ledger.db"), 5), create=True)
     assert _verify.begin(connection, "gone") is None
     connection.close()
 

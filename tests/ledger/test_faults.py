@@ -20,9 +20,10 @@ from tests.ledger.faults.power import Scribe, a_disk
 from tests.ledger.histories import at, everything, said, with_ledger
 
 from antiphon.errors import FencedError, LedgerUnavailableError
-from antiphon.ledger import Ledger, _door
+from antiphon.ledger import Ledger
+from antiphon.ledger._admission import admit
 from antiphon.ledger.sqlite import _schema
-from antiphon.ledger.sqlite._connection import Place, connect
+from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.testing import Event, check_witness, content_of, gather_evidence, read_events
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +140,7 @@ def test_locks_that_others_hold_delay_and_lose_nothing(tmp_path: Path, record_pr
     async def work(ledger: Ledger) -> None:
         nonlocal refused
         for number in range(count("F10")):
-            other = connect(Place(str(path), 5))
+            other = connect(LedgerFile(str(path), 5))
             other.run("BEGIN IMMEDIATE")
             with pytest.raises(LedgerUnavailableError):
                 await ledger.append("t", [said(id=f"m{number}")])
@@ -173,7 +174,7 @@ def test_a_writer_that_takes_long_hides_nothing_from_a_tail(tmp_path: Path, reco
         follower = asyncio.create_task(follow())
         async with at(path) as other:
             for number in range(count("F11")):
-                slow = connect(Place(str(path), 5))
+                slow = connect(LedgerFile(str(path), 5))
                 slow.run("BEGIN IMMEDIATE")
                 slow.run("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'messages'")
                 mine = asyncio.create_task(ledger.append("t", [said(id=f"mine {number}")]))
@@ -193,7 +194,7 @@ def test_a_writer_that_takes_long_hides_nothing_from_a_tail(tmp_path: Path, reco
 
 PROCESS = """
 import asyncio, sys
-from antiphon.ledger.sqlite._connection import Place, connect
+from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.testing import Witness, content_of
 from tests.ledger.histories import at, said
 
@@ -214,7 +215,7 @@ def checkpoint(path, seen, name, seconds):
     witness = Witness(seen, name)
     end = witness.now() + seconds
     while witness.now() < end:
-        connection = connect(Place(path, 1))
+        connection = connect(LedgerFile(path, 1))
         for mode in (apsw.SQLITE_CHECKPOINT_PASSIVE, apsw.SQLITE_CHECKPOINT_RESTART, apsw.SQLITE_CHECKPOINT_TRUNCATE):
             try:
                 connection.wal_checkpoint(mode=mode)
@@ -297,13 +298,13 @@ def test_a_build_without_fencing_is_caught(store: str, tmp_path: Path, monkeypat
     path = None if store == "memory" else tmp_path / "ledger.db"
     assert with_ledger(path, two_owners) == set()
 
-    for module in ("antiphon.ledger._memory", "antiphon.ledger.sqlite._appends"):
+    for module in ("antiphon.ledger.memory", "antiphon.ledger.sqlite._appends"):
         monkeypatch.setattr(f"{module}.admit", _unfenced)
     other = None if path is None else tmp_path / "unfenced.db"
     assert "R8" in with_ledger(other, two_owners)
 
 
-_ADMIT = _door.admit
+_ADMIT = admit
 
 
 def _unfenced(state: Any, open_calls: Any, request: Any, lookup: Any) -> Any:

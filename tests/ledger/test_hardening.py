@@ -14,7 +14,7 @@ from antiphon import Message, OptionCallPayload, Usage
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger import STANDARD_REDACTION, Fold, Ledger, Record, Snapshot, ThreadSummary, Verification
 from antiphon.ledger.sqlite import SqliteLedger, _changes, _verify
-from antiphon.ledger.sqlite._connection import Place, connect
+from antiphon.ledger.sqlite._connection import LedgerFile, connect
 
 STORES = pytest.mark.parametrize("store", ["memory", "sqlite"])
 
@@ -299,7 +299,7 @@ def test_a_branch_that_rests_on_itself_leads_nobody_in_circles(base: str, tmp_pa
     """G20, G21: an origin is older than its branch, whatever a file says."""
     path = tmp_path / "ledger.db"
     _filled(path)
-    connection = connect(Place(str(path), 5.0))
+    connection = connect(LedgerFile(str(path), 5.0))
     connection.run("UPDATE threads SET base = key + 1 WHERE thread_id = 'a'")
     connection.run(f"UPDATE threads SET base = {base} WHERE thread_id = 'branch'")
     connection.close()
@@ -330,7 +330,7 @@ def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, 
     for column in COLUMNS[table]:
         for value in ("'zz'", "x'00ff'", "-1", "1.5", "9223372036854775807"):
             shutil.copy(original, path)
-            connection = connect(Place(str(path), 5.0))
+            connection = connect(LedgerFile(str(path), 5.0))
             connection.run(f"UPDATE OR IGNORE {table} SET {column} = {value}")
             connection.close()
             with_ledger(path, work)
@@ -353,7 +353,7 @@ def test_what_can_be_computed_from_messages_is_compared_with_them(sql: str, tmp_
     """G20: what stands beside the messages, and the outbox."""
     path = tmp_path / "ledger.db"
     _filled(path)
-    connection = connect(Place(str(path), 5.0))
+    connection = connect(LedgerFile(str(path), 5.0))
     connection.run(sql)
     connection.close()
 
@@ -367,7 +367,7 @@ def test_an_outbox_entry_that_was_altered_is_not_handed_out(tmp_path: Path) -> N
     """G21: nobody delivers what nobody said."""
     path = tmp_path / "ledger.db"
     _filled(path)
-    connection = connect(Place(str(path), 5.0))
+    connection = connect(LedgerFile(str(path), 5.0))
     connection.run("UPDATE outbox SET body = CAST(replace(CAST(body AS TEXT), 'out', 'owt') AS BLOB)")
     connection.close()
 
@@ -397,7 +397,7 @@ def test_a_thread_that_is_deleted_while_it_is_examined_is_not_damaged(tmp_path: 
 
     def late(connection: Any, subject: Any, after: int, heads: Any) -> Any:
         if after == 4:
-            other = connect(Place(str(path), 5.0))
+            other = connect(LedgerFile(str(path), 5.0))
             _changes.delete(other, "t", with_branches=False)
             other.close()
         return look(connection, subject, after, heads)

@@ -16,13 +16,13 @@ from tests.strategies import RESERVED, json_values
 from antiphon import DataPart, Message, OptionCallPayload, PartsPayload, dumps
 from antiphon.errors import AntiphonError
 from antiphon.ledger import Ledger, ThreadFilter
+from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import genesis, link
-from antiphon.ledger._door import new_state
-from antiphon.ledger._words import terms_of, words_of
+from antiphon.ledger._listing import terms_of, words_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.sqlite._appends import insert_thread
 from antiphon.ledger.sqlite._checksums import message_checksum, set_checksum
-from antiphon.ledger.sqlite._connection import Place, connect
+from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.messages import Limits, thaw, use_limits
 
 TRACE = Path("antiphon-was-here")
@@ -69,7 +69,7 @@ HOSTILE: dict[str, bytes] = {
 
 def plant(path: Path, content: bytes) -> None:
     """Write a row straight into the file, with a chain that fits it: somebody who knows how it is made."""
-    connection = connect(Place(str(path), 5), create=True)
+    connection = connect(LedgerFile(str(path), 5), create=True)
     digest = link(genesis("t"), 1, content)
     state = new_state("t", 1)._replace(seq=1, hash=digest)
     set_checksum(connection, insert_thread(connection, state, None, 0), state)

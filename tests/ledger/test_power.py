@@ -19,7 +19,7 @@ from tests.ledger.histories import at, said
 from antiphon import Usage
 from antiphon.ledger import Snapshot
 from antiphon.ledger.sqlite import _appends, _connection, _writer
-from antiphon.ledger.sqlite._connection import Place, connect
+from antiphon.ledger.sqlite._connection import LedgerFile, connect
 
 SHARES = 4
 """Runs that share the work, so that several processes can do it."""
@@ -67,7 +67,7 @@ def test_what_belongs_to_an_append_is_there_with_it_or_not_at_all(disk: Disk, tm
 
 def parts_of(path: Path) -> tuple[Any, ...]:
     """Return how many messages and outbox entries there are, how far the snapshot is, the status and the tokens."""
-    connection = connect(Place(str(path), 5), create=True)
+    connection = connect(LedgerFile(str(path), 5), create=True)
     try:
         messages, outbox = (connection.value(f"SELECT count(*) FROM {table}") for table in ("messages", "outbox"))
         snapshot = connection.value("SELECT seq FROM snapshots")

@@ -11,7 +11,7 @@ from tests.ledger.histories import everything, fill, said, with_ledger
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger import Fold, Ledger, Verification
 from antiphon.ledger.sqlite import _schema
-from antiphon.ledger.sqlite._connection import Place, connect
+from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._sql import Connection
 
 FORMATS = Path(__file__).parent / "formats"
@@ -134,7 +134,7 @@ def test_tables_that_another_process_makes_when_first_needed_are_no_alteration(t
 
     async def work(ledger: Ledger) -> None:
         await ledger.append("t", [said()])
-        other = connect(Place(str(path), 5))
+        other = connect(LedgerFile(str(path), 5))
         other.run(_schema.MEDIA_TABLES)
         other.close()
         await ledger.append("t", [said()])

@@ -139,7 +139,7 @@ asyncio.run(run())
 
 @contextmanager
 def connected(path: Path) -> Iterator[_connection.Connection]:
-    connection = _connection.connect(_connection.Place(str(path), 5))
+    connection = _connection.connect(_connection.LedgerFile(str(path), 5))
     yield connection
     connection.close()
 

@@ -14,7 +14,7 @@ from tests.ledger.histories import called, everything, fill, said, with_ledger
 from antiphon import MediaPart, Message, PartsPayload
 from antiphon.errors import LedgerCorruptError, LedgerError
 from antiphon.ledger import Fold, Head, Ledger, Verification
-from antiphon.ledger.sqlite._connection import Connection, Place, connect
+from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
 
 COLUMNS = {
     "body": "CAST(? AS BLOB)",
@@ -51,7 +51,7 @@ COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda sta
 def altered(original: Path, folder: Path, alter: Callable[[Connection], None]) -> Path:
     path = folder / "altered.db"
     shutil.copy(original, path)
-    connection = connect(Place(str(path), 5))
+    connection = connect(LedgerFile(str(path), 5))
     alter(connection)
     connection.close()
     return path

@@ -1,13 +1,14 @@
 """Chains for the tests: a model that notes when it is asked, a little to know, and a thread cut off at any of its rows."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from tests.loops import run
 from typing_extensions import override
 
 from antiphon.agents.tools import KnowledgeBase
@@ -18,8 +19,6 @@ from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.protocol import response_type_of
 
 __all__ = ["QUESTION", "Teller", "Witness", "branch", "chain_on", "known", "run", "said_in", "types_of"]
-
-ResultT = TypeVar("ResultT")
 
 QUESTION = "How hot is green tea steeped?"
 TEA = "# Tea\n\nGreen tea is steeped at 80 degrees for two minutes.\n\n# Coffee\n\nCoffee is brewed at 93 degrees."
@@ -160,16 +159,3 @@ def _type(message: Message) -> str:
                     return str(data.get("type", ""))
                 case _:
                     return ""
-
-
-def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run to the end, and see to it that nothing is left over."""
-
-    async def in_time() -> ResultT:
-        async with asyncio.timeout(60):
-            result = await main
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, left
-        return result
-
-    return asyncio.run(in_time())

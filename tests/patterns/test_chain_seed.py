@@ -17,9 +17,9 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns import postchain
 from antiphon.patterns.postchain import ChainConfig, ChainContext, Item, PostChain
-from antiphon.patterns.postchain._chain import PHASE_ACTORS
-from antiphon.patterns.postchain._recursion import next_phase
-from antiphon.patterns.postchain._work import PhaseWork
+from antiphon.patterns.postchain._context import PhaseWork
+from antiphon.patterns.postchain._phases import next_phase
+from antiphon.patterns.postchain._postchain import PHASE_ACTORS
 from antiphon.protocol import PHASES, AgentConfig
 
 

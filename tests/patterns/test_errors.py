@@ -10,8 +10,8 @@ from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, run, said
 from tests.runtime.actors import virtually
 
 from antiphon.patterns.postchain import ChainConfig
-from antiphon.patterns.postchain import _workshop as workshop
-from antiphon.patterns.postchain._agent import AgentManagerActor
+from antiphon.patterns.postchain import _chain as shared
+from antiphon.patterns.postchain._agents import AgentManagerActor
 from antiphon.protocol import PHASES
 from antiphon.runtime import Budget, Context, Settings
 
@@ -44,7 +44,7 @@ def test_a_provider_that_fails_for_a_while_is_asked_again(failure: Exception) ->
 
 def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     other = Witness()
-    monkeypatch.setattr(workshop, "named_model", lambda name, **more: Teller(other, name="other"))
+    monkeypatch.setattr(shared, "named_model", lambda name, **more: Teller(other, name="other"))
 
     async def main() -> None:
         witness = Witness(failures=[ModelHTTPError(401, "teller", "no such key")] * 6)

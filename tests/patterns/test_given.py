@@ -15,7 +15,7 @@ from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
-from antiphon.patterns.postchain._given import brief, items_given
+from antiphon.patterns.postchain._retrieval import brief, items_given
 from antiphon.protocol import AgentConfig, ToolCall
 
 ARITHMETIC = "What is 17 * 23?"

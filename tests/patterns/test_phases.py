@@ -29,10 +29,10 @@ from antiphon.patterns.postchain import (
     Tag,
     Transform,
 )
-from antiphon.patterns.postchain._operations import operations_from, operations_to
-from antiphon.patterns.postchain._prompts import prompt_of
-from antiphon.patterns.postchain._score import entities_in, goals_in, quote_of, relevance
-from antiphon.patterns.postchain._understanding import let_go
+from antiphon.patterns.postchain._config import prompt_of
+from antiphon.patterns.postchain._context import operations_from, operations_to
+from antiphon.patterns.postchain._phases import let_go
+from antiphon.patterns.postchain._retrieval import entities_in, goals_in, quote_of, relevance
 from antiphon.protocol import PHASES, AgentConfig
 
 

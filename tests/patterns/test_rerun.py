@@ -4,7 +4,7 @@ import pytest
 from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, known, run
 
 from antiphon.patterns.postchain import ChainConfig, IntentionPhaseActor, rerun
-from antiphon.patterns.postchain import _intention as intention
+from antiphon.patterns.postchain import _phases as phases
 from antiphon.protocol import AgentConfig
 
 
@@ -43,7 +43,7 @@ def test_the_first_divergence_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.what == "PREPARE_CONTEXT to observation/1"
         assert "another context.messages" in found.reason
 
-        monkeypatch.setattr(intention, "ALIGNED", 0.1)
+        monkeypatch.setattr(phases, "ALIGNED", 0.1)
         monkeypatch.setattr(IntentionPhaseActor, "prompt", lambda self, work: work.question)
         found = await rerun(ledger, result.thread_id, make_model=_told)
         assert found is not None

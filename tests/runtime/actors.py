@@ -9,7 +9,7 @@ from antiphon.ledger import Ledger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, use_port
 from antiphon.protocol import Notice, Reply, Request
 from antiphon.runtime import Actor, Context, handles
-from antiphon.testing._simulate_loop import VirtualLoop, VirtualPort
+from antiphon.testing._virtual_time import VirtualLoop, VirtualPort
 
 ResultT = TypeVar("ResultT")
 

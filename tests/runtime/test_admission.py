@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.runtime.actors import Ping, Pong, rows, virtually
+from tests.runtime.actors import Ping, Pong, rows
 
 from antiphon.errors import WithdrawnError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Actor, Context, System, handles
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Payer(Actor):
@@ -49,53 +51,45 @@ def _nothing_paid() -> None:
     Payer.paid = []
 
 
-def test_no_effect_begins_before_it_is_admitted_and_its_intent_is_written_inside() -> None:
+async def test_no_effect_begins_before_it_is_admitted_and_its_intent_is_written_inside() -> None:
     """G12: whoever has closed the gate and sees nobody inside knows that nothing will begin."""
-
-    async def main() -> None:
-        gate = Gate()
-        async with System(gate.ledger, admit=gate) as system:
-            system.spawn("payer/1", Payer)
-            asked = asyncio.create_task(system.ask("payer/1", Ping(text="x"), thread_id="t"))
-            await asyncio.sleep(5)
-            assert (gate.asked, Payer.paid) == (["t"], [])
-            assert await rows(gate.ledger, "t") == ["TEST_PING"]
-            gate.is_open.set()
-            assert (await asked).text == "paid"
-        assert gate.inside == [["TEST_PING", "pay"]]
-        assert len(Payer.paid) == 1
-
-    virtually(main())
-
-
-def test_an_effect_that_a_crash_has_cut_off_is_admitted_again_before_it_is_done_again() -> None:
-    """G12, G13: that its intent is there from an earlier life does not let it pass."""
-
-    async def main() -> None:
-        gate = Gate()
-        gate.is_open.set()
-        system = System(gate.ledger, admit=gate)
+    gate = Gate()
+    async with System(gate.ledger, admit=gate) as system:
         system.spawn("payer/1", Payer)
-        asked = asyncio.create_task(system.ask("payer/1", Ping(text="x"), thread_id="t", id="m"))
-        await asyncio.sleep(0.5)
-        copy = await _copied(gate.ledger)
-        gate.is_open.clear()
-        gate.ledger = copy
-        async with System(copy, admit=gate) as second:
-            second.spawn("payer/1", Payer)
-            await second.recover()
-            await asyncio.sleep(5)
-            assert len(Payer.paid) == 1
-            gate.is_open.set()
-            await second.ask("payer/1", Ping(text="x"), thread_id="t", id="m")
-            assert Payer.paid == ["m/pay", "m/pay"]
-        await asked
-        await system.close()
-
-    virtually(main())
+        asked = asyncio.create_task(system.ask("payer/1", Ping(text="x"), thread_id="t"))
+        await asyncio.sleep(5)
+        assert (gate.asked, Payer.paid) == (["t"], [])
+        assert await rows(gate.ledger, "t") == ["TEST_PING"]
+        gate.is_open.set()
+        assert (await asked).text == "paid"
+    assert gate.inside == [["TEST_PING", "pay"]]
+    assert len(Payer.paid) == 1
 
 
-def test_an_admission_that_raises_ends_what_was_to_be_done() -> None:
+async def test_an_effect_that_a_crash_has_cut_off_is_admitted_again_before_it_is_done_again() -> None:
+    """G12, G13: that its intent is there from an earlier life does not let it pass."""
+    gate = Gate()
+    gate.is_open.set()
+    system = System(gate.ledger, admit=gate)
+    system.spawn("payer/1", Payer)
+    asked = asyncio.create_task(system.ask("payer/1", Ping(text="x"), thread_id="t", id="m"))
+    await asyncio.sleep(0.5)
+    copy = await _copied(gate.ledger)
+    gate.is_open.clear()
+    gate.ledger = copy
+    async with System(copy, admit=gate) as second:
+        second.spawn("payer/1", Payer)
+        await second.recover()
+        await asyncio.sleep(5)
+        assert len(Payer.paid) == 1
+        gate.is_open.set()
+        await second.ask("payer/1", Ping(text="x"), thread_id="t", id="m")
+        assert Payer.paid == ["m/pay", "m/pay"]
+    await asked
+    await system.close()
+
+
+async def test_an_admission_that_raises_ends_what_was_to_be_done() -> None:
     """G12: after a thread is terminated, what comes is turned away and not kept waiting."""
 
     @asynccontextmanager
@@ -103,15 +97,13 @@ def test_an_admission_that_raises_ends_what_was_to_be_done() -> None:
         raise WithdrawnError(f"thread {thread_id!r} is over")
         yield
 
-    async def main() -> None:
-        async with System(admit=never) as system:
-            system.spawn("payer/1", Payer)
-            with pytest.raises(WithdrawnError, match="'t' is over"):
-                await system.ask("payer/1", Ping(text="x"), thread_id="t")
-            assert await rows(system.ledger, "t") == ["TEST_PING", "!CANCELLED"]
-            assert (await system.ask("payer/1", Ping(text="x"))).text == "paid"  # outside of a thread nobody is asked
+    async with System(admit=never) as system:
+        system.spawn("payer/1", Payer)
+        with pytest.raises(WithdrawnError, match="'t' is over"):
+            await system.ask("payer/1", Ping(text="x"), thread_id="t")
+        assert await rows(system.ledger, "t") == ["TEST_PING", "!CANCELLED"]
+        assert (await system.ask("payer/1", Ping(text="x"))).text == "paid"  # outside of a thread nobody is asked
 
-    virtually(main())
     assert len(Payer.paid) == 1
 
 

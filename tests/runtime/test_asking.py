@@ -17,6 +17,8 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, P
 from antiphon.protocol import Heartbeat
 from antiphon.runtime import Actor, Address, Context, Settings, System, handles
 
+pytestmark = pytest.mark.virtual_time
+
 
 def test_an_address_is_text_of_kind_and_key() -> None:
     address = Address("agent", "7/b")
@@ -32,16 +34,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         Address.parse(text)
 
 
-def test_a_request_is_answered_by_the_handler_of_its_class() -> None:
-    async def main() -> None:
-        async with System() as system:
-            probe = system.spawn("probe/1", Probe)
+async def test_a_request_is_answered_by_the_handler_of_its_class() -> None:
+    async with System() as system:
+        probe = system.spawn("probe/1", Probe)
 
-            assert await system.ask(probe, Ping(text="hi")) == Pong(text="hi!")
-            await system.tell(probe, Note(text="psst"))
-            assert await system.ask("probe/1", Do(what="list")) == Done(said=("hi", "psst"))
-
-    virtually(main())
+        assert await system.ask(probe, Ping(text="hi")) == Pong(text="hi!")
+        await system.tell(probe, Note(text="psst"))
+        assert await system.ask("probe/1", Do(what="list")) == Done(said=("hi", "psst"))
 
 
 def test_a_core_message_is_validated_and_answered_with_a_core_message() -> None:
@@ -67,44 +66,34 @@ def test_a_core_message_is_validated_and_answered_with_a_core_message() -> None:
     virtually(main())
 
 
-def test_what_has_no_handler_is_heard_as_it_is() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("any/1", Stubborn)
-            result = await system.ask("any/1", _call("DANCE", {"how": "well"}))
-            await system.tell("any/1", _talk("hello"))
+async def test_what_has_no_handler_is_heard_as_it_is() -> None:
+    async with System() as system:
+        system.spawn("any/1", Stubborn)
+        result = await system.ask("any/1", _call("DANCE", {"how": "well"}))
+        await system.tell("any/1", _talk("hello"))
 
-            assert isinstance(result.payload, OptionResultPayload)
-            assert result.payload.result == {"heard": "DANCE"}
-
-    virtually(main())
+        assert isinstance(result.payload, OptionResultPayload)
+        assert result.payload.result == {"heard": "DANCE"}
 
 
-def test_an_actor_of_a_registered_kind_is_made_by_its_first_message() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.register("probe", Probe)
+async def test_an_actor_of_a_registered_kind_is_made_by_its_first_message() -> None:
+    async with System() as system:
+        system.register("probe", Probe)
 
-            assert await system.ask("probe/7", Ping(text="a")) == Pong(text="a!")
-            assert await system.ask("probe/8", Do(what="list")) == Done()
-
-    virtually(main())
+        assert await system.ask("probe/7", Ping(text="a")) == Pong(text="a!")
+        assert await system.ask("probe/8", Do(what="list")) == Done()
 
 
-def test_a_message_to_nobody_is_refused_and_kept_with_the_dead_letters() -> None:
+async def test_a_message_to_nobody_is_refused_and_kept_with_the_dead_letters() -> None:
     """CH-128."""
+    async with System() as system:
+        with pytest.raises(UndeliverableError, match="nobody/1: nobody lives there; spawn it, or register its kind"):
+            await system.ask("nobody/1", Ping(text="hi"))
+        with pytest.raises(UndeliverableError):
+            await system.tell("nobody/1", Note(text="hi"))
 
-    async def main() -> None:
-        async with System() as system:
-            with pytest.raises(UndeliverableError, match="nobody/1: nobody lives there; spawn it, or register its kind"):
-                await system.ask("nobody/1", Ping(text="hi"))
-            with pytest.raises(UndeliverableError):
-                await system.tell("nobody/1", Note(text="hi"))
-
-            assert [(letter.to, letter.code) for letter in system.dead_letters] == [("nobody/1", "ACTOR_NOT_FOUND")] * 2
-            assert system.dead_letters[0].message.thread_id is None
-
-    virtually(main())
+        assert [(letter.to, letter.code) for letter in system.dead_letters] == [("nobody/1", "ACTOR_NOT_FOUND")] * 2
+        assert system.dead_letters[0].message.thread_id is None
 
 
 def test_a_refusal_is_an_answer_with_its_code_and_details() -> None:
@@ -128,23 +117,19 @@ def test_a_refusal_is_an_answer_with_its_code_and_details() -> None:
     assert Probe.made == made + 1
 
 
-def test_a_failure_is_an_answer_too_and_the_actor_is_made_anew() -> None:
+async def test_a_failure_is_an_answer_too_and_the_actor_is_made_anew() -> None:
     """CH-055; the mailbox goes on."""
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        async with asyncio.TaskGroup() as group:
+            failing = group.create_task(_error_of(system.ask("probe/1", Do(what="fail"))))
+            after = group.create_task(system.ask("probe/1", Do(what="list")))
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            async with asyncio.TaskGroup() as group:
-                failing = group.create_task(_error_of(system.ask("probe/1", Do(what="fail"))))
-                after = group.create_task(system.ask("probe/1", Do(what="list")))
-
-            error = failing.result()
-            assert isinstance(error, ActorFailedError)
-            assert str(error) == "probe/1: ValueError: as told"
-            assert isinstance(error.__cause__, ValueError)
-            assert after.result() == Done()
-
-    virtually(main())
+        error = failing.result()
+        assert isinstance(error, ActorFailedError)
+        assert str(error) == "probe/1: ValueError: as told"
+        assert isinstance(error.__cause__, ValueError)
+        assert after.result() == Done()
 
 
 # ---------------------------------------------------------------- deadlines
@@ -218,19 +203,16 @@ def test_cancelling_whoever_asked_reaches_the_handler_and_what_it_awaits() -> No
     virtually(main())
 
 
-def test_what_waits_in_a_mailbox_and_is_not_wanted_any_more_is_not_handled() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))
-            await asyncio.sleep(0)
-            with pytest.raises(ReplyTimeoutError):
-                await system.ask("probe/1", Ping(text="late"), within=1)
+async def test_what_waits_in_a_mailbox_and_is_not_wanted_any_more_is_not_handled() -> None:
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))
+        await asyncio.sleep(0)
+        with pytest.raises(ReplyTimeoutError):
+            await system.ask("probe/1", Ping(text="late"), within=1)
 
-            assert await busy == Done()
-            assert await system.ask("probe/1", Do(what="list")) == Done()
-
-    virtually(main())
+        assert await busy == Done()
+        assert await system.ask("probe/1", Do(what="list")) == Done()
 
 
 # ---------------------------------------------------------------- order, room, hops
@@ -248,46 +230,38 @@ def test_messages_of_one_sender_are_handled_in_order() -> None:
     virtually(main(), seed=7)
 
 
-def test_a_full_mailbox_makes_senders_wait_and_then_refuses() -> None:
+async def test_a_full_mailbox_makes_senders_wait_and_then_refuses() -> None:
     """G18: never silent loss."""
+    async with System() as system:
+        system.spawn("probe/1", Probe, capacity=2)
+        busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))
+        await asyncio.sleep(0.1)
+        for text in ("a", "b"):
+            await system.tell("probe/1", Note(text=text))
+        with pytest.raises(MailboxFullError, match="2 messages wait") as full:
+            await system.tell("probe/1", Note(text="too late"), within=1)
+        await system.tell("probe/1", Note(text="c"), within=10)
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe, capacity=2)
-            busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))
-            await asyncio.sleep(0.1)
-            for text in ("a", "b"):
-                await system.tell("probe/1", Note(text=text))
-            with pytest.raises(MailboxFullError, match="2 messages wait") as full:
-                await system.tell("probe/1", Note(text="too late"), within=1)
-            await system.tell("probe/1", Note(text="c"), within=10)
-
-            assert full.value.retryable
-            assert asyncio.get_running_loop().time() >= 5
-            assert await busy == Done()
-            assert await system.ask("probe/1", Do(what="list")) == Done(said=("a", "b", "c"))
-
-    virtually(main())
+        assert full.value.retryable
+        assert asyncio.get_running_loop().time() >= 5
+        assert await busy == Done()
+        assert await system.ask("probe/1", Do(what="list")) == Done(said=("a", "b", "c"))
 
 
-def test_a_heartbeat_gets_in_before_all_others_and_says_how_full_it_is() -> None:
+async def test_a_heartbeat_gets_in_before_all_others_and_says_how_full_it_is() -> None:
     """CH-083, CH-084, C31."""
+    async with System() as system:
+        system.spawn("probe/1", Probe, capacity=4)
+        await system.ask("probe/1", Ping(text="begin"))
+        busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))
+        await asyncio.sleep(1)
+        for text in "abcd":
+            await system.tell("probe/1", Note(text=text))
+        alive = await system.ask("probe/1", Heartbeat())
+        await busy
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe, capacity=4)
-            await system.ask("probe/1", Ping(text="begin"))
-            busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))
-            await asyncio.sleep(1)
-            for text in "abcd":
-                await system.tell("probe/1", Note(text=text))
-            alive = await system.ask("probe/1", Heartbeat())
-            await busy
-
-            assert (alive.status, alive.load) == ("alive", 1.0)
-            assert round(alive.uptime) == 5
-
-    virtually(main())
+        assert (alive.status, alive.load) == ("alive", 1.0)
+        assert round(alive.uptime) == 5
 
 
 def test_actors_that_ask_in_a_circle_are_told_so_at_once() -> None:
@@ -433,19 +407,16 @@ def test_a_handler_that_is_typed_wrong_is_refused_where_it_is_written() -> None:
                 return Pong(text="")
 
 
-def test_a_handler_that_returns_something_else_has_failed() -> None:
+async def test_a_handler_that_returns_something_else_has_failed() -> None:
     class Liar(Actor):
         @handles
         async def ping(self, ping: Ping, context: Context) -> Pong:
             return Done()  # type: ignore[return-value]
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("liar/1", Liar)
-            with pytest.raises(ActorFailedError, match="TypeError: .*Liar.ping returned Done, not Pong"):
-                await system.ask("liar/1", Ping(text="?"))
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("liar/1", Liar)
+        with pytest.raises(ActorFailedError, match="TypeError: .*Liar.ping returned Done, not Pong"):
+            await system.ask("liar/1", Ping(text="?"))
 
 
 def _call(option: str, arguments: dict[str, str]) -> Message:

@@ -12,6 +12,8 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Actor, Bus, Context, LocalBus, Parcel, System, handles
 from antiphon.testing import BUS_CHECKS, check_bus
 
+pytestmark = pytest.mark.virtual_time
+
 
 @asynccontextmanager
 async def _local() -> AsyncGenerator[Bus, None]:
@@ -70,30 +72,27 @@ def test_the_check_finds_a_bus_that_breaks_a_promise(bus: type[LocalBus], senten
     virtually_or_not(main())
 
 
-def test_one_system_asks_and_tells_actors_of_another() -> None:
-    async def main() -> None:
-        bus, ledger = LocalBus(), MemoryLedger()
-        async with System(ledger) as server, System() as client:
-            server.register("probe", Probe)
-            await server.join(bus, "@server")
-            await client.join(bus, "@client")
+async def test_one_system_asks_and_tells_actors_of_another() -> None:
+    bus, ledger = LocalBus(), MemoryLedger()
+    async with System(ledger) as server, System() as client:
+        server.register("probe", Probe)
+        await server.join(bus, "@server")
+        await client.join(bus, "@client")
 
-            assert await client.ask("probe/1", Ping(text="hi"), thread_id="t", sender="user") == Pong(text="hi!")
-            await client.tell("probe/1", Note(text="psst"))
-            assert await client.ask("probe/1", Do(what="list")) == Done(said=("hi", "psst"))
-            with pytest.raises(RefusedError, match="not today") as refused:
-                await client.ask("probe/1", Do(what="refuse"))
-            assert (refused.value.code, refused.value.retryable) == ("NOT_TODAY", True)
-            with pytest.raises(UndeliverableError):
-                await client.ask("nobody/1", Ping(text="?"))
-            with pytest.raises(ReplyTimeoutError):
-                await client.ask("probe/1", Do(what="wait", seconds=60), within=2)
-        assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
-
-    virtually(main())
+        assert await client.ask("probe/1", Ping(text="hi"), thread_id="t", sender="user") == Pong(text="hi!")
+        await client.tell("probe/1", Note(text="psst"))
+        assert await client.ask("probe/1", Do(what="list")) == Done(said=("hi", "psst"))
+        with pytest.raises(RefusedError, match="not today") as refused:
+            await client.ask("probe/1", Do(what="refuse"))
+        assert (refused.value.code, refused.value.retryable) == ("NOT_TODAY", True)
+        with pytest.raises(UndeliverableError):
+            await client.ask("nobody/1", Ping(text="?"))
+        with pytest.raises(ReplyTimeoutError):
+            await client.ask("probe/1", Do(what="wait", seconds=60), within=2)
+    assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
 
 
-def test_an_actor_asks_one_of_another_system_but_not_within_a_thread() -> None:
+async def test_an_actor_asks_one_of_another_system_but_not_within_a_thread() -> None:
     """The actors of a thread are in one system, which writes it."""
 
     class Relay(Actor):
@@ -101,19 +100,16 @@ def test_an_actor_asks_one_of_another_system_but_not_within_a_thread() -> None:
         async def ping(self, ping: Ping, context: Context) -> Pong:
             return await context.ask("probe/1", ping)
 
-    async def main() -> None:
-        bus = LocalBus()
-        async with System() as server, System() as other:
-            server.register("probe", Probe)
-            other.register("relay", Relay)
-            await server.join(bus, "@server")
-            await other.join(bus, "@other")
+    bus = LocalBus()
+    async with System() as server, System() as other:
+        server.register("probe", Probe)
+        other.register("relay", Relay)
+        await server.join(bus, "@server")
+        await other.join(bus, "@other")
 
-            assert await other.ask("relay/1", Ping(text="hi")) == Pong(text="hi!")
-            with pytest.raises(UndeliverableError):
-                await other.ask("relay/1", Ping(text="hi"), thread_id="t")
-
-    virtually(main())
+        assert await other.ask("relay/1", Ping(text="hi")) == Pong(text="hi!")
+        with pytest.raises(UndeliverableError):
+            await other.ask("relay/1", Ping(text="hi"), thread_id="t")
 
 
 def test_a_name_on_the_bus_is_free_again_when_its_system_has_ended() -> None:

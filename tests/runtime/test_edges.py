@@ -21,6 +21,8 @@ from antiphon.messages import Message, OptionCallPayload, PartsPayload, TextPart
 from antiphon.protocol import Restart
 from antiphon.runtime import Actor, Budget, Context, Effects, Settings, System, handles, system_thread
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Broken(MemoryLedger):
     """A ledger that can be out of order."""
@@ -36,36 +38,29 @@ class Broken(MemoryLedger):
 # ---------------------------------------------------------------- a ledger that cannot be used
 
 
-def test_what_cannot_be_written_down_is_not_done_and_works_again_later() -> None:
+async def test_what_cannot_be_written_down_is_not_done_and_works_again_later() -> None:
     """G19."""
-
-    async def main() -> None:
-        ledger = Broken()
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe)
-            ledger.is_broken = True
-            with pytest.raises(LedgerUnavailableError):
-                await system.ask("probe/1", Ping(text="a"), thread_id="t", id="m")
-            assert await system.ask("probe/1", Do(what="list")) == Done()
-            ledger.is_broken = False
-            assert await system.ask("probe/1", Ping(text="a"), thread_id="t", id="m") == Pong(text="a!")
-            await asyncio.sleep(10)
-            assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
-
-    virtually(main())
+    ledger = Broken()
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe)
+        ledger.is_broken = True
+        with pytest.raises(LedgerUnavailableError):
+            await system.ask("probe/1", Ping(text="a"), thread_id="t", id="m")
+        assert await system.ask("probe/1", Do(what="list")) == Done()
+        ledger.is_broken = False
+        assert await system.ask("probe/1", Ping(text="a"), thread_id="t", id="m") == Pong(text="a!")
+        await asyncio.sleep(10)
+        assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
 
 
-def test_an_actor_that_fails_while_the_ledger_is_out_of_order_is_begun_anew_all_the_same() -> None:
-    async def main() -> None:
-        ledger = Broken()
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe)
-            ledger.is_broken = True
-            with pytest.raises(ActorFailedError):
-                await system.ask("probe/1", Do(what="fail"))
-            assert await system.ask("probe/1", Ping(text="back"), within=60) == Pong(text="back!")
-
-    virtually(main())
+async def test_an_actor_that_fails_while_the_ledger_is_out_of_order_is_begun_anew_all_the_same() -> None:
+    ledger = Broken()
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe)
+        ledger.is_broken = True
+        with pytest.raises(ActorFailedError):
+            await system.ask("probe/1", Do(what="fail"))
+        assert await system.ask("probe/1", Ping(text="back"), within=60) == Pong(text="back!")
 
 
 def test_an_answer_that_could_not_be_written_down_is_given_when_it_can() -> None:
@@ -90,55 +85,48 @@ def test_an_answer_that_could_not_be_written_down_is_given_when_it_can() -> None
     virtually(main())
 
 
-def test_that_a_message_was_given_up_is_written_down_when_it_can_be() -> None:
-    async def main() -> None:
-        ledger = Broken()
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe)
-            asking = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=60), thread_id="t", within=2))
-            await asyncio.sleep(1)
-            ledger.is_broken = True
-            with pytest.raises(ReplyTimeoutError):
-                await asking
-            await asyncio.sleep(10)
-            ledger.is_broken = False
-            await asyncio.sleep(10)
-            assert (await rows(ledger, "t"))[-1] == "!TIMEOUT"
-            assert await ledger.open_calls("t") == ()
-
-    virtually(main())
+async def test_that_a_message_was_given_up_is_written_down_when_it_can_be() -> None:
+    ledger = Broken()
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe)
+        asking = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=60), thread_id="t", within=2))
+        await asyncio.sleep(1)
+        ledger.is_broken = True
+        with pytest.raises(ReplyTimeoutError):
+            await asking
+        await asyncio.sleep(10)
+        ledger.is_broken = False
+        await asyncio.sleep(10)
+        assert (await rows(ledger, "t"))[-1] == "!TIMEOUT"
+        assert await ledger.open_calls("t") == ()
 
 
-def test_actors_act_on_the_message_as_it_was_written_down() -> None:
+async def test_actors_act_on_the_message_as_it_was_written_down() -> None:
     """Live and after a crash they see the same: what is redacted is redacted for them too."""
+    async with System(MemoryLedger(redaction=Redaction(secrets={"key": "s3cret-value"}))) as system:
+        system.spawn("probe/1", Probe)
+        reply = await system.ask("probe/1", Ping(text="it is s3cret-value"), thread_id="t")
+        assert "s3cret-value" not in reply.text
 
-    async def main() -> None:
-        async with System(MemoryLedger(redaction=Redaction(secrets={"key": "s3cret-value"}))) as system:
-            system.spawn("probe/1", Probe)
-            reply = await system.ask("probe/1", Ping(text="it is s3cret-value"), thread_id="t")
-            assert "s3cret-value" not in reply.text
+        class Agent(Actor):
+            @handles
+            async def ping(self, ping: Ping, context: Context) -> Pong:
+                pong = await context.ask("probe/1", Ping(text=f"{ping.text} s3cret-value"))
+                if context.attempt == 1:
+                    raise ValueError("again, please")
+                return pong
 
-            class Agent(Actor):
-                @handles
-                async def ping(self, ping: Ping, context: Context) -> Pong:
-                    pong = await context.ask("probe/1", Ping(text=f"{ping.text} s3cret-value"))
-                    if context.attempt == 1:
-                        raise ValueError("again, please")
-                    return pong
-
-            system.spawn("agent/1", Agent)
-            again = await system.ask("agent/1", Ping(text="a"), thread_id="t", id="m")
-            assert again == await system.ask("agent/1", Ping(text="a"), thread_id="t", id="m")
-            assert "s3cret-value" not in again.text
-
-    virtually(main())
+        system.spawn("agent/1", Agent)
+        again = await system.ask("agent/1", Ping(text="a"), thread_id="t", id="m")
+        assert again == await system.ask("agent/1", Ping(text="a"), thread_id="t", id="m")
+        assert "s3cret-value" not in again.text
 
 
 # ---------------------------------------------------------------- stopped half way
 
 
 @pytest.mark.parametrize(("effects", "found"), [("once", ["PARK"]), ("none", []), ("idempotent", [])])
-def test_an_effect_whose_handler_ran_out_of_time_is_parked_if_it_must_not_happen_twice(
+async def test_an_effect_whose_handler_ran_out_of_time_is_parked_if_it_must_not_happen_twice(
     effects: Effects, found: list[str]
 ) -> None:
     """G7: an outcome that is unknown after a timeout."""
@@ -152,22 +140,19 @@ def test_an_effect_whose_handler_ran_out_of_time_is_parked_if_it_must_not_happen
 
             return Pong(text=await context.effect("send", {}, run, effects=effects))
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("tool/1", Tool)
-            with pytest.raises(ReplyTimeoutError):
-                await system.ask("tool/1", Ping(text=""), thread_id="t", within=5, id="m")
-            await asyncio.sleep(1)
-            open_rows = [record.message for record in await system.ledger.open_calls("t")]
-            parked = await system.parked()
+    async with System() as system:
+        system.spawn("tool/1", Tool)
+        with pytest.raises(ReplyTimeoutError):
+            await system.ask("tool/1", Ping(text=""), thread_id="t", within=5, id="m")
+        await asyncio.sleep(1)
+        open_rows = [record.message for record in await system.ledger.open_calls("t")]
+        parked = await system.parked()
 
-            assert [_option(row) for row in open_rows if _option(row) != "send"] == found
-            assert [each.invocation_id for each in parked] == (["m/send"] if found else [])
-            if parked:
-                await system.settle("t", "m/send", result="it had arrived")
-            assert await system.ledger.open_calls("t") == ()
-
-    virtually(main())
+        assert [_option(row) for row in open_rows if _option(row) != "send"] == found
+        assert [each.invocation_id for each in parked] == (["m/send"] if found else [])
+        if parked:
+            await system.settle("t", "m/send", result="it had arrived")
+        assert await system.ledger.open_calls("t") == ()
 
 
 def test_a_handler_that_ignores_that_it_is_cancelled_does_not_hold_up_its_actor() -> None:
@@ -229,7 +214,7 @@ def test_what_an_actor_asked_for_goes_on_while_it_is_begun_anew() -> None:
     assert runs == [1]
 
 
-def test_what_a_failing_handler_withdrew_is_asked_again_under_another_id() -> None:
+async def test_what_a_failing_handler_withdrew_is_asked_again_under_another_id() -> None:
     class Boss(Actor):
         @handles
         async def do(self, request: Do, context: Context) -> Done:
@@ -243,45 +228,35 @@ def test_what_a_failing_handler_withdrew_is_asked_again_under_another_id() -> No
                 group.create_task(fail())
             return Done(said=(str(len(waiting.result().said)),))
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            system.spawn("boss/1", Boss)
-            assert await system.ask("boss/1", Do(what="nothing"), thread_id="t", id="m") == Done(said=("1",))
-            calls = [record.message.invocation_id async for record in system.ledger.read("t") if _is_call(record.message)]
-            assert calls == ["m", "m/wait", "m/wait~2"]
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        system.spawn("boss/1", Boss)
+        assert await system.ask("boss/1", Do(what="nothing"), thread_id="t", id="m") == Done(said=("1",))
+        calls = [record.message.invocation_id async for record in system.ledger.read("t") if _is_call(record.message)]
+        assert calls == ["m", "m/wait", "m/wait~2"]
 
 
 # ---------------------------------------------------------------- what may not be said
 
 
-def test_a_message_of_the_journal_or_of_another_thread_is_refused() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("any/1", Stubborn)
-            with pytest.raises(ValueError, match="is of the journal, which only the runtime writes"):
-                await system.ask("any/1", _call(lane="effect"))
-            with pytest.raises(ValueError, match="is of thread 'u', not of 't'"):
-                await system.ask("any/1", _call(thread_id="u"), thread_id="t")
-
-    virtually(main())
+async def test_a_message_of_the_journal_or_of_another_thread_is_refused() -> None:
+    async with System() as system:
+        system.spawn("any/1", Stubborn)
+        with pytest.raises(ValueError, match="is of the journal, which only the runtime writes"):
+            await system.ask("any/1", _call(lane="effect"))
+        with pytest.raises(ValueError, match="is of thread 'u', not of 't'"):
+            await system.ask("any/1", _call(thread_id="u"), thread_id="t")
 
 
-def test_what_only_the_runtime_may_say_about_a_message_is_stripped() -> None:
+async def test_what_only_the_runtime_may_say_about_a_message_is_stripped() -> None:
     """G22: content is data."""
-
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("any/1", Stubborn)
-            own = {"antiphon": {"hops": -5}, "mine": {"a": 1}}
-            await system.ask("any/1", _call(metadata=own), thread_id="t")
-            call, _ = [record.message async for record in system.ledger.read("t")]
-            assert call.metadata == {"mine": {"a": 1}}
-            assert (call.to, call.thread_id) == (("any/1",), "t")
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("any/1", Stubborn)
+        own = {"antiphon": {"hops": -5}, "mine": {"a": 1}}
+        await system.ask("any/1", _call(metadata=own), thread_id="t")
+        call, _ = [record.message async for record in system.ledger.read("t")]
+        assert call.metadata == {"mine": {"a": 1}}
+        assert (call.to, call.thread_id) == (("any/1",), "t")
 
 
 def test_talk_is_heard_by_an_actor_of_the_protocol_as_a_message() -> None:
@@ -302,53 +277,44 @@ def test_talk_is_heard_by_an_actor_of_the_protocol_as_a_message() -> None:
 
 
 @pytest.mark.parametrize("key", ["1", "a/b", "a#b", "", "x" * 300])
-def test_a_key_that_could_be_taken_for_another_is_refused(key: str) -> None:
+async def test_a_key_that_could_be_taken_for_another_is_refused(key: str) -> None:
     class Boss(Actor):
         @handles
         async def ping(self, ping: Ping, context: Context) -> Pong:
             return await context.ask("probe/1", ping, key=key)
 
-    async def main() -> None:
-        async with System(settings=Settings(attempts=1)) as system:
-            system.spawn("probe/1", Probe)
-            system.spawn("boss/1", Boss)
-            with pytest.raises(Exception, match="it was delivered 1 times"):
-                await system.ask("boss/1", Ping(text="?"), thread_id="t")
-            (parked,) = await system.parked()
-            assert "a key is a name" in str(parked.evidence["last"])
-
-    virtually(main())
+    async with System(settings=Settings(attempts=1)) as system:
+        system.spawn("probe/1", Probe)
+        system.spawn("boss/1", Boss)
+        with pytest.raises(Exception, match="it was delivered 1 times"):
+            await system.ask("boss/1", Ping(text="?"), thread_id="t")
+        (parked,) = await system.parked()
+        assert "a key is a name" in str(parked.evidence["last"])
 
 
 # ---------------------------------------------------------------- small things
 
 
-def test_an_address_has_one_actor_and_a_supervisor_that_is_there() -> None:
-    async def main() -> None:
-        async with System() as system:
+async def test_an_address_has_one_actor_and_a_supervisor_that_is_there() -> None:
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        with pytest.raises(ValueError, match="'probe/1' is taken"):
             system.spawn("probe/1", Probe)
-            with pytest.raises(ValueError, match="'probe/1' is taken"):
-                system.spawn("probe/1", Probe)
-            with pytest.raises(ValueError, match="there is no supervisor 'team/9'"):
-                system.spawn("probe/2", Probe, supervisor="team/9")
-
-    virtually(main())
+        with pytest.raises(ValueError, match="there is no supervisor 'team/9'"):
+            system.spawn("probe/2", Probe, supervisor="team/9")
 
 
-def test_passing_a_message_on_to_nobody_is_an_error_for_whoever_asked() -> None:
+async def test_passing_a_message_on_to_nobody_is_an_error_for_whoever_asked() -> None:
     class Door(Actor):
         @handles
         async def ping(self, ping: Ping, context: Context) -> None:
             await context.forward("nobody/1")
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("door/1", Door)
-            with pytest.raises(UndeliverableError, match="nobody/1"):
-                await system.ask("door/1", Ping(text="?"), thread_id="t")
-            assert await rows(system.ledger, "t") == ["TEST_PING", "!ACTOR_NOT_FOUND"]
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("door/1", Door)
+        with pytest.raises(UndeliverableError, match="nobody/1"):
+            await system.ask("door/1", Ping(text="?"), thread_id="t")
+        assert await rows(system.ledger, "t") == ["TEST_PING", "!ACTOR_NOT_FOUND"]
 
 
 def test_an_actor_that_is_beginning_can_ask_but_has_no_message() -> None:
@@ -398,35 +364,29 @@ def test_an_actor_whose_own_mailbox_is_full_does_not_wait_for_itself() -> None:
 @pytest.mark.parametrize(
     ("budget", "spent"), [(Budget(tokens=10), "10 tokens"), (Budget(cost=Decimal("0.5")), "0.5 US dollars")]
 )
-def test_a_budget_counts_what_models_cost(budget: Budget, spent: str) -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        usage = Usage(input_tokens=6, output_tokens=4, cost=Decimal("0.5"))
-        said = Message(policy="assistant", payload=PartsPayload(parts=()), usage=usage)
-        await ledger.append("t", [said])
-        async with System(ledger, settings=Settings(budget=budget)) as system:
-            system.spawn("probe/1", Probe)
-            with pytest.raises(Exception, match=f"thread 't' has used up its {spent}"):
-                await system.ask("probe/1", Ping(text="a"), thread_id="t")
-
-    virtually(main())
+async def test_a_budget_counts_what_models_cost(budget: Budget, spent: str) -> None:
+    ledger = MemoryLedger()
+    usage = Usage(input_tokens=6, output_tokens=4, cost=Decimal("0.5"))
+    said = Message(policy="assistant", payload=PartsPayload(parts=()), usage=usage)
+    await ledger.append("t", [said])
+    async with System(ledger, settings=Settings(budget=budget)) as system:
+        system.spawn("probe/1", Probe)
+        with pytest.raises(Exception, match=f"thread 't' has used up its {spent}"):
+            await system.ask("probe/1", Ping(text="a"), thread_id="t")
 
 
-def test_what_a_handler_cannot_read_is_refused_also_when_it_is_the_answer() -> None:
+async def test_what_a_handler_cannot_read_is_refused_also_when_it_is_the_answer() -> None:
     class Odd(Actor):
         async def hear(self, message: Message, context: Context) -> Any:
             return {"something": "else"}
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("odd/1", Odd)
-            with pytest.raises(RefusedError, match="its answer is no Pong"):
-                await system.ask("odd/1", Ping(text="?"))
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("odd/1", Odd)
+        with pytest.raises(RefusedError, match="its answer is no Pong"):
+            await system.ask("odd/1", Ping(text="?"))
 
 
-def test_a_failure_that_cannot_be_put_into_words_is_a_failure_all_the_same() -> None:
+async def test_a_failure_that_cannot_be_put_into_words_is_a_failure_all_the_same() -> None:
     class NamelessError(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")
@@ -436,15 +396,12 @@ def test_a_failure_that_cannot_be_put_into_words_is_a_failure_all_the_same() -> 
         async def ping(self, ping: Ping, context: Context) -> Pong:
             raise NamelessError
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("fragile/1", Fragile)
-            with pytest.raises(ActorFailedError, match="its text cannot be read"):
-                await system.ask("fragile/1", Ping(text="?"))
-            await asyncio.sleep(1)
-            assert (await rows(system.ledger, system_thread("fragile/1")))[-1] == "=ERROR_NOTIFICATION"
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("fragile/1", Fragile)
+        with pytest.raises(ActorFailedError, match="its text cannot be read"):
+            await system.ask("fragile/1", Ping(text="?"))
+        await asyncio.sleep(1)
+        assert (await rows(system.ledger, system_thread("fragile/1")))[-1] == "=ERROR_NOTIFICATION"
 
 
 def _option(message: Message) -> str:

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, rows, virtually
+from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, rows
 from tests.runtime.test_edges import Broken
 
 from antiphon.errors import ActorFailedError, ActorStoppedError, ParkedError, RefusedError, ReplyTimeoutError
@@ -16,7 +16,10 @@ from antiphon.runtime import Actor, Context, System, _journal, _observer, handle
 from antiphon.runtime._dispatch import Deadlines
 from antiphon.runtime._envelope import Envelope
 from antiphon.runtime._rows import begun
-from antiphon.testing._simulate_loop import VirtualLoop
+from antiphon.testing._virtual_time import VirtualLoop
+
+pytestmark = pytest.mark.virtual_time
+
 
 # ---------------------------------------------------------------- what is forgotten
 
@@ -47,37 +50,32 @@ def test_deadlines_that_are_far_away_share_their_buckets() -> None:
     assert all(0 <= at - deadline <= max(0.02, deadline / 250) for deadline, at in expired)
 
 
-def test_a_thread_that_was_forgotten_is_claimed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_was_forgotten_is_claimed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_journal, "_MOST_THREADS", 3)
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with System(ledger) as system:
-            system.register("probe", Probe)
-            for _ in range(2):
-                for number in range(10):
-                    await system.ask("probe/1", Ping(text="a"), thread_id=f"t{number}")
-            assert len(system._kernel.journal._epochs) == 3
-            assert await rows(ledger, "t0") == ["TEST_PING", "=TEST_PING"] * 2
-
-    virtually(main())
+    ledger = MemoryLedger()
+    async with System(ledger) as system:
+        system.register("probe", Probe)
+        for _ in range(2):
+            for number in range(10):
+                await system.ask("probe/1", Ping(text="a"), thread_id=f"t{number}")
+        assert len(system._kernel.journal._epochs) == 3
+        assert await rows(ledger, "t0") == ["TEST_PING", "=TEST_PING"] * 2
 
 
-def test_a_flow_is_watched_in_so_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flow_is_watched_in_so_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_observer, "_MOST_THREADS", 2)
     found: list[str] = []
 
     def report(thread_id: str, _: Verdict) -> None:
         found.append(thread_id)
 
-    async def main() -> None:
-        async with System() as system:
-            system.watch_flow(Flow("one note", "Only one.", Step("writer", "probe", "TEST_NOTE")), report)
-            system.spawn("probe/1", Probe)
-            for thread in ("a", "b", "c", "c", "a"):
-                await system.tell("probe/1", Note(text=""), thread_id=thread)
+    async with System() as system:
+        system.watch_flow(Flow("one note", "Only one.", Step("writer", "probe", "TEST_NOTE")), report)
+        system.spawn("probe/1", Probe)
+        for thread in ("a", "b", "c", "c", "a"):
+            await system.tell("probe/1", Note(text=""), thread_id=thread)
 
-    virtually(main())
     assert found == ["c"]  # of "a", nobody knows any more how it began
 
 
@@ -102,16 +100,13 @@ class Holding(Actor):
         return Done()
 
 
-def test_what_an_actor_asks_itself_has_its_time_too_and_does_not_stay_open() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("holding/1", Holding)
-            assert await system.ask("holding/1", Ping(text=""), thread_id="t") == Pong(text="gave up")
-            assert asyncio.get_running_loop().time() < 2
-            expected = ["TEST_PING", "TEST_DO", "wait", "!TIMEOUT", "!CANCELLED", "=TEST_PING"]
-            assert await rows(system.ledger, "t") == expected
-
-    virtually(main())
+async def test_what_an_actor_asks_itself_has_its_time_too_and_does_not_stay_open() -> None:
+    async with System() as system:
+        system.spawn("holding/1", Holding)
+        assert await system.ask("holding/1", Ping(text=""), thread_id="t") == Pong(text="gave up")
+        assert asyncio.get_running_loop().time() < 2
+        expected = ["TEST_PING", "TEST_DO", "wait", "!TIMEOUT", "!CANCELLED", "=TEST_PING"]
+        assert await rows(system.ledger, "t") == expected
 
 
 class Sour(Probe):
@@ -122,34 +117,26 @@ class Sour(Probe):
         raise RefusedError("look at the details", "NO", details=object())  # type: ignore[arg-type]
 
 
-def test_a_refusal_in_words_that_are_no_text_is_recorded_and_told_as_it_is_recorded() -> None:
+async def test_a_refusal_in_words_that_are_no_text_is_recorded_and_told_as_it_is_recorded() -> None:
     """G14: the caller gets what it will get when it runs again."""
-
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("sour/1", Sour)
-            for _ in range(2):
-                with pytest.raises(RefusedError, match=r"half a character: \?$"):
-                    await system.ask("sour/1", Do(what="fail"), thread_id="t", id="ask-1")
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("sour/1", Sour)
+        for _ in range(2):
+            with pytest.raises(RefusedError, match=r"half a character: \?$"):
+                await system.ask("sour/1", Do(what="fail"), thread_id="t", id="ask-1")
 
 
-def test_a_refusal_that_cannot_be_written_down_is_a_failure_and_the_mailbox_goes_on() -> None:
+async def test_a_refusal_that_cannot_be_written_down_is_a_failure_and_the_mailbox_goes_on() -> None:
     """G14: it is seen, and holds up nobody."""
-
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("sour/1", Sour)
-            asking = asyncio.create_task(system.ask("sour/1", Do(what="refuse"), thread_id="t"))
-            assert await system.ask("sour/1", Ping(text="next"), thread_id="u") == Pong(text="next!")
-            with pytest.raises(ParkedError):
-                await asking
-            await asyncio.sleep(1)
-            assert (await rows(system.ledger, system_thread("sour/1"))).count("ERROR_NOTIFICATION") == 3
-            assert (await rows(system.ledger, "t"))[-1] == "PARK"
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("sour/1", Sour)
+        asking = asyncio.create_task(system.ask("sour/1", Do(what="refuse"), thread_id="t"))
+        assert await system.ask("sour/1", Ping(text="next"), thread_id="u") == Pong(text="next!")
+        with pytest.raises(ParkedError):
+            await asking
+        await asyncio.sleep(1)
+        assert (await rows(system.ledger, system_thread("sour/1"))).count("ERROR_NOTIFICATION") == 3
+        assert (await rows(system.ledger, "t"))[-1] == "PARK"
 
 
 class Slow(MemoryLedger):
@@ -162,59 +149,47 @@ class Slow(MemoryLedger):
 
 
 @pytest.mark.parametrize(("what", "row"), [("nothing", "=TEST_DO"), ("refuse", "!NOT_TODAY")])
-def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody(what: str, row: str) -> None:
+async def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody(what: str, row: str) -> None:
     """The answer is there, and whoever waits in the mailbox is handled."""
-
-    async def main() -> None:
-        ledger = Slow()
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe)
-            late = asyncio.create_task(system.ask("probe/1", Do(what=what), thread_id="t", within=1.5))  # type: ignore[arg-type]
-            after = asyncio.create_task(system.ask("probe/1", Ping(text="after"), thread_id="u", within=10))
-            with pytest.raises(ReplyTimeoutError):
-                await late
-            assert await after == Pong(text="after!")
-            assert await rows(ledger, "t") == ["TEST_DO", row]
-
-    virtually(main())
+    ledger = Slow()
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe)
+        late = asyncio.create_task(system.ask("probe/1", Do(what=what), thread_id="t", within=1.5))  # type: ignore[arg-type]
+        after = asyncio.create_task(system.ask("probe/1", Ping(text="after"), thread_id="u", within=10))
+        with pytest.raises(ReplyTimeoutError):
+            await late
+        assert await after == Pong(text="after!")
+        assert await rows(ledger, "t") == ["TEST_DO", row]
 
 
-def test_a_message_that_is_being_written_down_is_not_taken_for_one_that_was_left_open() -> None:
+async def test_a_message_that_is_being_written_down_is_not_taken_for_one_that_was_left_open() -> None:
     """G7: a recovery of its thread at that moment does not deliver it a second time."""
-
-    async def main() -> None:
-        ledger = Slow()
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe)
-            asking = asyncio.create_task(system.ask("probe/1", Ping(text="a"), thread_id="t"))
-            await asyncio.sleep(0.5)
-            assert (await system.recover()).delivered == 0
-            assert await asking == Pong(text="a!")
-            assert await system.ask("probe/1", Do(what="list")) == Done(said=("a",))
-            assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
-
-    virtually(main())
+    ledger = Slow()
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe)
+        asking = asyncio.create_task(system.ask("probe/1", Ping(text="a"), thread_id="t"))
+        await asyncio.sleep(0.5)
+        assert (await system.recover()).delivered == 0
+        assert await asking == Pong(text="a!")
+        assert await system.ask("probe/1", Do(what="list")) == Done(said=("a",))
+        assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
 
 
 class Pool(Probe):
     concurrency = 2
 
 
-def test_what_waits_behind_a_message_of_the_actor_before_is_handled_when_that_is_done() -> None:
+async def test_what_waits_behind_a_message_of_the_actor_before_is_handled_when_that_is_done() -> None:
     """One of two messages fails its actor. The other goes on, and the new actor takes what follows it."""
-
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("pool/1", Pool)
-            first = asyncio.create_task(system.ask("pool/1", Do(what="wait", seconds=5), thread_id="t"))
-            second = asyncio.create_task(system.ask("pool/1", Ping(text="behind"), thread_id="t"))
-            await asyncio.sleep(1)
-            with pytest.raises(ActorFailedError):
-                await system.ask("pool/1", Do(what="fail"))
-            assert await first == Done()
-            assert await second == Pong(text="behind!")
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("pool/1", Pool)
+        first = asyncio.create_task(system.ask("pool/1", Do(what="wait", seconds=5), thread_id="t"))
+        second = asyncio.create_task(system.ask("pool/1", Ping(text="behind"), thread_id="t"))
+        await asyncio.sleep(1)
+        with pytest.raises(ActorFailedError):
+            await system.ask("pool/1", Do(what="fail"))
+        assert await first == Done()
+        assert await second == Pong(text="behind!")
 
 
 def test_an_actor_without_grace_leaves_what_it_did_to_the_next() -> None:
@@ -252,20 +227,17 @@ class Linked(Probe):
         context.link(note.text)
 
 
-def test_what_an_actor_had_in_hand_that_fell_with_another_is_delivered_to_the_next() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.register("linked", Linked)
-            await system.tell("linked/a", Note(text="linked/b"))
-            waiting = asyncio.create_task(system.ask("linked/b", Do(what="wait", seconds=5), thread_id="t"))
-            behind = asyncio.create_task(system.ask("linked/b", Ping(text="behind"), thread_id="t"))
-            await asyncio.sleep(1)
-            with pytest.raises(ActorFailedError):
-                await system.ask("linked/a", Do(what="fail"))
-            assert await waiting == Done()
-            assert await behind == Pong(text="behind!")
-
-    virtually(main())
+async def test_what_an_actor_had_in_hand_that_fell_with_another_is_delivered_to_the_next() -> None:
+    async with System() as system:
+        system.register("linked", Linked)
+        await system.tell("linked/a", Note(text="linked/b"))
+        waiting = asyncio.create_task(system.ask("linked/b", Do(what="wait", seconds=5), thread_id="t"))
+        behind = asyncio.create_task(system.ask("linked/b", Ping(text="behind"), thread_id="t"))
+        await asyncio.sleep(1)
+        with pytest.raises(ActorFailedError):
+            await system.ask("linked/a", Do(what="fail"))
+        assert await waiting == Done()
+        assert await behind == Pong(text="behind!")
 
 
 class Deep(Actor):
@@ -280,34 +252,26 @@ class Deep(Actor):
         return await context.ask(f"deep/{depth - 1}", Ping(text=str(depth - 1)), key="k" * 200)
 
 
-def test_a_course_may_be_deep_and_its_keys_long() -> None:
+async def test_a_course_may_be_deep_and_its_keys_long() -> None:
     """Ids are made of ids, and yet stay names."""
-
-    async def main() -> None:
-        async with System() as system:
-            system.register("deep", Deep)
-            assert await system.ask("deep/20", Ping(text="20"), thread_id="t", within=600) == Pong(text="the bottom")
-
-    virtually(main())
+    async with System() as system:
+        system.register("deep", Deep)
+        assert await system.ask("deep/20", Ping(text="20"), thread_id="t", within=600) == Pong(text="the bottom")
 
 
 @pytest.mark.parametrize(("effects", "end"), [("idempotent", "!CANCELLED"), ("once", "PARK")])
-def test_an_effect_whose_message_has_ended_is_ended_by_the_recovery(effects: str, end: str) -> None:
+async def test_an_effect_whose_message_has_ended_is_ended_by_the_recovery(effects: str, end: str) -> None:
     """G7: the system died after the one was written, and before the other."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        call = OptionCallPayload(invocation_id="m", option_name="TEST_PING", arguments={"text": "a"})
-        result = OptionResultPayload(invocation_id="m", option_name="TEST_PING", result={"text": "a!"})
-        intent = begun("pay", "m/pay", thread_id="t", parent_id="m", arguments={"effects": effects, "arguments": {}})
-        said = Message(id="m", policy="client", payload=call, to=("probe/1",), lane="control")
-        await ledger.append("t", [said, intent, Message(policy="probe/1", payload=result, lane="control")])
-        async with System(ledger) as system:
-            system.register("probe", Probe)
-            await system.recover()
-            assert (await rows(ledger, "t"))[3:] == [end]
-
-    virtually(main())
+    ledger = MemoryLedger()
+    call = OptionCallPayload(invocation_id="m", option_name="TEST_PING", arguments={"text": "a"})
+    result = OptionResultPayload(invocation_id="m", option_name="TEST_PING", result={"text": "a!"})
+    intent = begun("pay", "m/pay", thread_id="t", parent_id="m", arguments={"effects": effects, "arguments": {}})
+    said = Message(id="m", policy="client", payload=call, to=("probe/1",), lane="control")
+    await ledger.append("t", [said, intent, Message(policy="probe/1", payload=result, lane="control")])
+    async with System(ledger) as system:
+        system.register("probe", Probe)
+        await system.recover()
+        assert (await rows(ledger, "t"))[3:] == [end]
 
 
 # ---------------------------------------------------------------- timers
@@ -320,69 +284,57 @@ class Sleeper(Probe):
         return Pong(text="good night")
 
 
-def test_a_timer_that_is_due_while_the_ledger_cannot_be_used_rings_when_it_can() -> None:
-    async def main() -> None:
-        ledger = Broken()
-        async with System(ledger) as system:
-            system.spawn("sleeper/1", Sleeper)
-            await system.ask("sleeper/1", Ping(text=""), thread_id="t")
-            await asyncio.sleep(9)
-            ledger.is_broken = True
-            await asyncio.sleep(20)
-            ledger.is_broken = False
-            await asyncio.sleep(5)
-            assert await system.ask("sleeper/1", Do(what="list")) == Done(said=("wake up",))
-            assert (await rows(ledger, "t"))[-4:] == ["=TIMER", '"', "DELIVER", "=DELIVER"]
-
-    virtually(main())
+async def test_a_timer_that_is_due_while_the_ledger_cannot_be_used_rings_when_it_can() -> None:
+    ledger = Broken()
+    async with System(ledger) as system:
+        system.spawn("sleeper/1", Sleeper)
+        await system.ask("sleeper/1", Ping(text=""), thread_id="t")
+        await asyncio.sleep(9)
+        ledger.is_broken = True
+        await asyncio.sleep(20)
+        ledger.is_broken = False
+        await asyncio.sleep(5)
+        assert await system.ask("sleeper/1", Do(what="list")) == Done(said=("wake up",))
+        assert (await rows(ledger, "t"))[-4:] == ["=TIMER", '"', "DELIVER", "=DELIVER"]
 
 
-def test_a_timer_that_was_due_while_nobody_was_there_rings_at_once() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with System(ledger) as system:
-            system.spawn("sleeper/1", Sleeper)
-            await system.ask("sleeper/1", Ping(text=""), thread_id="t")
-        await asyncio.sleep(1000)
-        async with System(ledger) as system:
-            system.spawn("sleeper/1", Sleeper)
-            assert (await system.recover()).timers == 1
-            await asyncio.sleep(0.1)
-            assert await system.ask("sleeper/1", Do(what="list")) == Done(said=("wake up",))
-
-    virtually(main())
+async def test_a_timer_that_was_due_while_nobody_was_there_rings_at_once() -> None:
+    ledger = MemoryLedger()
+    async with System(ledger) as system:
+        system.spawn("sleeper/1", Sleeper)
+        await system.ask("sleeper/1", Ping(text=""), thread_id="t")
+    await asyncio.sleep(1000)
+    async with System(ledger) as system:
+        system.spawn("sleeper/1", Sleeper)
+        assert (await system.recover()).timers == 1
+        await asyncio.sleep(0.1)
+        assert await system.ask("sleeper/1", Do(what="list")) == Done(said=("wake up",))
 
 
 # ---------------------------------------------------------------- the end
 
 
-def test_at_the_end_the_grace_of_all_actors_runs_at_once() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.register("probe", Probe)
-            asks = [asyncio.create_task(system.ask(f"probe/{n}", Do(what="wait", seconds=600), within=900)) for n in range(50)]
-            await asyncio.sleep(1)
-        assert 6 <= asyncio.get_running_loop().time() < 7
-        await asyncio.gather(*asks, return_exceptions=True)
-
-    virtually(main())
+async def test_at_the_end_the_grace_of_all_actors_runs_at_once() -> None:
+    async with System() as system:
+        system.register("probe", Probe)
+        asks = [asyncio.create_task(system.ask(f"probe/{n}", Do(what="wait", seconds=600), within=900)) for n in range(50)]
+        await asyncio.sleep(1)
+    assert 6 <= asyncio.get_running_loop().time() < 7
+    await asyncio.gather(*asks, return_exceptions=True)
 
 
-def test_after_the_end_no_timer_rings() -> None:
+async def test_after_the_end_no_timer_rings() -> None:
     class Late(Probe):
         @handles
         async def via(self, ping: Ping, context: Context) -> Pong:
             await context.remind(10, Note(text="too late"))
             return Pong(text="")
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("late/1", Late)
-            await system.ask("late/1", Ping(text=""))
-        await asyncio.sleep(20)
-        assert not system.dead_letters
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("late/1", Late)
+        await system.ask("late/1", Ping(text=""))
+    await asyncio.sleep(20)
+    assert not system.dead_letters
 
 
 def test_run_returns_what_the_program_returns_and_raises_what_it_raises() -> None:
@@ -402,22 +354,18 @@ def test_run_returns_what_the_program_returns_and_raises_what_it_raises() -> Non
         run(is_cancelled())
 
 
-def test_a_backlog_larger_than_the_mailbox_is_recovered_whole() -> None:
+async def test_a_backlog_larger_than_the_mailbox_is_recovered_whole() -> None:
     """What was taken in once is not refused later, however full it is."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe, capacity=1_000, grace=0.0)
-            busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=1_000), within=2_000))
-            for number in range(500):
-                await system.tell("probe/1", Note(text=str(number)), thread_id=f"t{number}")
-        with pytest.raises(ActorStoppedError):
-            await busy
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe, capacity=10)
-            assert (await system.recover()).delivered == 500
-            heard = await system.ask("probe/1", Do(what="list"), within=600)
-            assert sorted(heard.said, key=int) == [str(number) for number in range(500)]
-
-    virtually(main())
+    ledger = MemoryLedger()
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe, capacity=1_000, grace=0.0)
+        busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=1_000), within=2_000))
+        for number in range(500):
+            await system.tell("probe/1", Note(text=str(number)), thread_id=f"t{number}")
+    with pytest.raises(ActorStoppedError):
+        await busy
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe, capacity=10)
+        assert (await system.recover()).delivered == 500
+        heard = await system.ask("probe/1", Do(what="list"), within=600)
+        assert sorted(heard.said, key=int) == [str(number) for number in range(500)]

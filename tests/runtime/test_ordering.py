@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 
+import pytest
 from tests.runtime.actors import Note, Ping, Pong, virtually
 
 from antiphon.messages import Message
@@ -80,7 +81,8 @@ def test_without_a_key_it_is_the_thread() -> None:
     assert _run(Plain, ("t", "u", "v")) == ["a begins", "b begins", "ping", "a ends", "b ends"]
 
 
-def test_an_actor_without_a_key_of_its_own_has_no_message_made_for_it() -> None:
+@pytest.mark.virtual_time
+async def test_an_actor_without_a_key_of_its_own_has_no_message_made_for_it() -> None:
     """A typed request outside of a thread stays as it is: asking for its key must not cost what making a message costs."""
 
     class Many(Actor):
@@ -92,11 +94,9 @@ def test_an_actor_without_a_key_of_its_own_has_no_message_made_for_it() -> None:
 
     made: list[Message | None] = []
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("many/1", Many)
-            await system.tell("many/1", Note(text="x"))
-            await asyncio.sleep(1)
+    async with System() as system:
+        system.spawn("many/1", Many)
+        await system.tell("many/1", Note(text="x"))
+        await asyncio.sleep(1)
 
-    virtually(main())
     assert made == [None]

@@ -9,6 +9,8 @@ from antiphon.errors import UndeliverableError
 from antiphon.protocol import ErrorCode, ErrorResponse, Message, ProcessPhase, Response
 from antiphon.runtime import Actor, System, system_thread
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Seed(Actor):
     """An actor as the document writes one: a `receive` that looks at the type."""
@@ -63,21 +65,17 @@ def test_a_message_must_have_a_receiver() -> None:
         _send(Message(type="HAIL"))
 
 
-def test_an_unknown_receiver_is_an_error_response_and_a_dead_letter() -> None:
+async def test_an_unknown_receiver_is_an_error_response_and_a_dead_letter() -> None:
     """CH-048, C30."""
+    async with System() as system:
+        message = Message(type="HAIL", receiver="nobody")
+        response = await system.send_message(message)
 
-    async def main() -> None:
-        async with System() as system:
-            message = Message(type="HAIL", receiver="nobody")
-            response = await system.send_message(message)
-
-            assert isinstance(response, ErrorResponse)
-            assert (response.error_code, response.message_id) == (ErrorCode.ACTOR_NOT_FOUND, message.id)
-            assert [(letter.to, letter.message.id) for letter in system.dead_letters] == [("nobody", message.id)]
-            with pytest.raises(UndeliverableError):
-                await system.get_actor("nobody")
-
-    virtually(main())
+        assert isinstance(response, ErrorResponse)
+        assert (response.error_code, response.message_id) == (ErrorCode.ACTOR_NOT_FOUND, message.id)
+        assert [(letter.to, letter.message.id) for letter in system.dead_letters] == [("nobody", message.id)]
+        with pytest.raises(UndeliverableError):
+            await system.get_actor("nobody")
 
 
 def test_data_is_validated_before_the_actor_sees_it() -> None:
@@ -143,19 +141,15 @@ def test_the_same_message_gets_the_same_response() -> None:
     assert len(seen) == 1
 
 
-def test_a_message_that_names_a_thread_is_journaled_there() -> None:
+async def test_a_message_that_names_a_thread_is_journaled_there() -> None:
     """CH-119."""
+    async with System() as system:
+        system.spawn("seed_actor_1", Seed)
+        data = {"thread_id": "t9", "name": "you"}
+        await system.send_message(Message(type="HAIL", data=data, receiver="seed_actor_1"))
+        await system.send_message(Message(type="THREAD_RESULT", data=_result("t9"), receiver="seed_actor_1"))
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("seed_actor_1", Seed)
-            data = {"thread_id": "t9", "name": "you"}
-            await system.send_message(Message(type="HAIL", data=data, receiver="seed_actor_1"))
-            await system.send_message(Message(type="THREAD_RESULT", data=_result("t9"), receiver="seed_actor_1"))
-
-            assert (await rows(system.ledger, "t9"))[:4] == ["HAIL", "=HAIL", '"', "DELIVER"]
-
-    virtually(main())
+        assert (await rows(system.ledger, "t9"))[:4] == ["HAIL", "=HAIL", '"', "DELIVER"]
 
 
 def test_the_systems_messages_work_on_every_actor() -> None:

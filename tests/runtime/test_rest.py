@@ -18,6 +18,9 @@ from antiphon.protocol import Stop
 from antiphon.runtime import Actor, Context, Settings, Supervision, System, handles
 from antiphon.testing import Faults, simulate
 
+pytestmark = pytest.mark.virtual_time
+
+
 BRIEFLY = Settings(idle_after=10.0)
 
 
@@ -57,98 +60,79 @@ class Slow(Alone):
 # ---------------------------------------------------------------- who goes, and who stays
 
 
-def test_an_idle_actor_of_a_registered_kind_is_let_go_of_and_made_anew() -> None:
-    async def main() -> None:
-        async with System(settings=BRIEFLY) as system:
-            system.register("probe", Probe)
-            for number in range(100):
-                await system.ask(f"probe/{number}", Ping(text="a"), thread_id=f"t{number}")
-            assert len(_addresses(system)) == 100
-            await asyncio.sleep(25)
-            assert _addresses(system) == set()
-            assert not system._kernel.idle_actors._since
-            made = Probe.made
-            assert await system.ask("probe/7", Do(what="list")) is not None
-            assert Probe.made == made + 1  # and what it had only in memory is gone, as after a restart
-            assert _addresses(system) == {"probe/7"}
-
-    virtually(main())
+async def test_an_idle_actor_of_a_registered_kind_is_let_go_of_and_made_anew() -> None:
+    async with System(settings=BRIEFLY) as system:
+        system.register("probe", Probe)
+        for number in range(100):
+            await system.ask(f"probe/{number}", Ping(text="a"), thread_id=f"t{number}")
+        assert len(_addresses(system)) == 100
+        await asyncio.sleep(25)
+        assert _addresses(system) == set()
+        assert not system._kernel.idle_actors._since
+        made = Probe.made
+        assert await system.ask("probe/7", Do(what="list")) is not None
+        assert Probe.made == made + 1  # and what it had only in memory is gone, as after a restart
+        assert _addresses(system) == {"probe/7"}
 
 
-def test_an_actor_that_is_used_or_was_spawned_stays() -> None:
-    async def main() -> None:
-        async with System(settings=BRIEFLY) as system:
-            system.register("probe", Probe)
-            system.spawn("spawned/1", Probe)
-            await system.ask("spawned/1", Ping(text="a"))
-            for _ in range(10):
-                await system.ask("probe/1", Ping(text="a"))
-                await asyncio.sleep(9)
-            assert await system.ask("probe/1", Do(what="list")) == await system.ask("probe/1", Do(what="nothing"))
-            assert len((await system.ask("probe/1", Do(what="list"))).said) == 10
-            waiting = asyncio.create_task(system.ask("probe/2", Do(what="wait", seconds=50), within=100))
-            await asyncio.sleep(49)
-            assert _addresses(system) == {"spawned/1", "probe/2"}
-            await waiting
-
-    virtually(main())
-
-
-def test_nobody_is_let_go_of_unless_the_settings_say_so() -> None:
-    async def main() -> None:
-        async with System(settings=Settings(idle_after=None)) as system:
-            system.register("probe", Probe)
+async def test_an_actor_that_is_used_or_was_spawned_stays() -> None:
+    async with System(settings=BRIEFLY) as system:
+        system.register("probe", Probe)
+        system.spawn("spawned/1", Probe)
+        await system.ask("spawned/1", Ping(text="a"))
+        for _ in range(10):
             await system.ask("probe/1", Ping(text="a"))
-            await asyncio.sleep(1e6)
-            assert _addresses(system) == {"probe/1"}
+            await asyncio.sleep(9)
+        assert await system.ask("probe/1", Do(what="list")) == await system.ask("probe/1", Do(what="nothing"))
+        assert len((await system.ask("probe/1", Do(what="list"))).said) == 10
+        waiting = asyncio.create_task(system.ask("probe/2", Do(what="wait", seconds=50), within=100))
+        await asyncio.sleep(49)
+        assert _addresses(system) == {"spawned/1", "probe/2"}
+        await waiting
 
-    virtually(main())
+
+async def test_nobody_is_let_go_of_unless_the_settings_say_so() -> None:
+    async with System(settings=Settings(idle_after=None)) as system:
+        system.register("probe", Probe)
+        await system.ask("probe/1", Ping(text="a"))
+        await asyncio.sleep(1e6)
+        assert _addresses(system) == {"probe/1"}
 
 
-def test_heartbeats_keep_nobody() -> None:
+async def test_heartbeats_keep_nobody() -> None:
     """A supervisor that asks its children whether they live does not keep the idle ones from going."""
-
-    async def main() -> None:
-        async with System(settings=BRIEFLY) as system:
-            team = system.supervise("team/1", Supervision(heartbeat=1.0))
-            system.register("probe", Probe, supervisor=team)
-            await system.ask("probe/1", Ping(text="a"))
-            await asyncio.sleep(25)
-            assert _addresses(system) == {"team/1"}
-            assert system._kernel.tree.children(team) == ()
-
-    virtually(main())
+    async with System(settings=BRIEFLY) as system:
+        team = system.supervise("team/1", Supervision(heartbeat=1.0))
+        system.register("probe", Probe, supervisor=team)
+        await system.ask("probe/1", Ping(text="a"))
+        await asyncio.sleep(25)
+        assert _addresses(system) == {"team/1"}
+        assert system._kernel.tree.children(team) == ()
 
 
-def test_an_actor_that_has_nothing_left_to_do_goes_at_once() -> None:
+async def test_an_actor_that_has_nothing_left_to_do_goes_at_once() -> None:
     class Once(Actor):
         @handles
         async def ping(self, ping: Ping, context: Context) -> Pong:
             context.rest()
             return Pong(text=ping.text)
 
-    async def main() -> None:
-        async with System(settings=Settings(idle_after=None)) as system:
-            system.register("once", Once)
-            for number in range(3):
-                assert (await system.ask("once/1", Ping(text=str(number)), thread_id="t")).text == str(number)
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                assert _addresses(system) == set()
-
-    virtually(main())
+    async with System(settings=Settings(idle_after=None)) as system:
+        system.register("once", Once)
+        for number in range(3):
+            assert (await system.ask("once/1", Ping(text=str(number)), thread_id="t")).text == str(number)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert _addresses(system) == set()
 
 
-def test_an_actor_is_told_that_it_ends_before_it_is_let_go_of() -> None:
-    async def main() -> None:
-        Slow.ended = 0
-        async with System(settings=BRIEFLY) as system:
-            system.register("slow", Slow)
-            await system.ask("slow/1", Ping(text="a"))
-            await asyncio.sleep(25)
-            assert (Slow.ended, _addresses(system)) == (1, set())
-
-    virtually(main())
+async def test_an_actor_is_told_that_it_ends_before_it_is_let_go_of() -> None:
+    Slow.ended = 0
+    async with System(settings=BRIEFLY) as system:
+        system.register("slow", Slow)
+        await system.ask("slow/1", Ping(text="a"))
+        await asyncio.sleep(25)
+        assert (Slow.ended, _addresses(system)) == (1, set())
 
 
 # ---------------------------------------------------------------- what comes at the same moment
@@ -177,7 +161,7 @@ async def _ask_again_and_again(kind: type[Alone]) -> None:
         await asyncio.gather(*(ask(number) for number in range(8)))
 
 
-def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> None:
+async def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> None:
     """The ledger takes longer than the actor may be idle: whoever has found it must not find another one meanwhile."""
 
     class Slowly(MemoryLedger):
@@ -186,34 +170,28 @@ def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> None:
             await asyncio.sleep(60)
             return await super().by_invocation(invocation_id, thread_id=thread_id)
 
-    async def main() -> None:
-        async with System(Slowly(), settings=BRIEFLY) as system:
-            system.register("probe", Probe)
-            await system.ask("probe/1", Ping(text="first"))
-            asking = asyncio.create_task(system.ask("probe/1", Ping(text="second"), thread_id="t", id="known", within=100))
-            await asyncio.sleep(30)
-            assert _addresses(system) == {"probe/1"}
-            await asking
-            assert (await system.ask("probe/1", Do(what="list"))).said == ("first", "second")
-
-    virtually(main())
+    async with System(Slowly(), settings=BRIEFLY) as system:
+        system.register("probe", Probe)
+        await system.ask("probe/1", Ping(text="first"))
+        asking = asyncio.create_task(system.ask("probe/1", Ping(text="second"), thread_id="t", id="known", within=100))
+        await asyncio.sleep(30)
+        assert _addresses(system) == {"probe/1"}
+        await asking
+        assert (await system.ask("probe/1", Do(what="list"))).said == ("first", "second")
 
 
-def test_whoever_stops_an_actor_that_rests_stops_it_for_good() -> None:
-    async def main() -> None:
-        async with System(settings=BRIEFLY) as system:
-            system.register("probe", Probe)
+async def test_whoever_stops_an_actor_that_rests_stops_it_for_good() -> None:
+    async with System(settings=BRIEFLY) as system:
+        system.register("probe", Probe)
+        await system.ask("probe/1", Ping(text="a"))
+        cell = system._kernel.tree.at("probe/1")
+        await asyncio.sleep(25)
+        assert cell.state == "resting"
+        await system.ask("probe/1", Stop(actor_id="probe/1", reason="enough"))
+        with pytest.raises(ActorStoppedError):
             await system.ask("probe/1", Ping(text="a"))
-            cell = system._kernel.tree.at("probe/1")
-            await asyncio.sleep(25)
-            assert cell.state == "resting"
-            await system.ask("probe/1", Stop(actor_id="probe/1", reason="enough"))
-            with pytest.raises(ActorStoppedError):
-                await system.ask("probe/1", Ping(text="a"))
-            with pytest.raises(ActorStoppedError):
-                await system.tell("probe/1", Note(text="a"))
-
-    virtually(main())
+        with pytest.raises(ActorStoppedError):
+            await system.tell("probe/1", Note(text="a"))
 
 
 def test_threads_run_through_every_fault_while_actors_come_and_go() -> None:

@@ -15,7 +15,7 @@ from antiphon.protocol import PHASES, CreateThread, StartThread
 from antiphon.protocol.flows import find_flow
 from antiphon.runtime import Actor, Context, Settings, System, handles
 from antiphon.testing import Faults, Simulated, StuckError, World, simulate
-from antiphon.testing._simulate_loop import VirtualLoop
+from antiphon.testing._virtual_time import VirtualLoop
 
 SEEDS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else count("seeds")
 GROUPS = 10

@@ -21,7 +21,7 @@ from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import Reply, Request, Restart
 from antiphon.runtime import Actor, Context, Supervision, System, handles
 from antiphon.testing import Faults
-from antiphon.testing._simulate_faults import FaultyLedger
+from antiphon.testing._simulate import FaultyLedger
 
 ASKS = 10
 
@@ -235,25 +235,22 @@ class Unlucky(Actor):
         return Pong(text=await context.effect("pay", {}, pay))
 
 
-def test_a_message_that_a_person_has_tried_again_can_be_parked_again() -> None:
+@pytest.mark.virtual_time
+async def test_a_message_that_a_person_has_tried_again_can_be_parked_again() -> None:
     """G14, G16: a row that parks a message, or says it was delivered again, has a name that no row before it has had."""
-
-    async def main() -> None:
-        ledger = Recording()
-        async with System(ledger, supervision=Supervision(intensity=1000)) as system:
-            system.register("unlucky", Unlucky)
-            asking = asyncio.ensure_future(system.ask("unlucky/1", Ping(text="m/pay~3"), thread_id="t", id="m", within=600))
-            with pytest.raises(ParkedError):
-                await asking
-            for number in (1, 2):
-                (parked,) = await system.parked()
-                assert parked.evidence["effect"] == ("m/pay" if number == 1 else f"m/pay~{number}")
-                await system.settle("t", "m", retry=True)
-                await asyncio.sleep(60)
-            assert await system.parked() == ()
-            found = await rows(ledger, "t")
-        assert ledger.refused == []
-        assert found.count("PARK") == found.count("=PARK") == 2
-        assert found[-1] == "=AGAIN"
-
-    virtually(main())
+    ledger = Recording()
+    async with System(ledger, supervision=Supervision(intensity=1000)) as system:
+        system.register("unlucky", Unlucky)
+        asking = asyncio.ensure_future(system.ask("unlucky/1", Ping(text="m/pay~3"), thread_id="t", id="m", within=600))
+        with pytest.raises(ParkedError):
+            await asking
+        for number in (1, 2):
+            (parked,) = await system.parked()
+            assert parked.evidence["effect"] == ("m/pay" if number == 1 else f"m/pay~{number}")
+            await system.settle("t", "m", retry=True)
+            await asyncio.sleep(60)
+        assert await system.parked() == ()
+        found = await rows(ledger, "t")
+    assert ledger.refused == []
+    assert found.count("PARK") == found.count("=PARK") == 2
+    assert found[-1] == "=AGAIN"

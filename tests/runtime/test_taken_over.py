@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.runtime.actors import Do, Note, Ping, Pong, Probe, rows, virtually
+from tests.runtime.actors import Do, Note, Ping, Pong, Probe, rows
 
 from antiphon.errors import DeliveryError, FencedError, LedgerError, ReplyTimeoutError
 from antiphon.ledger import Record
@@ -14,9 +14,11 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message
 from antiphon.runtime import Actor, Context, Effects, Recovered, System, _journal, begun, ended, handles
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.parametrize("notices", [True, False])
-def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(
+async def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(
     notices: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: also where the old one takes the thread back: its handler goes on after it was refused, or it forgot the thread."""
@@ -49,25 +51,22 @@ def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(
         async def note(self, note: Note, context: Context) -> None:
             pass
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with System(ledger) as old, System(ledger) as new:
-            old.register("clerk", lambda: Clerk("old"))
-            new.register("clerk", lambda: Clerk("new"))
-            asking = asyncio.ensure_future(old.ask("clerk/1", Ping(text="x"), thread_id="t", id="p"))
-            await paused.wait()
-            await new.recover()
-            await begun.wait()
-            if not notices:
-                for name in ("other", "another"):
-                    await old.tell("clerk/2", Note(text="hello"), thread_id=name)
-            taken.set()
-            with suppress(DeliveryError, LedgerError):
-                await asking
-            await asyncio.sleep(5)
-        assert started == ["new"]
-
-    virtually(main())
+    ledger = MemoryLedger()
+    async with System(ledger) as old, System(ledger) as new:
+        old.register("clerk", lambda: Clerk("old"))
+        new.register("clerk", lambda: Clerk("new"))
+        asking = asyncio.ensure_future(old.ask("clerk/1", Ping(text="x"), thread_id="t", id="p"))
+        await paused.wait()
+        await new.recover()
+        await begun.wait()
+        if not notices:
+            for name in ("other", "another"):
+                await old.tell("clerk/2", Note(text="hello"), thread_id=name)
+        taken.set()
+        with suppress(DeliveryError, LedgerError):
+            await asking
+        await asyncio.sleep(5)
+    assert started == ["new"]
 
 
 # ---------------------------------------------------------------- effects of an earlier life
@@ -115,51 +114,46 @@ async def _left_open(ledger: MemoryLedger, effects: Effects, started: list[str])
 
 
 @pytest.mark.parametrize("effects", ["none", "idempotent"])
-def test_who_has_lost_the_thread_starts_no_effect_of_an_earlier_life(effects: Effects) -> None:
+async def test_who_has_lost_the_thread_starts_no_effect_of_an_earlier_life(effects: Effects) -> None:
     """G8, F14: also where the intent is there already. The row of the new attempt is refused, so nothing is started."""
     started: list[str] = []
 
-    async def main() -> None:
-        ledger = Looked()
-        await _left_open(ledger, effects, started)
-        async with System(ledger) as system:
-            system.register("looker", lambda: Looker("late", effects, started))
+    ledger = Looked()
+    await _left_open(ledger, effects, started)
+    async with System(ledger) as system:
+        system.register("looker", lambda: Looker("late", effects, started))
 
-            async def taken_over() -> None:
-                await ledger.claim("t")
+        async def taken_over() -> None:
+            await ledger.claim("t")
 
-            ledger.then = taken_over
-            with pytest.raises(FencedError):
-                await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m", within=1e6)
-            await asyncio.sleep(60)
-        assert started == ["dead"]
-
-    virtually(main())
+        ledger.then = taken_over
+        with pytest.raises(FencedError):
+            await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m", within=1e6)
+        await asyncio.sleep(60)
+    assert started == ["dead"]
 
 
 @pytest.mark.parametrize("effects", ["none", "idempotent"])
-def test_each_further_attempt_of_an_effect_is_a_row_before_it_is_started(effects: Effects) -> None:
+async def test_each_further_attempt_of_an_effect_is_a_row_before_it_is_started(effects: Effects) -> None:
     """G6, G8: a thread that has no such rows, of an earlier version, is taken up all the same."""
     started: list[str] = []
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        await _left_open(ledger, effects, started)
-        await _left_open(ledger, effects, started)
-        async with System(ledger) as system:
-            system.register("looker", lambda: Looker("next", effects, started))
-            assert await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="next")
-        attempts = [record.message for record in await ledger.by_correlation("m/look", thread_id="t")]
-        assert [(row.id, row.lane, row.kind) for row in attempts] == [
-            ("m/look@attempt2", "effect", "parts"),
-            ("m/look@attempt3", "effect", "parts"),
-        ]
-        assert await ledger.open_calls("t") == ()
-        assert (await ledger.verify()).is_whole
-        found = await rows(ledger, "t")
-        assert found.count("look") == found.count("=look") == 1
+    ledger = MemoryLedger()
+    await _left_open(ledger, effects, started)
+    await _left_open(ledger, effects, started)
+    async with System(ledger) as system:
+        system.register("looker", lambda: Looker("next", effects, started))
+        assert await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="next")
+    attempts = [record.message for record in await ledger.by_correlation("m/look", thread_id="t")]
+    assert [(row.id, row.lane, row.kind) for row in attempts] == [
+        ("m/look@attempt2", "effect", "parts"),
+        ("m/look@attempt3", "effect", "parts"),
+    ]
+    assert await ledger.open_calls("t") == ()
+    assert (await ledger.verify()).is_whole
+    found = await rows(ledger, "t")
+    assert found.count("look") == found.count("=look") == 1
 
-    virtually(main())
     assert started == ["dead", "dead", "next"]
 
 
@@ -167,36 +161,33 @@ def test_each_further_attempt_of_an_effect_is_a_row_before_it_is_started(effects
     ("effects", "is_begun"),
     [("none", False), ("idempotent", False), ("once", False), ("none", True), ("idempotent", True)],
 )
-def test_what_another_owner_did_while_the_thread_was_lost_and_taken_back_is_not_done_again(
+async def test_what_another_owner_did_while_the_thread_was_lost_and_taken_back_is_not_done_again(
     effects: Effects, is_begun: bool
 ) -> None:
     """G7, G8: what was looked up counts only while the thread is owned without a break."""
     started: list[str] = []
 
-    async def main() -> None:
-        ledger = Looked()
-        if is_begun:
-            await _left_open(ledger, effects, started)
-        else:
-            await ledger.claim("t")
-        async with System(ledger) as system:
-            system.register("looker", lambda: Looker("late", effects, started))
+    ledger = Looked()
+    if is_begun:
+        await _left_open(ledger, effects, started)
+    else:
+        await ledger.claim("t")
+    async with System(ledger) as system:
+        system.register("looker", lambda: Looker("late", effects, started))
 
-            async def taken_over_and_back() -> None:
-                said = {"thread_id": "t", "parent_id": "m"}
-                intent = begun("look", "m/look", **said, arguments={"effects": effects, "arguments": {}}, policy="looker/1")
-                outcome = ended("look", "m/look", **said, policy="look", result="by another")
-                new = [outcome] if is_begun else [intent, outcome]
-                await ledger.append("t", new, epoch=await ledger.claim("t"))
-                system._kernel.journal._disown("t")  # as if an append had been refused
-                await system.tell("probe/1", Note(text="go on here"), thread_id="t")
+        async def taken_over_and_back() -> None:
+            said = {"thread_id": "t", "parent_id": "m"}
+            intent = begun("look", "m/look", **said, arguments={"effects": effects, "arguments": {}}, policy="looker/1")
+            outcome = ended("look", "m/look", **said, policy="look", result="by another")
+            new = [outcome] if is_begun else [intent, outcome]
+            await ledger.append("t", new, epoch=await ledger.claim("t"))
+            system._kernel.journal._disown("t")  # as if an append had been refused
+            await system.tell("probe/1", Note(text="go on here"), thread_id="t")
 
-            system.register("probe", Probe)
-            ledger.then = taken_over_and_back
-            assert await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="by another")
-        assert started == (["dead"] if is_begun else [])
-
-    virtually(main())
+        system.register("probe", Probe)
+        ledger.then = taken_over_and_back
+        assert await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="by another")
+    assert started == (["dead"] if is_begun else [])
 
 
 # ---------------------------------------------------------------- what was in hand
@@ -219,77 +210,65 @@ class Held(MemoryLedger):
 
 
 @pytest.mark.parametrize("first", ["recover", "ask"])
-def test_everybody_who_waits_for_a_message_gets_to_know_that_its_thread_was_lost(first: str) -> None:
+async def test_everybody_who_waits_for_a_message_gets_to_know_that_its_thread_was_lost(first: str) -> None:
     """G8, G16: also who has asked the same while it was being delivered again; and the recovery goes on with the others."""
-
-    async def main() -> None:
-        ledger = Held("AGAIN")
-        async with System(ledger) as dead:
-            dead.register("probe", Probe, grace=0)
-            for thread in ("t", "u"):
-                await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id=thread, id=f"m{thread}", within=1e6)
-        async with System(ledger) as system:
-            system.register("probe", Probe)
-            same = Do(what="wait", seconds=1e6)
-            asking = [system.ask("probe/1", same, thread_id="t", id="mt", within=1e6) for _ in range(3)]
-            waiting = [asyncio.ensure_future(asking.pop() if first == "ask" else system.recover())]
-            await ledger.arrived.wait()
-            waiting += [asyncio.ensure_future(each) for each in asking]
-            await asyncio.sleep(1)
-            await ledger.claim("t")
-            ledger.goes_on.set()
-            async with asyncio.timeout(10):
-                ended_with = await asyncio.gather(*waiting, return_exceptions=True)
-        if first == "recover":
-            assert ended_with.pop(0) == Recovered(threads=1, delivered=1)
-        assert [type(each) for each in ended_with] == [FencedError] * 3
-
-    virtually(main())
+    ledger = Held("AGAIN")
+    async with System(ledger) as dead:
+        dead.register("probe", Probe, grace=0)
+        for thread in ("t", "u"):
+            await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id=thread, id=f"m{thread}", within=1e6)
+    async with System(ledger) as system:
+        system.register("probe", Probe)
+        same = Do(what="wait", seconds=1e6)
+        asking = [system.ask("probe/1", same, thread_id="t", id="mt", within=1e6) for _ in range(3)]
+        waiting = [asyncio.ensure_future(asking.pop() if first == "ask" else system.recover())]
+        await ledger.arrived.wait()
+        waiting += [asyncio.ensure_future(each) for each in asking]
+        await asyncio.sleep(1)
+        await ledger.claim("t")
+        ledger.goes_on.set()
+        async with asyncio.timeout(10):
+            ended_with = await asyncio.gather(*waiting, return_exceptions=True)
+    if first == "recover":
+        assert ended_with.pop(0) == Recovered(threads=1, delivered=1)
+    assert [type(each) for each in ended_with] == [FencedError] * 3
 
 
 @pytest.mark.parametrize("within", [1e6, 3.0])
-def test_a_recovery_does_not_deliver_again_what_has_ended_since_it_looked(within: float) -> None:
+async def test_a_recovery_does_not_deliver_again_what_has_ended_since_it_looked(within: float) -> None:
     """G9: also where the time of the message is over when the recovery comes to it."""
-
-    async def main() -> None:
-        ledger = Held("AGAIN")
-        async with System(ledger) as dead:
-            dead.register("probe", Probe, grace=0)
-            await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="left", within=1e6)
-        async with System(ledger) as system:
-            system.register("probe", Probe, grace=0)
-            asked = system.ask("probe/2", Do(what="wait", seconds=2), thread_id="t", id="m", within=within)
-            asking = asyncio.ensure_future(asked)
-            await asyncio.sleep(1)
-            recovering = asyncio.ensure_future(system.recover())
-            await asking
-            await asyncio.sleep(5)
-            ledger.goes_on.set()
-            assert await recovering == Recovered(threads=1, delivered=1)
-            await asyncio.sleep(5)
-            rows_of_m = [record.message.id for record in await ledger.by_invocation("m", thread_id="t")]
-            assert len(rows_of_m) == 2
-            assert await ledger.by_invocation("m#2", thread_id="t") == ()
-
-    virtually(main())
+    ledger = Held("AGAIN")
+    async with System(ledger) as dead:
+        dead.register("probe", Probe, grace=0)
+        await dead.tell("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="left", within=1e6)
+    async with System(ledger) as system:
+        system.register("probe", Probe, grace=0)
+        asked = system.ask("probe/2", Do(what="wait", seconds=2), thread_id="t", id="m", within=within)
+        asking = asyncio.ensure_future(asked)
+        await asyncio.sleep(1)
+        recovering = asyncio.ensure_future(system.recover())
+        await asking
+        await asyncio.sleep(5)
+        ledger.goes_on.set()
+        assert await recovering == Recovered(threads=1, delivered=1)
+        await asyncio.sleep(5)
+        rows_of_m = [record.message.id for record in await ledger.by_invocation("m", thread_id="t")]
+        assert len(rows_of_m) == 2
+        assert await ledger.by_invocation("m#2", thread_id="t") == ()
 
 
-def test_a_system_does_not_take_a_thread_back_that_it_has_lost_unless_somebody_wants_it_here() -> None:
+async def test_a_system_does_not_take_a_thread_back_that_it_has_lost_unless_somebody_wants_it_here() -> None:
     """G8: neither to write down that a message is given up, nor to see what became of it."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with System(ledger) as system:
-            system.register("probe", Probe)
-            asking = system.ask("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="m", within=5)
-            waiting = asyncio.ensure_future(asking)
-            await asyncio.sleep(1)
-            epoch = await ledger.claim("t")
-            with pytest.raises(ReplyTimeoutError):
-                await waiting
-            await asyncio.sleep(600)
-            assert (await ledger.head("t")).epoch == epoch
-            assert await system.ask("probe/1", Ping(text="x"), thread_id="t", id="n") == Pong(text="x!")
-            assert (await ledger.head("t")).epoch == epoch + 1
-
-    virtually(main())
+    ledger = MemoryLedger()
+    async with System(ledger) as system:
+        system.register("probe", Probe)
+        asking = system.ask("probe/1", Do(what="wait", seconds=1e6), thread_id="t", id="m", within=5)
+        waiting = asyncio.ensure_future(asking)
+        await asyncio.sleep(1)
+        epoch = await ledger.claim("t")
+        with pytest.raises(ReplyTimeoutError):
+            await waiting
+        await asyncio.sleep(600)
+        assert (await ledger.head("t")).epoch == epoch
+        assert await system.ask("probe/1", Ping(text="x"), thread_id="t", id="n") == Pong(text="x!")
+        assert (await ledger.head("t")).epoch == epoch + 1

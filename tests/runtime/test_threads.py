@@ -34,63 +34,56 @@ from antiphon.runtime import (
     System,
     handles,
 )
-from antiphon.testing._simulate_loop import Node, VirtualLoop, VirtualPort
+from antiphon.testing._virtual_time import Node, VirtualLoop, VirtualPort
+
+pytestmark = pytest.mark.virtual_time
 
 
-def test_a_request_and_its_answer_are_in_the_thread() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.register("probe", Probe)
-            reply = await system.ask("probe/1", Via(to="probe/2", text="hi"), thread_id="t", sender="user")
-            call, inner, _, result = [record.message async for record in system.ledger.read("t")]
+async def test_a_request_and_its_answer_are_in_the_thread() -> None:
+    async with System() as system:
+        system.register("probe", Probe)
+        reply = await system.ask("probe/1", Via(to="probe/2", text="hi"), thread_id="t", sender="user")
+        call, inner, _, result = [record.message async for record in system.ledger.read("t")]
 
-            assert reply == Pong(text="hi!")
-            assert await rows(system.ledger, "t") == ["TEST_VIA", "TEST_PING", "=TEST_PING", "=TEST_VIA"]
-            assert (call.policy, call.to, call.lane, call.correlation_id) == ("user", ("probe/1",), "control", call.id)
-            assert (inner.policy, inner.to, inner.id) == ("probe/1", ("probe/2",), f"{call.id}/1")
-            assert (inner.correlation_id, inner.parent_id) == (call.id, call.id)
-            assert (result.policy, result.to, result.in_reply_to) == ("probe/1", ("user",), call.id)
-            assert inner.metadata["antiphon"]["hops"] == 1
-
-    virtually(main())
+        assert reply == Pong(text="hi!")
+        assert await rows(system.ledger, "t") == ["TEST_VIA", "TEST_PING", "=TEST_PING", "=TEST_VIA"]
+        assert (call.policy, call.to, call.lane, call.correlation_id) == ("user", ("probe/1",), "control", call.id)
+        assert (inner.policy, inner.to, inner.id) == ("probe/1", ("probe/2",), f"{call.id}/1")
+        assert (inner.correlation_id, inner.parent_id) == (call.id, call.id)
+        assert (result.policy, result.to, result.in_reply_to) == ("probe/1", ("user",), call.id)
+        assert inner.metadata["antiphon"]["hops"] == 1
 
 
-def test_what_is_told_in_a_thread_is_open_until_it_was_handled() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            await system.tell("probe/1", Note(text="hi"), thread_id="t")
-            assert await rows(system.ledger, "t") == ['"', "DELIVER"]
-            await system.ask("probe/1", Do(what="list"))
+async def test_what_is_told_in_a_thread_is_open_until_it_was_handled() -> None:
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        await system.tell("probe/1", Note(text="hi"), thread_id="t")
+        assert await rows(system.ledger, "t") == ['"', "DELIVER"]
+        await system.ask("probe/1", Do(what="list"))
 
-            assert await rows(system.ledger, "t") == ['"', "DELIVER", "=DELIVER"]
-
-    virtually(main())
+        assert await rows(system.ledger, "t") == ['"', "DELIVER", "=DELIVER"]
 
 
-def test_errors_are_in_the_thread_with_their_codes() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            with pytest.raises(RefusedError):
-                await system.ask("probe/1", Do(what="refuse"), thread_id="t")
-            with pytest.raises(ReplyTimeoutError):
-                await system.ask("probe/1", Do(what="wait", seconds=9), thread_id="t", within=1)
-            await asyncio.sleep(1)
-            await system.ask("probe/1", Ping(text="then"), thread_id="t")
+async def test_errors_are_in_the_thread_with_their_codes() -> None:
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        with pytest.raises(RefusedError):
+            await system.ask("probe/1", Do(what="refuse"), thread_id="t")
+        with pytest.raises(ReplyTimeoutError):
+            await system.ask("probe/1", Do(what="wait", seconds=9), thread_id="t", within=1)
+        await asyncio.sleep(1)
+        await system.ask("probe/1", Ping(text="then"), thread_id="t")
 
-            assert await rows(system.ledger, "t") == [
-                "TEST_DO",
-                "!NOT_TODAY",
-                "TEST_DO",
-                "!TIMEOUT",
-                "TEST_PING",
-                "=TEST_PING",
-            ]
-            *_, late, _, _ = [record.message async for record in system.ledger.read("t")]
-            assert late.policy == "runtime"
-
-    virtually(main())
+        assert await rows(system.ledger, "t") == [
+            "TEST_DO",
+            "!NOT_TODAY",
+            "TEST_DO",
+            "!TIMEOUT",
+            "TEST_PING",
+            "=TEST_PING",
+        ]
+        *_, late, _, _ = [record.message async for record in system.ledger.read("t")]
+        assert late.policy == "runtime"
 
 
 # ---------------------------------------------------------------- the same again
@@ -113,27 +106,21 @@ def test_the_same_id_gets_the_same_answer_and_is_handled_once(thread_id: str | N
     virtually(main(), seed=3)
 
 
-def test_the_same_id_with_something_else_is_refused() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            await system.ask("probe/1", Ping(text="a"), thread_id="t", id="m-1")
-            with pytest.raises(HistoryMismatchError, match="'m-1' says TEST_PING here, and something else in thread 't'"):
-                await system.ask("probe/1", Ping(text="b"), thread_id="t", id="m-1")
-
-    virtually(main())
+async def test_the_same_id_with_something_else_is_refused() -> None:
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        await system.ask("probe/1", Ping(text="a"), thread_id="t", id="m-1")
+        with pytest.raises(HistoryMismatchError, match="'m-1' says TEST_PING here, and something else in thread 't'"):
+            await system.ask("probe/1", Ping(text="b"), thread_id="t", id="m-1")
 
 
-def test_a_message_with_an_id_that_the_thread_has_elsewhere_is_refused() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            taken = Message(id="x", policy="user", payload=_call("OTHER", "i-1"), to=("user",))
-            await system.ledger.append("t", [taken])
-            with pytest.raises(AppendRefusedError, match="the id is taken"):
-                await system.ask("probe/1", Ping(text="a"), thread_id="t", id="x")
-
-    virtually(main())
+async def test_a_message_with_an_id_that_the_thread_has_elsewhere_is_refused() -> None:
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        taken = Message(id="x", policy="user", payload=_call("OTHER", "i-1"), to=("user",))
+        await system.ledger.append("t", [taken])
+        with pytest.raises(AppendRefusedError, match="the id is taken"):
+            await system.ask("probe/1", Ping(text="a"), thread_id="t", id="x")
 
 
 # ---------------------------------------------------------------- crashes
@@ -448,70 +435,59 @@ def test_timers_ring_after_a_crash_once() -> None:
     assert asyncio.run(_open(ledger, "t")) == 0
 
 
-def test_a_timer_outside_of_a_thread_rings_while_the_system_lives() -> None:
+async def test_a_timer_outside_of_a_thread_rings_while_the_system_lives() -> None:
     class Sleeper(Probe):
         @handles
         async def via(self, request: Via, context: Context) -> Pong:
             await context.remind(60, Note(text="wake up"))
             return Pong(text="good night")
 
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("sleeper/1", Sleeper)
-            await system.ask("sleeper/1", Via(to="", text=""))
-            await asyncio.sleep(61)
-            assert await system.ask("sleeper/1", Do(what="list")) == Done(said=("wake up",))
-
-    virtually(main())
+    async with System() as system:
+        system.spawn("sleeper/1", Sleeper)
+        await system.ask("sleeper/1", Via(to="", text=""))
+        await asyncio.sleep(61)
+        assert await system.ask("sleeper/1", Do(what="list")) == Done(said=("wake up",))
 
 
 # ---------------------------------------------------------------- owners
 
 
-def test_a_system_that_has_lost_a_thread_stops_working_on_it() -> None:
+async def test_a_system_that_has_lost_a_thread_stops_working_on_it() -> None:
     """G8: another system has claimed it."""
+    ledger = MemoryLedger()
+    async with System(ledger) as old, System(ledger) as new:
+        old.register("probe", Probe)
+        new.register("probe", Probe)
+        working = asyncio.create_task(old.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m"))
+        await asyncio.sleep(1)
+        assert await new.recover() == Recovered(threads=1, delivered=1)
+        with pytest.raises(FencedError):
+            await working
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with System(ledger) as old, System(ledger) as new:
-            old.register("probe", Probe)
-            new.register("probe", Probe)
-            working = asyncio.create_task(old.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m"))
-            await asyncio.sleep(1)
-            assert await new.recover() == Recovered(threads=1, delivered=1)
-            with pytest.raises(FencedError):
-                await working
-
-            assert await new.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m") == Done()
-        assert await rows(ledger, "t") == ["TEST_DO", "AGAIN", "=TEST_DO", "=AGAIN"]
-
-    virtually(main())
+        assert await new.ask("probe/1", Do(what="wait", seconds=5), thread_id="t", id="m") == Done()
+    assert await rows(ledger, "t") == ["TEST_DO", "AGAIN", "=TEST_DO", "=AGAIN"]
 
 
-def test_closing_a_system_leaves_threads_to_the_next_one_and_holds_nothing_against_them() -> None:
+async def test_closing_a_system_leaves_threads_to_the_next_one_and_holds_nothing_against_them() -> None:
     """F16: a shutdown is no crash."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        for _ in range(5):
-            async with System(ledger, settings=Settings(recoveries=1)) as system:
-                system.spawn("probe/1", Probe, grace=0.1)
-                await system.recover()
-                if not await rows(ledger, "t"):
-                    await system.tell("probe/1", Do(what="wait", seconds=50), thread_id="t", within=1000)
-                await asyncio.sleep(1)
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe)
-            assert await system.recover() == Recovered(threads=1, delivered=1)
-            await asyncio.sleep(60)
-        assert await _open(ledger, "t") == 0
-
-    virtually(main())
+    ledger = MemoryLedger()
+    for _ in range(5):
+        async with System(ledger, settings=Settings(recoveries=1)) as system:
+            system.spawn("probe/1", Probe, grace=0.1)
+            await system.recover()
+            if not await rows(ledger, "t"):
+                await system.tell("probe/1", Do(what="wait", seconds=50), thread_id="t", within=1000)
+            await asyncio.sleep(1)
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe)
+        assert await system.recover() == Recovered(threads=1, delivered=1)
+        await asyncio.sleep(60)
+    assert await _open(ledger, "t") == 0
 
 
 @pytest.mark.parametrize("order", [("probe/1", "slow/1"), ("slow/1", "probe/1")])
 @pytest.mark.parametrize("is_handled", [True, False])
-def test_a_handler_that_waits_for_another_actor_when_the_system_closes_runs_again(
+async def test_a_handler_that_waits_for_another_actor_when_the_system_closes_runs_again(
     order: tuple[str, str], is_handled: bool
 ) -> None:
     """G13, G16: whichever of the two ends first, the thread has no answer that only the end of the system has caused."""
@@ -532,39 +508,31 @@ def test_a_handler_that_waits_for_another_actor_when_the_system_closes_runs_agai
             except Exception as exc:  # noqa: BLE001 (as programs do)
                 return Pong(text=f"failed: {exc}")
 
-    async def main() -> None:
-        factories = {"probe/1": Patient, "slow/1": Slow}
-        async with System(ledger) as system:
-            for name in order:
-                system.spawn(name, factories[name], grace=5 if name == "probe/1" and not is_handled else 0)
-            asking = asyncio.create_task(
-                system.ask("probe/1", Via(to="slow/1", text="hi"), thread_id="t", within=2000, id="v-1")
-            )
-            await asyncio.sleep(1)
-        with pytest.raises(ActorStoppedError):
-            await asking
+    factories = {"probe/1": Patient, "slow/1": Slow}
+    async with System(ledger) as system:
+        for name in order:
+            system.spawn(name, factories[name], grace=5 if name == "probe/1" and not is_handled else 0)
+        asking = asyncio.create_task(system.ask("probe/1", Via(to="slow/1", text="hi"), thread_id="t", within=2000, id="v-1"))
+        await asyncio.sleep(1)
+    with pytest.raises(ActorStoppedError):
+        await asking
 
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe)
-            system.spawn("slow/1", Probe)
-            await system.recover()
-            assert await system.ask("probe/1", Via(to="slow/1", text="hi"), thread_id="t", id="v-1") == Pong(text="hi!")
-
-    virtually(main())
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe)
+        system.spawn("slow/1", Probe)
+        await system.recover()
+        assert await system.ask("probe/1", Via(to="slow/1", text="hi"), thread_id="t", id="v-1") == Pong(text="hi!")
 
 
-def test_messages_for_actors_that_are_not_here_stay_open() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with System(ledger) as system:
-            system.spawn("probe/1", Probe, grace=0.1)
-            await system.tell("probe/1", Do(what="wait", seconds=50), thread_id="t")
-            await asyncio.sleep(1)
-        async with System(ledger) as other:
-            assert await other.recover() == Recovered(threads=1, homeless=1)
-        assert await _open(ledger, "t") == 1
-
-    virtually(main())
+async def test_messages_for_actors_that_are_not_here_stay_open() -> None:
+    ledger = MemoryLedger()
+    async with System(ledger) as system:
+        system.spawn("probe/1", Probe, grace=0.1)
+        await system.tell("probe/1", Do(what="wait", seconds=50), thread_id="t")
+        await asyncio.sleep(1)
+    async with System(ledger) as other:
+        assert await other.recover() == Recovered(threads=1, homeless=1)
+    assert await _open(ledger, "t") == 1
 
 
 # ---------------------------------------------------------------- state
@@ -661,34 +629,27 @@ def test_a_message_that_failed_can_be_retried_and_is_answered_as_it_would_have_b
     assert tries == ["hi", "hi", "hi"]
 
 
-def test_a_retry_of_what_nobody_has_is_refused() -> None:
-    async def main() -> None:
-        async with System() as system:
-            system.spawn("probe/1", Probe)
-            with pytest.raises(RefusedError, match="nobody has message 'lost'"):
-                await system.ask("probe/1", Retry(original_message_id="lost", attempt=1, max_attempts=3))
-            original = {"type": "TEST_PING", "data": {"text": "brought along"}}
-            again = await system.ask(
-                "probe/1", Retry(original_message_id="lost", attempt=1, max_attempts=3, original_message=original)
-            )
-            assert again == Pong(text="brought along!")
-
-    virtually(main())
+async def test_a_retry_of_what_nobody_has_is_refused() -> None:
+    async with System() as system:
+        system.spawn("probe/1", Probe)
+        with pytest.raises(RefusedError, match="nobody has message 'lost'"):
+            await system.ask("probe/1", Retry(original_message_id="lost", attempt=1, max_attempts=3))
+        original = {"type": "TEST_PING", "data": {"text": "brought along"}}
+        again = await system.ask(
+            "probe/1", Retry(original_message_id="lost", attempt=1, max_attempts=3, original_message=original)
+        )
+        assert again == Pong(text="brought along!")
 
 
-def test_a_thread_keeps_to_its_budget() -> None:
+async def test_a_thread_keeps_to_its_budget() -> None:
     """S15."""
-
-    async def main() -> None:
-        async with System(settings=Settings(budget=Budget(messages=4))) as system:
-            system.spawn("probe/1", Probe)
-            for _ in range(2):
-                await system.ask("probe/1", Ping(text="a"), thread_id="t")
-            with pytest.raises(BudgetExceededError, match="thread 't' has used up its 4 messages"):
-                await system.ask("probe/1", Ping(text="a"), thread_id="t")
-            await system.ask("probe/1", Ping(text="a"), thread_id="u")
-
-    virtually(main())
+    async with System(settings=Settings(budget=Budget(messages=4))) as system:
+        system.spawn("probe/1", Probe)
+        for _ in range(2):
+            await system.ask("probe/1", Ping(text="a"), thread_id="t")
+        with pytest.raises(BudgetExceededError, match="thread 't' has used up its 4 messages"):
+            await system.ask("probe/1", Ping(text="a"), thread_id="t")
+        await system.ask("probe/1", Ping(text="a"), thread_id="u")
 
 
 async def _open(ledger: Ledger, thread_id: str) -> int:

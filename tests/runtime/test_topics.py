@@ -13,7 +13,7 @@ from threading import Timer
 
 import apsw
 import pytest
-from tests.runtime.actors import Note, Ping, Probe, Via, virtually
+from tests.runtime.actors import Note, Ping, Probe, Via
 
 from antiphon.errors import FencedError, SecretNameError
 from antiphon.ledger import Ledger, ThreadFilter, open_ledger
@@ -140,65 +140,53 @@ def test_a_pattern_takes_linear_time_whoever_wrote_the_text() -> None:
 # ------------------------------------------------------------ order, cursors
 
 
-def test_messages_of_all_threads_come_in_the_order_of_commits_also_of_new_threads(url: str) -> None:
+async def test_messages_of_all_threads_come_in_the_order_of_commits_also_of_new_threads(url: str) -> None:
     """G5."""
-
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, "1", thread_id="a")
-            await _say(ledger, "2", thread_id="b")
-            async with subscribe(ledger, Topic(sender="shop/*")) as events:
-                assert await _take(events, 2) == ["1", "2"]
-                taking = asyncio.create_task(_take(events, 3))
-                await asyncio.sleep(0)
-                await ledger.append("c", [_said("not this", policy="office/1")])
-                for number, thread in enumerate(("c", "a", "d"), 3):
-                    await _say(ledger, str(number), thread_id=thread)
-                assert await taking == ["3", "4", "5"]
-
-    asyncio.run(main())
+    async with open_ledger(url) as ledger:
+        await _say(ledger, "1", thread_id="a")
+        await _say(ledger, "2", thread_id="b")
+        async with subscribe(ledger, Topic(sender="shop/*")) as events:
+            assert await _take(events, 2) == ["1", "2"]
+            taking = asyncio.create_task(_take(events, 3))
+            await asyncio.sleep(0)
+            await ledger.append("c", [_said("not this", policy="office/1")])
+            for number, thread in enumerate(("c", "a", "d"), 3):
+                await _say(ledger, str(number), thread_id=thread)
+            assert await taking == ["3", "4", "5"]
 
 
-def test_nothing_is_lost_between_catching_up_and_following(url: str) -> None:
+async def test_nothing_is_lost_between_catching_up_and_following(url: str) -> None:
     """G5: threads are written while the subscriber catches up, and each message comes once."""
+    async with open_ledger(url) as ledger:
+        await _say(ledger, *(f"0-{number}" for number in range(50)), thread_id="t0")
 
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, *(f"0-{number}" for number in range(50)), thread_id="t0")
+        async def write(thread: int) -> None:
+            for number in range(50):
+                await _say(ledger, f"{thread}-{number}", thread_id=f"t{thread}")
 
-            async def write(thread: int) -> None:
-                for number in range(50):
-                    await _say(ledger, f"{thread}-{number}", thread_id=f"t{thread}")
-
-            async with asyncio.TaskGroup() as group, subscribe(ledger, cursor="all") as events:
-                for thread in range(1, 4):
-                    group.create_task(write(thread))
-                found = await _take(events, 200)
-            for thread in range(4):
-                mine = [text for text in found if text.startswith(f"{thread}-")]
-                assert mine == [f"{thread}-{number}" for number in range(50)]
-
-    asyncio.run(main())
+        async with asyncio.TaskGroup() as group, subscribe(ledger, cursor="all") as events:
+            for thread in range(1, 4):
+                group.create_task(write(thread))
+            found = await _take(events, 200)
+        for thread in range(4):
+            mine = [text for text in found if text.startswith(f"{thread}-")]
+            assert mine == [f"{thread}-{number}" for number in range(50)]
 
 
-def test_a_subscriber_goes_on_after_what_it_has_handled(url: str) -> None:
+async def test_a_subscriber_goes_on_after_what_it_has_handled(url: str) -> None:
     """G5: a message counts as handled when the next one is asked for, or when it is committed."""
-
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, "1", "2", "3", "4", "5")
-            async with subscribe(ledger, cursor="bills") as events:
-                assert await _take(events, 2) == ["1", "2"]  # 2 is in hand
-            async with subscribe(ledger, cursor="bills") as events:
-                assert await _take(events, 2) == ["2", "3"]
-                await events.commit()
-            with pytest.raises(ZeroDivisionError):
-                await _fail_at(ledger, "4")
-            assert await _all(ledger, "bills") == ["4", "5"]
-            async with subscribe(ledger, cursor="other") as events:  # another name, another subscriber
-                assert await _take(events, 1) == ["1"]
-
-    asyncio.run(main())
+    async with open_ledger(url) as ledger:
+        await _say(ledger, "1", "2", "3", "4", "5")
+        async with subscribe(ledger, cursor="bills") as events:
+            assert await _take(events, 2) == ["1", "2"]  # 2 is in hand
+        async with subscribe(ledger, cursor="bills") as events:
+            assert await _take(events, 2) == ["2", "3"]
+            await events.commit()
+        with pytest.raises(ZeroDivisionError):
+            await _fail_at(ledger, "4")
+        assert await _all(ledger, "bills") == ["4", "5"]
+        async with subscribe(ledger, cursor="other") as events:  # another name, another subscriber
+            assert await _take(events, 1) == ["1"]
 
 
 async def _fail_at(ledger: Ledger, text: str) -> None:
@@ -208,152 +196,121 @@ async def _fail_at(ledger: Ledger, text: str) -> None:
             _ = 1 / 0
 
 
-def test_a_cursor_that_begins_now_misses_nothing_from_then_on(url: str) -> None:
+async def test_a_cursor_that_begins_now_misses_nothing_from_then_on(url: str) -> None:
     """G5: also what is said before its first message was handled."""
-
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, "before")
-            async with subscribe(ledger, cursor="new", start="now"):
-                assert await _stored(ledger, "new") == await ledger.horizon()  # should it be killed now
-            await _say(ledger, "after")
-            async with subscribe(ledger, cursor="new", start="now") as events:
-                assert await _take(events, 1) == ["after"]
-
-    asyncio.run(main())
+    async with open_ledger(url) as ledger:
+        await _say(ledger, "before")
+        async with subscribe(ledger, cursor="new", start="now"):
+            assert await _stored(ledger, "new") == await ledger.horizon()  # should it be killed now
+        await _say(ledger, "after")
+        async with subscribe(ledger, cursor="new", start="now") as events:
+            assert await _take(events, 1) == ["after"]
 
 
-def test_a_cursor_moves_over_messages_of_other_topics_and_is_stored_while_nothing_comes(url: str) -> None:
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, *map(str, range(20)))
-            assert await _all(ledger, "quiet", Topic(type="NOTHING")) == []
-            assert await _stored(ledger, "quiet") == await ledger.horizon()
-
-    asyncio.run(main())
+async def test_a_cursor_moves_over_messages_of_other_topics_and_is_stored_while_nothing_comes(url: str) -> None:
+    async with open_ledger(url) as ledger:
+        await _say(ledger, *map(str, range(20)))
+        assert await _all(ledger, "quiet", Topic(type="NOTHING")) == []
+        assert await _stored(ledger, "quiet") == await ledger.horizon()
 
 
-def test_a_wait_that_was_cancelled_loses_nothing(url: str) -> None:
-    async def main() -> None:
-        async with open_ledger(url) as ledger, subscribe(ledger, cursor="patient") as events:
-            for number in range(3):
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(anext(events), 0.01)
-                await _say(ledger, str(number))
-                assert await _take(events, 1) == [str(number)]
-
-    asyncio.run(main())
+async def test_a_wait_that_was_cancelled_loses_nothing(url: str) -> None:
+    async with open_ledger(url) as ledger, subscribe(ledger, cursor="patient") as events:
+        for number in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(events), 0.01)
+            await _say(ledger, str(number))
+            assert await _take(events, 1) == [str(number)]
 
 
-def test_who_subscribes_with_the_name_of_another_takes_its_cursor_over(url: str) -> None:
+async def test_who_subscribes_with_the_name_of_another_takes_its_cursor_over(url: str) -> None:
     """G8: the cursor of the one that has lost it does not move any more."""
-
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, "1", "2")
-            async with subscribe(ledger, cursor="one") as first:
-                assert await _take(first, 1) == ["1"]
-                async with subscribe(ledger, cursor="one") as second:
-                    assert await _take(second, 1) == ["1"]
-                    with pytest.raises(FencedError):
-                        await first.commit()
-                    await second.commit()
-                    with pytest.raises(FencedError):
-                        await anext(first)
-            async with subscribe(ledger, cursor="one") as third:
-                assert await _take(third, 1) == ["2"]
-
-    asyncio.run(main())
-
-
-def test_a_subscriber_that_has_lost_its_cursor_while_it_waits_is_told_with_the_next_message() -> None:
-    """G8."""
-
-    async def main() -> None:
-        async with open_ledger("memory:") as ledger, subscribe(ledger, cursor="one") as first:
-            await _say(ledger, "1")
-            waiting = asyncio.create_task(_take(first, 2))
-            await asyncio.sleep(0.1)  # it has handled 1, and waits
-            async with subscribe(ledger, cursor="one"):
-                await asyncio.sleep(2)  # the first one has tried to store its cursor
-                await _say(ledger, "2")
+    async with open_ledger(url) as ledger:
+        await _say(ledger, "1", "2")
+        async with subscribe(ledger, cursor="one") as first:
+            assert await _take(first, 1) == ["1"]
+            async with subscribe(ledger, cursor="one") as second:
+                assert await _take(second, 1) == ["1"]
                 with pytest.raises(FencedError):
-                    await waiting
+                    await first.commit()
+                await second.commit()
+                with pytest.raises(FencedError):
+                    await anext(first)
+        async with subscribe(ledger, cursor="one") as third:
+            assert await _take(third, 1) == ["2"]
 
-    virtually(main())
+
+@pytest.mark.virtual_time
+async def test_a_subscriber_that_has_lost_its_cursor_while_it_waits_is_told_with_the_next_message() -> None:
+    """G8."""
+    async with open_ledger("memory:") as ledger, subscribe(ledger, cursor="one") as first:
+        await _say(ledger, "1")
+        waiting = asyncio.create_task(_take(first, 2))
+        await asyncio.sleep(0.1)  # it has handled 1, and waits
+        async with subscribe(ledger, cursor="one"):
+            await asyncio.sleep(2)  # the first one has tried to store its cursor
+            await _say(ledger, "2")
+            with pytest.raises(FencedError):
+                await waiting
 
 
-def test_a_cursor_is_no_message_and_a_ledger_with_one_is_whole(url: str) -> None:
+async def test_a_cursor_is_no_message_and_a_ledger_with_one_is_whole(url: str) -> None:
     """G20: old readers find a thread without messages, which lists of threads may leave out."""
+    async with open_ledger(url) as ledger:
+        await _say(ledger, "1")
+        before = await ledger.horizon()
+        async with subscribe(ledger, cursor="bills") as events:
+            await _take(events, 1)
+            await events.commit()
+        listed = await ledger.threads(ThreadFilter(system=False))
 
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, "1")
-            before = await ledger.horizon()
-            async with subscribe(ledger, cursor="bills") as events:
-                await _take(events, 1)
-                await events.commit()
-            listed = await ledger.threads(ThreadFilter(system=False))
+        assert await ledger.horizon() == before
+        assert (await ledger.verify()).is_whole
+        assert [thread.thread_id for thread in listed.threads] == ["t"]
+        assert [message async for message in ledger.read("system/cursor/bills")] == []
 
-            assert await ledger.horizon() == before
-            assert (await ledger.verify()).is_whole
-            assert [thread.thread_id for thread in listed.threads] == ["t"]
-            assert [message async for message in ledger.read("system/cursor/bills")] == []
-
-            await ledger.delete("system/cursor/bills")
-            async with subscribe(ledger, cursor="bills") as events:
-                assert await _take(events, 1) == ["1"]  # from the beginning
-            with pytest.raises(SecretNameError):
-                async with subscribe(ledger, cursor="sk-proj-abcdefghijklmnopqrst"):
-                    pass
-
-    asyncio.run(main())
-
-
-def test_what_is_said_to_the_thread_of_a_cursor_does_not_move_it(url: str) -> None:
-    """G22."""
-
-    async def main() -> None:
-        async with open_ledger(url) as ledger:
-            await _say(ledger, "1")
-            async with subscribe(ledger, cursor="bills", start="beginning"):
+        await ledger.delete("system/cursor/bills")
+        async with subscribe(ledger, cursor="bills") as events:
+            assert await _take(events, 1) == ["1"]  # from the beginning
+        with pytest.raises(SecretNameError):
+            async with subscribe(ledger, cursor="sk-proj-abcdefghijklmnopqrst"):
                 pass
-            forged = _said("999").model_copy(update={"to": ("cursor",)})
-            await ledger.post("system/cursor/bills", forged, by="eve")
-            async with subscribe(ledger, cursor="bills") as events:
-                assert await _take(events, 2) == ["1", "999"]
-
-    asyncio.run(main())
 
 
-def test_an_altered_cursor_is_found(tmp_path: Path) -> None:
+async def test_what_is_said_to_the_thread_of_a_cursor_does_not_move_it(url: str) -> None:
+    """G22."""
+    async with open_ledger(url) as ledger:
+        await _say(ledger, "1")
+        async with subscribe(ledger, cursor="bills", start="beginning"):
+            pass
+        forged = _said("999").model_copy(update={"to": ("cursor",)})
+        await ledger.post("system/cursor/bills", forged, by="eve")
+        async with subscribe(ledger, cursor="bills") as events:
+            assert await _take(events, 2) == ["1", "999"]
+
+
+async def test_an_altered_cursor_is_found(tmp_path: Path) -> None:
     """G20."""
     path = tmp_path / "ledger.db"
 
-    async def main() -> None:
-        async with open_ledger(f"sqlite:///{path}") as ledger:
-            await _say(ledger, "1")
-            assert await _all(ledger, "bills") == ["1"]
-        file = apsw.Connection(str(path))
-        file.execute("UPDATE snapshots SET state = CAST('\"0\"' AS BLOB)")
-        file.close()
-        async with open_ledger(f"sqlite:///{path}") as ledger:
-            (damage,) = (await ledger.verify()).damages
-            assert (damage.thread_id, damage.what) == (
-                "system/cursor/bills",
-                "the snapshot of 'cursor/1' is not what it was",
-            )
-
-    asyncio.run(main())
+    async with open_ledger(f"sqlite:///{path}") as ledger:
+        await _say(ledger, "1")
+        assert await _all(ledger, "bills") == ["1"]
+    file = apsw.Connection(str(path))
+    file.execute("UPDATE snapshots SET state = CAST('\"0\"' AS BLOB)")
+    file.close()
+    async with open_ledger(f"sqlite:///{path}") as ledger:
+        (damage,) = (await ledger.verify()).damages
+        assert (damage.thread_id, damage.what) == (
+            "system/cursor/bills",
+            "the snapshot of 'cursor/1' is not what it was",
+        )
 
 
-def test_a_subscription_is_used_inside_of_its_block() -> None:
-    async def main() -> None:
-        async with open_ledger("memory:") as ledger:
-            with pytest.raises(RuntimeError, match="async with block"):
-                await anext(subscribe(ledger))
-
-    asyncio.run(main())
+async def test_a_subscription_is_used_inside_of_its_block() -> None:
+    async with open_ledger("memory:") as ledger:
+        with pytest.raises(RuntimeError, match="async with block"):
+            await anext(subscribe(ledger))
 
 
 def test_a_slow_subscriber_keeps_nothing_in_memory(tmp_path: Path) -> None:
@@ -377,37 +334,34 @@ def test_a_slow_subscriber_keeps_nothing_in_memory(tmp_path: Path) -> None:
 # ------------------------------------------------------------ actors, processes
 
 
-def test_a_system_gives_what_actors_say_in_any_thread_by_type_and_address() -> None:
+@pytest.mark.virtual_time
+async def test_a_system_gives_what_actors_say_in_any_thread_by_type_and_address() -> None:
     """CH-128."""
+    async with System() as system:
+        system.register("probe", Probe)
+        for number in (1, 2):
+            await system.ask("probe/1", Via(to="probe/2", text=f"hi {number}"), thread_id=f"t{number}")
+            await system.tell("probe/2", Note(text="noted"), thread_id=f"t{number}")
+        topics = Topic(type="TEST_PONG", receiver="probe/1"), Topic(type="TEST_NOTE")
+        found: list[tuple[str | None, str]] = []
+        async with system.subscribe(*topics, cursor="pongs") as events:
+            async for event in events:
+                found.append((event.record.message.thread_id, type_of(event.record.message)))
+                if len(found) == 4:
+                    break
+        assert found == [("t1", "TEST_PONG"), ("t1", "TEST_NOTE"), ("t2", "TEST_PONG"), ("t2", "TEST_NOTE")]
 
-    async def main() -> None:
-        async with System() as system:
-            system.register("probe", Probe)
-            for number in (1, 2):
-                await system.ask("probe/1", Via(to="probe/2", text=f"hi {number}"), thread_id=f"t{number}")
-                await system.tell("probe/2", Note(text="noted"), thread_id=f"t{number}")
-            topics = Topic(type="TEST_PONG", receiver="probe/1"), Topic(type="TEST_NOTE")
-            found: list[tuple[str | None, str]] = []
-            async with system.subscribe(*topics, cursor="pongs") as events:
-                async for event in events:
-                    found.append((event.record.message.thread_id, type_of(event.record.message)))
-                    if len(found) == 4:
-                        break
-            assert found == [("t1", "TEST_PONG"), ("t1", "TEST_NOTE"), ("t2", "TEST_PONG"), ("t2", "TEST_NOTE")]
+        async def ask_back() -> None:
+            async with system.subscribe(Topic(type="TEST_PING"), start="now") as events:
+                asking.set()
+                async for _ in events:
+                    return
 
-            async def ask_back() -> None:
-                async with system.subscribe(Topic(type="TEST_PING"), start="now") as events:
-                    asking.set()
-                    async for _ in events:
-                        return
-
-            asking = asyncio.Event()
-            following = asyncio.create_task(ask_back())
-            await asking.wait()
-            await system.ask("probe/2", Ping(text="live"), thread_id="t3")
-            await following
-
-    virtually(main())
+        asking = asyncio.Event()
+        following = asyncio.create_task(ask_back())
+        await asking.wait()
+        await system.ask("probe/2", Ping(text="live"), thread_id="t3")
+        await following
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import pytest
 from tests.runtime.actors import Ping, Pong, Probe, rows, virtually
 from typing_extensions import override
 
@@ -131,22 +132,20 @@ def test_whoever_says_something_while_working_it_out_has_made_a_mistake() -> Non
     assert isinstance(error, ParkedError)  # the actor fails, each time
 
 
-def test_a_mark_is_written_with_the_next_row() -> None:
+@pytest.mark.virtual_time
+async def test_a_mark_is_written_with_the_next_row() -> None:
     class Marker(Actor):
         @handles
         async def ping(self, ping: Ping, context: Context) -> Pong:
             context.mark(status=ping.text, pattern="marked")
             return Pong(text=ping.text)
 
-    async def main() -> None:
-        ledger = Counting()
-        async with System(ledger) as system:
-            system.register("marker", Marker)
-            for status in ("created", "completed"):
-                await system.ask("marker/1", Ping(text=status), thread_id="t")
-                summary = await ledger.thread("t")
-                assert summary is not None
-                assert (summary.status, summary.pattern) == (status, "marked")
-        assert ledger.appends == [1, 1, 1, 1]
-
-    virtually(main())
+    ledger = Counting()
+    async with System(ledger) as system:
+        system.register("marker", Marker)
+        for status in ("created", "completed"):
+            await system.ask("marker/1", Ping(text=status), thread_id="t")
+            summary = await ledger.thread("t")
+            assert summary is not None
+            assert (summary.status, summary.pattern) == (status, "marked")
+    assert ledger.appends == [1, 1, 1, 1]

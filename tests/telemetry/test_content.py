@@ -16,7 +16,7 @@ from antiphon.messages import (
     TextPart,
 )
 from antiphon.runtime import AgentOperation, ModelOperation
-from antiphon.telemetry._content import body_of, content_of, outcome_text
+from antiphon.telemetry._conventions import body_of, content_of, outcome_text
 
 
 def _written(*messages: Message) -> Any:

@@ -32,16 +32,14 @@ def test_messages_are_measured_by_kind_type_and_error() -> None:
     assert watch.points("antiphon.message.wait") == {(kind,): (4, pytest.approx(0 + 2 + 4, abs=0.01))}
 
 
-def test_a_type_that_anybody_can_make_up_makes_no_metric_of_its_own() -> None:
+@pytest.mark.virtual_time
+async def test_a_type_that_anybody_can_make_up_makes_no_metric_of_its_own() -> None:
     watch = Watch()
 
-    async def main() -> None:
-        async with System(observer=watch.telemetry) as system:
-            system.register("stubborn", Stubborn)
-            for number in range(50):
-                await system.ask("stubborn/1", call(f"made-up-{number}"))
-
-    virtually(main())
+    async with System(observer=watch.telemetry) as system:
+        system.register("stubborn", Stubborn)
+        for number in range(50):
+            await system.ask("stubborn/1", call(f"made-up-{number}"))
 
     assert list(watch.points("antiphon.message.duration")) == [
         (("antiphon.actor.kind", "stubborn"), ("antiphon.message.type", "other"))

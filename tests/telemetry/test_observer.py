@@ -114,7 +114,8 @@ def test_the_base_class_is_an_observer_that_does_nothing() -> None:
     virtually(_live(None))
 
 
-def test_a_delivery_shows_the_message_and_where_it_comes_from() -> None:
+@pytest.mark.virtual_time
+async def test_a_delivery_shows_the_message_and_where_it_comes_from() -> None:
     class Looker(Observer):
         def began(self, activity: Activity) -> None:
             delivery = activity.delivery
@@ -123,11 +124,8 @@ def test_a_delivery_shows_the_message_and_where_it_comes_from() -> None:
 
     seen: list[tuple[Any, ...]] = []
 
-    async def main() -> None:
-        async with System(observer=Looker()) as system:
-            system.register("probe", Probe)
-            await system.ask("probe/1", Via(to="probe/2", text="hi"), thread_id="t", id="m1")
-
-    virtually(main())
+    async with System(observer=Looker()) as system:
+        system.register("probe", Probe)
+        await system.ask("probe/1", Via(to="probe/2", text="hi"), thread_id="t", id="m1")
 
     assert seen == [("probe/1", "client", "client", "t", "m1"), ("probe/2", "probe/1", "probe/1", "t", "m1")]

@@ -33,7 +33,7 @@ from antiphon.runtime import (
     system_thread,
 )
 from antiphon.telemetry import Telemetry
-from antiphon.telemetry._ids import read_traceparent
+from antiphon.telemetry._spans import read_traceparent
 
 SECRET = "the walrus was Paul"
 
@@ -347,21 +347,19 @@ def test_without_a_span_around_nothing_is_added_to_the_message() -> None:
     assert virtually(written(Watch())).metadata.keys() == virtually(written(None)).metadata.keys()
 
 
-def test_a_message_that_comes_over_a_bus_is_in_the_same_trace_below_what_it_follows_from() -> None:
+@pytest.mark.virtual_time
+async def test_a_message_that_comes_over_a_bus_is_in_the_same_trace_below_what_it_follows_from() -> None:
     here, there = Watch(), Watch()
 
-    async def main() -> None:
-        bus = LocalBus()
-        async with System(observer=here.telemetry) as near, System(observer=there.telemetry) as far:
-            near.spawn("near/1", Probe)
-            far.spawn("far/1", Probe)
-            await near.join(bus, "a")
-            await far.join(bus, "b")
-            with here.tracers.get_tracer("web").start_as_current_span("request"):
-                await near.ask("near/1", Via(to="far/1", text="hi"))
-                await near.ask("far/1", Ping(text="hi"))
-
-    virtually(main())
+    bus = LocalBus()
+    async with System(observer=here.telemetry) as near, System(observer=there.telemetry) as far:
+        near.spawn("near/1", Probe)
+        far.spawn("far/1", Probe)
+        await near.join(bus, "a")
+        await far.join(bus, "b")
+        with here.tracers.get_tracer("web").start_as_current_span("request"):
+            await near.ask("near/1", Via(to="far/1", text="hi"))
+            await near.ask("far/1", Ping(text="hi"))
 
     assert tree([here.span("near TEST_VIA"), there.spans[0]]) == {"near TEST_VIA": {"far TEST_PING": {}}}
     assert there.spans[0].context.trace_id == here.span("near TEST_VIA").context.trace_id

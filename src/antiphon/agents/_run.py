@@ -10,24 +10,63 @@ any more.
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._course import Keys, Part, as_key
-from antiphon.agents._ledgers import shared_ledger
-from antiphon.agents._opening import Opened, open_run
+from antiphon.agents._opening import Keys, Opened, Part, as_key, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
 from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Observer, Park, Run
 
-__all__ = ["CurrentEffect", "LedgerRun", "current_effect", "current_run", "effect_scope", "ledger_run", "run_scope"]
+# ---------------------------------------------------------------- ledgers by URL
+
+
+class _Shared:
+    """A ledger, and how many use it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.stack = AsyncExitStack()
+        self.ledger: Ledger | None = None
+        self.users = 0
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
+    """Have a ledger open for an `async with` block: the same for all blocks that overlap.
+
+    Raises:
+        LedgerError: it cannot be opened.
+        ValueError: the URL is none that is known.
+    """
+    shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(url, _Shared())
+    async with shared.lock:
+        if shared.ledger is None:
+            shared.ledger = await shared.stack.enter_async_context(open_ledger(url))
+        shared.users += 1
+    try:
+        yield shared.ledger
+    finally:
+        async with shared.lock:
+            shared.users -= 1
+            if shared.users == 0:
+                shared.ledger = None
+                await shared.stack.aclose()
+
+
+# ---------------------------------------------------------------- runs
 
 CurrentT = TypeVar("CurrentT")
 

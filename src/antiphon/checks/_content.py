@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from antiphon.checks._edits import Edits
 from antiphon.checks._native import Fact, Path, own_block, said_on_wire
-from antiphon.checks._rule import Rule, Trouble
-from antiphon.checks._silence import is_silent, plain_text
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._view import View
+from antiphon.checks._written import is_silent, plain_text
 from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
 from antiphon.messages._json import JsonError, parse
-
-__all__ = ["CONTENT"]
 
 _LISTS: Mapping[str, frozenset[str]] = {
     "openai-chat": frozenset({"tool_calls", "content"}),

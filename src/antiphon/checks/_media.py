@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from antiphon.checks._edits import Edits
-from antiphon.checks._marks import is_left_out, with_parts
+from antiphon.checks._findings import is_left_out, with_parts
 from antiphon.checks._native import mentions, own_block, without_keys
-from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._targets import Accepted
 from antiphon.checks._view import View
 from antiphon.messages import MediaPart, Metadata, OptionCallPayload, Part, TextPart, thaw
 from antiphon.messages._window import payload_size
-
-__all__ = ["MEDIA"]
 
 _CACHE_MARK = "cache_control"
 

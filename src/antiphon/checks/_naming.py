@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.checks._edits import Edits
-from antiphon.checks._items import items_with_ids
 from antiphon.checks._native import wire_value
-from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._targets import Spelling
 from antiphon.checks._view import View
+from antiphon.checks._written import items_with_ids
 from antiphon.messages import OptionCallPayload, OptionResultPayload
-
-__all__ = ["NAMING"]
 
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool"})
 _SHOWN = 60

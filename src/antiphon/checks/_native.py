@@ -23,29 +23,6 @@ from typing import Any, TypeAlias, cast
 
 from antiphon.messages import Conversation, ForeignPart, Message, Metadata, Part, Tool, thaw
 
-__all__ = [
-    "ABSENT",
-    "DROPPED",
-    "Fact",
-    "Path",
-    "box_of",
-    "is_native",
-    "is_own",
-    "is_unit_id",
-    "items_of",
-    "loosened",
-    "mentions",
-    "own_block",
-    "released",
-    "said_on_wire",
-    "setting_of",
-    "unit_id",
-    "wire_value",
-    "without_facts",
-    "without_keys",
-    "without_settings",
-]
-
 Path: TypeAlias = tuple[str | int, ...]
 Fact: TypeAlias = tuple[Path, Any]
 """Something that a unit said beyond what would be written: where, and what."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.checks._edits import Edits
 from antiphon.checks._native import own_block, wire_value
-from antiphon.checks._rule import Rule, Trouble
-from antiphon.checks._silence import is_unsaid
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._view import View
-
-__all__ = ["ORDER"]
+from antiphon.checks._written import is_unsaid
 
 
 def _first_words(view: View) -> Iterator[Trouble]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from antiphon.checks._edits import Edits
-from antiphon.checks._finding import Severity
-from antiphon.checks._items import Item, items_with_ids
+from antiphon.checks._findings import Severity
 from antiphon.checks._native import ABSENT, box_of, own_block, setting_of, unit_id
-from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._targets import TARGETS
 from antiphon.checks._view import View
+from antiphon.checks._written import ResponsesItem, items_with_ids
 from antiphon.messages import ForeignPart, OptionCallPayload
-
-__all__ = ["PAIRING"]
 
 
 def _severity(view: View, position: int) -> Severity:
@@ -114,7 +111,7 @@ def _repeated_ids(view: View) -> Iterator[Trouble]:
     messages: dict[str, int] = {}
     items: dict[str, int] = {}
     for position, message in view:
-        again: list[Item] = []
+        again: list[ResponsesItem] = []
         for item in items_with_ids(view, position):
             again += [item] if item.id in items else []
             items.setdefault(item.id, position)

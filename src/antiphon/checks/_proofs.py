@@ -6,10 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from antiphon.checks._edits import Edits
-from antiphon.checks._finding import Severity
-from antiphon.checks._items import items_with_ids
-from antiphon.checks._marks import is_marked
+from antiphon.checks._findings import Severity, is_marked
 from antiphon.checks._native import (
     ABSENT,
     DROPPED,
@@ -24,11 +21,10 @@ from antiphon.checks._native import (
     wire_value,
     without_settings,
 )
-from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._view import View
+from antiphon.checks._written import items_with_ids
 from antiphon.messages import Message, ReasoningPart
-
-__all__ = ["PROOFS"]
 
 _SIGNATURE = "thoughtSignature"
 _WITH_SIGNATURES = re.compile(r"gemini-(?:[3-9]|\d\d)")

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from antiphon.checks._edits import Edits
 from antiphon.checks._native import ABSENT, box_of, items_of, own_block, wire_value, without_settings
-from antiphon.checks._rule import Rule, Trouble
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._view import View
 from antiphon.messages import OptionCallPayload, thaw
-
-__all__ = ["REQUEST"]
 
 _CHOICES = ("tool_choice", "toolConfig", "tool_config")
 

@@ -1,6 +1,6 @@
-"""What each provider's format accepts, as data: the rules read it, and so do the dialects when they map ids and names.
+"""What each provider's format accepts, and what its service is known to answer to what it refuses, as data.
 
-A target has the name of its dialect. Nothing here is code: where a provider changes its mind, a value changes.
+The rules read it, and so do the dialects when they map ids and names.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from antiphon.messages import Modality
-
-__all__ = ["TARGETS", "Accepted", "Media", "Place", "Spelling", "Target"]
 
 Place: TypeAlias = Literal["system", "user", "assistant", "result"]
 """Who holds a part, as a provider sees it."""
@@ -235,3 +233,129 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
     {each.name: each for each in (_OPENAI_CHAT, _OPENAI_RESPONSES, _ANTHROPIC_MESSAGES, _GEMINI_TARGET, _PYDANTIC_AI)}
 )
 """The targets by name."""
+
+
+# ---------------------------------------------------------------- known answers
+
+_CHAT, _RESPONSES, _ANTHROPIC, _GOOGLE = "openai-chat", "openai-responses", "anthropic-messages", "gemini"
+
+_UNANSWERED_CHAT = (
+    "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
+    "The following tool_call_ids did not have response messages: …"
+)
+_UNASKED_CHAT = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
+_UNASKED_RESPONSES = "No tool call found for function call output with call_id …"
+_UNANSWERED_CLAUDE = (
+    "`tool_use` ids were found without `tool_result` blocks immediately after: … "
+    "Each `tool_use` block must have a corresponding `tool_result` block in the next message."
+)
+_UNASKED_CLAUDE = "unexpected `tool_use_id` found in `tool_result` blocks: …"
+_UNANSWERED_GEMINI = (
+    "Please ensure that the number of function response parts is equal to the number of function call parts "
+    "of the function call turn."
+)
+_UNASKED_GEMINI = "Please ensure that function response turn comes immediately after a function call turn."
+_PATTERN = "string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
+
+ANSWERS: Mapping[str, Mapping[str, str]] = {
+    "AP101": {
+        _CHAT: _UNANSWERED_CHAT,
+        _RESPONSES: "No tool output found for function call …",
+        _ANTHROPIC: _UNANSWERED_CLAUDE,
+        _GOOGLE: _UNANSWERED_GEMINI,
+    },
+    "AP102": {
+        _CHAT: _UNASKED_CHAT,
+        _RESPONSES: _UNASKED_RESPONSES,
+        _ANTHROPIC: _UNASKED_CLAUDE,
+        _GOOGLE: _UNASKED_GEMINI,
+    },
+    "AP103": {
+        _CHAT: _UNASKED_CHAT,
+        _RESPONSES: _UNASKED_RESPONSES,
+        _ANTHROPIC: _UNASKED_CLAUDE,
+        _GOOGLE: _UNASKED_GEMINI,
+    },
+    "AP104": {
+        _CHAT: _UNASKED_CHAT,
+        _ANTHROPIC: "each tool_use must have a single result. Found multiple `tool_result` blocks with id …",
+        _GOOGLE: _UNANSWERED_GEMINI,
+    },
+    "AP105": {_ANTHROPIC: "`tool_use` ids must be unique"},
+    "AP106": {_CHAT: _UNANSWERED_CHAT, _ANTHROPIC: _UNANSWERED_CLAUDE, _GOOGLE: _UNASKED_GEMINI},
+    "AP107": {
+        _ANTHROPIC: "unexpected `tool_use_id` found in `…_tool_result` blocks: … "
+        "must have a corresponding `server_tool_use` block before it"
+    },
+    "AP108": {_RESPONSES: "Duplicate item found with id …"},
+    "AP109": {_GOOGLE: _UNANSWERED_GEMINI},
+    "AP201": {
+        _CHAT: "Invalid 'messages[…].tool_calls[…].id': string too long. Expected a string with maximum length 40, "
+        "but got a string with length … instead.",
+        _RESPONSES: "Invalid 'input[…].call_id': string too long. Expected a string with maximum length 64 …",
+        _ANTHROPIC: "tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'",
+    },
+    "AP202": {
+        _CHAT: f"Invalid 'messages[…].tool_calls[…].function.name': {_PATTERN}",
+        _RESPONSES: f"Invalid 'input[…].name': {_PATTERN}",
+    },
+    "AP203": {
+        _CHAT: f"Invalid 'tools[…].function.name': {_PATTERN}",
+        _RESPONSES: f"Invalid 'tools[…].name': {_PATTERN}",
+    },
+    "AP204": {_CHAT: f"Invalid 'messages[…].name': {_PATTERN}"},
+    "AP205": {_RESPONSES: "Invalid 'input[…].id': 'call_…'. Expected an ID that begins with 'fc'."},
+    "AP206": {_ANTHROPIC: "tools: Tool names must be unique."},
+    "AP301": {_ANTHROPIC: "messages: text content blocks must be non-empty"},
+    "AP302": {
+        _CHAT: "Invalid value for 'content' …",
+        _ANTHROPIC: "all messages must have non-empty content except for the optional final assistant message",
+        _GOOGLE: "Unable to submit request because it must include at least one parts field …",
+    },
+    "AP303": {_ANTHROPIC: "messages: final assistant content cannot end with trailing whitespace"},
+    "AP304": {
+        _CHAT: "Invalid 'messages[…].tool_calls': empty array. Expected an array with minimum length 1, "
+        "but got an empty array instead."
+    },
+    "AP305": {_GOOGLE: "contents is not specified"},
+    "AP306": {_ANTHROPIC: "all content must be type `text` if `is_error` is true"},
+    "AP307": {_RESPONSES: "Invalid value: 'input_text'. Supported values are: 'output_text' and 'refusal'."},
+    "AP308": {_GOOGLE: "required oneof field 'data' must have one initialized field"},
+    "AP401": {_ANTHROPIC: 'messages: first message must use the "user" role'},
+    "AP402": {
+        _GOOGLE: "Please ensure that function call turn comes immediately after a user turn or after a function response turn."
+    },
+    "AP403": {
+        _ANTHROPIC: "This model does not support assistant message prefill. The conversation must end with a user message."
+    },
+    "AP404": {_ANTHROPIC: "role 'system' is not supported on this model", _GOOGLE: "Please use a valid role: user, model."},
+    "AP501": {_RESPONSES: "Item 'rs_…' of type 'reasoning' was provided without its required following item."},
+    "AP502": {_RESPONSES: "Item '…' was provided without its required 'reasoning' item: 'rs_…'."},
+    "AP503": {_RESPONSES: "Missing required parameter: 'input[…].summary'."},
+    "AP504": {
+        _RESPONSES: "The encrypted content … could not be verified.",
+        _ANTHROPIC: "Invalid `signature` in `thinking` block",
+        _GOOGLE: "Invalid thought signature",
+    },
+    "AP505": {_RESPONSES: "Item with id 'rs_…' not found. Items are not persisted when `store` is set to false."},
+    "AP506": {
+        _ANTHROPIC: "Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking` is enabled, "
+        "a final `assistant` message must start with a thinking block …"
+    },
+    "AP507": {_ANTHROPIC: "Invalid `signature` in `thinking` block"},
+    "AP508": {_GOOGLE: "Function call is missing a thought_signature in functionCall parts. …"},
+    "AP509": {
+        _ANTHROPIC: "The block is bound to a different conversation …",
+    },
+    "AP601": {
+        _CHAT: "Image URLs are only allowed for messages with role 'user', but this message with role '…' "
+        "contains an image URL."
+    },
+    "AP604": {_CHAT: "Invalid 'tools': array too long. Expected an array with maximum length 128 …"},
+    "AP605": {_CHAT: "Invalid 'messages[…].content': string too long. Expected a string with maximum length 1048576 …"},
+    "AP606": {_ANTHROPIC: "A maximum of 4 blocks with cache_control may be provided. Found …."},
+    "AP607": {_ANTHROPIC: "Request exceeds the maximum size"},
+    "AP701": {_RESPONSES: "Tool choice '…' not found in 'tools' parameter."},
+    "AP704": {_RESPONSES: "Missing namespace for function_call '…'. It does not exist in the default namespace."},
+    "AP705": {_ANTHROPIC: "tool_addition/tool_removal references unknown tool …"},
+}

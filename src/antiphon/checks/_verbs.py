@@ -1,19 +1,26 @@
-"""The verbs: `check` says what is wrong with a conversation, `repair` mends what is refused."""
+"""The verbs: `check` reports what is wrong with a conversation, `repair` mends what is refused. Both read `RULES`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.checks._edits import Edits
-from antiphon.checks._finding import Change, Finding, Repaired, Severity
-from antiphon.checks._rule import Rule, Trouble
-from antiphon.checks._table import RULES
+from antiphon.checks._content import CONTENT
+from antiphon.checks._findings import Change, Finding, Repaired, Severity
+from antiphon.checks._media import MEDIA
+from antiphon.checks._naming import NAMING
+from antiphon.checks._order import ORDER
+from antiphon.checks._pairing import PAIRING
+from antiphon.checks._proofs import PROOFS
+from antiphon.checks._request import REQUEST
+from antiphon.checks._rule import Edits, Rule, Trouble
 from antiphon.checks._targets import TARGETS, Target
 from antiphon.checks._view import View
 from antiphon.messages import Conversation, use_limits
 from antiphon.messages._limits import NO_LIMITS
 
-__all__ = ["check", "repair"]
+# The order in which they are mended: a later rule sees what an earlier one has done.
+RULES: tuple[Rule, ...] = (*PAIRING, *PROOFS, *NAMING, *MEDIA, *REQUEST, *CONTENT, *ORDER)
+
 
 _ROUNDS = 8
 """How often the rules are gone through at most: what one leaves out, another may miss. More than three have not been seen."""

@@ -2,6 +2,8 @@
 
 Built once and shared by all rules; each part of it is made when first asked for, in one pass. Everything is by position in the
 conversation. What is left out is not seen, nor is the journal; a provider is shown no control messages either.
+
+Rules and dialects must agree on who speaks (`usual_role`) and on what is one utterance (`same_breath`), so both ask here.
 """
 
 from __future__ import annotations
@@ -9,15 +11,41 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, TypeAlias
 
-from antiphon.checks._finding import Severity
-from antiphon.checks._marks import is_left_out
+from antiphon.checks._findings import Severity, is_left_out
 from antiphon.checks._native import ABSENT, is_native, setting_of
-from antiphon.checks._speech import same_breath, usual_role
 from antiphon.checks._targets import Place, Target
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, Part
 
-__all__ = ["Pairing", "View"]
+# ---------------------------------------------------------------- who speaks
+
+Role: TypeAlias = Literal["system", "user", "assistant"]
+
+PLACEHOLDER = "."
+"""The least that a user can say, where one must: providers that refuse nothing accept it, and no model makes much of it."""
+
+_TALKING: dict[str | None, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+
+
+def usual_role(message: Message) -> Role:
+    """Return whose words these are: the role hint decides, else the policy; agents are assistants."""
+    fields = message.__dict__  # as in `same_breath`: dialects ask this of every message they write
+    return _TALKING.get(fields["role_hint_for_llm"]) or _TALKING.get(fields["policy"], "assistant")
+
+
+def same_breath(one: Message, other: Message) -> bool:
+    """Whether two messages that follow each other were said in one breath: in one turn, or calls with nothing between."""
+    fields, others = one.__dict__, other.__dict__
+    turn = fields["turn_id"]
+    return (
+        turn == others["turn_id"]
+        and fields["policy"] == others["policy"]
+        and (turn is not None or type(fields["payload"]) is type(others["payload"]) is OptionCallPayload)
+    )
+
+
+# ---------------------------------------------------------------- the view
 
 
 def _side_of(message: Message) -> Place:
@@ -28,7 +56,7 @@ def _side_of(message: Message) -> Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairing:
+class CallPairs:
     """Which result answers which call, and what is left over."""
 
     answers: dict[int, int]
@@ -215,7 +243,7 @@ class View:
     # ------------------------------------------------------------ pairs
 
     @cached_property
-    def pairing(self) -> Pairing:
+    def pairing(self) -> CallPairs:
         shown = Conversation(message for _, message in self)
         answers: dict[int, int] = {}
         repeated: list[tuple[int, int]] = []
@@ -231,7 +259,7 @@ class View:
         waiting = [position for position, _ in self.calls() if position not in answers]
         early = self._early(orphans, waiting)
         late = set(early.values())
-        return Pairing(
+        return CallPairs(
             answers=answers,
             calls=calls,
             repeated=tuple(repeated),

@@ -83,7 +83,7 @@ class Seen:
 
 def chosen_model(name: str | None) -> str | None:
     """Return the model to use: as said, as configured, else the local one where it is installed, else the scripted one."""
-    from antiphon.agents._config import ConfigError, read_config  # noqa: PLC0415 (only where threads are run)
+    from antiphon.agents.config import ConfigError, read_config  # noqa: PLC0415 (only where threads are run)
     from antiphon.agents.models import MissingExtraError, WeightsError, model  # noqa: PLC0415
 
     try:
@@ -103,7 +103,7 @@ def chosen_model(name: str | None) -> str | None:
 
 def check_model(name: str | None) -> None:
     """Refuse a model that cannot be had, before there is a thread that it would fail."""
-    from antiphon.agents._config import ConfigError  # noqa: PLC0415 (only where threads are run)
+    from antiphon.agents.config import ConfigError  # noqa: PLC0415 (only where threads are run)
     from antiphon.agents.models import ModelError, model  # noqa: PLC0415
 
     try:

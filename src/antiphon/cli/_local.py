@@ -39,8 +39,7 @@ def install(
 @local.command()
 def status() -> None:
     """Say what the local model needs and what is there; exit 1 if it cannot be used. With everything there, it is tried."""
-    from antiphon.agents.models import ModelError  # noqa: PLC0415 (only where it is used)
-    from antiphon.agents.models._weights import find_weights  # noqa: PLC0415
+    from antiphon.agents.models import ModelError, find_weights  # noqa: PLC0415 (only where it is used)
 
     rows = [(name, _version(name)) for name in ("xllamacpp", "openai", "pydantic-ai-slim")]
     problem = None if all(found for _, found in rows) else 'packages are missing: pip install "antiphon[local]"'

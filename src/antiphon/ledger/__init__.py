@@ -1,12 +1,12 @@
 """What was said: the contract of a ledger, its stores, and what can be done with what is in it."""
 
+from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.ledger._open import open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
-from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction
 from antiphon.ledger._rewards import Reward, record_reward, rewards_of
-from antiphon.ledger._summaries import SYSTEM_PATTERN
 from antiphon.ledger._values import (
     Damage,
     Diff,

@@ -1,4 +1,4 @@
-"""The hash chain of a thread, and time as it is hashed and stored.
+"""Records and their hash chain: a message as the ledger holds it, with its place, its link and its time.
 
 Each link is the SHA-256 of the link before it, the time of recording and the message's bytes; before the first stands the
 hash of the thread's own name. So one changed bit, a row taken out and two rows swapped all break the chain at a place that can
@@ -10,7 +10,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
-__all__ = ["from_micros", "genesis", "link", "to_micros"]
+from typing_extensions import override
+
+from antiphon.messages import Message, loads
+from antiphon.messages._limits import NO_LIMITS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -36,3 +39,45 @@ def to_micros(time: datetime) -> int:
 def from_micros(micros: int) -> datetime:
     """Return what `to_micros` was given."""
     return _EPOCH + timedelta(microseconds=micros)
+
+
+class Record:
+    """A message as stored. Two records are equal when place, bytes, link and time are."""
+
+    __slots__ = ("_message", "body", "hash", "recorded_at", "seq")
+
+    def __init__(self, seq: int, body: bytes, hash: str, recorded_at: datetime, message: Message | None = None) -> None:
+        self.seq = seq
+        """The place in the thread: 1, 2, 3, … without a gap."""
+        self.body = body
+        """The message in the house format, byte for byte as it was appended."""
+        self.hash = hash
+        """SHA-256, in hex, of the link before, the time and the body."""
+        self.recorded_at = recorded_at
+        """When the ledger took it in."""
+        self._message = message
+
+    @property
+    def message(self) -> Message:
+        """The message; read from the bytes when first looked at, under no limits: it was let in before.
+
+        Raises:
+            NewerVersionError: a later version of antiphon wrote it.
+        """
+        if self._message is None:
+            self._message = loads(self.body, Message, limits=NO_LIMITS)
+        return self._message
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (self.seq, self.hash, self.recorded_at, self.body) == (other.seq, other.hash, other.recorded_at, other.body)
+
+    @override
+    def __hash__(self) -> int:
+        return hash((self.seq, self.hash))
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Record {self.seq}: {self.message.kind} of {self.message.policy!r}>"

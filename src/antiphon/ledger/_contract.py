@@ -29,7 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol, TypeVar, overload
 
-from antiphon.ledger._record import Record
+from antiphon.ledger._chain import Record
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._values import (
     Diff,
@@ -47,8 +47,6 @@ from antiphon.ledger._values import (
     Verification,
 )
 from antiphon.messages import Conversation, Message, RewardFunction, Transition
-
-__all__ = ["Ledger"]
 
 StateT = TypeVar("StateT")
 

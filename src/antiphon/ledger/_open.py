@@ -6,10 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from antiphon.ledger._contract import Ledger
-from antiphon.ledger._memory import MemoryLedger
 from antiphon.ledger._redaction import Redacting
-
-__all__ = ["open_ledger"]
+from antiphon.ledger.memory import MemoryLedger
 
 _SQLITE = "sqlite:///"
 

@@ -7,7 +7,7 @@ nothing from outside may become one of these, whatever it says of itself:
   has an id of its own, made from the row, so that the same row is stored once and takes no id that the runtime needs.
 - A message of the talk lane stays as it is, without the metadata that only the runtime writes; the mark of untrusted
   content stays.
-- A call that is still open when everything from outside is there gets an error result in the same append (see `_door`).
+- A call that is still open when everything from outside is there gets an error result in the same append (see `_admission`).
 
 Foreign history that comes from outside again is talk already, so it stays as it is.
 """
@@ -33,8 +33,6 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages._json import parse
-
-__all__ = ["FOREIGN", "NOT_EXECUTED", "OUTSIDE_POLICY", "from_outside", "is_foreign", "is_not_executed", "not_executed"]
 
 FOREIGN = "antiphon"
 """The dialect of the part that holds a foreign row."""

@@ -11,8 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 from antiphon.messages import Message, OptionResultPayload
 
-__all__ = ["ORPHAN", "OTHER_OPTION", "Invocation", "OpenCall", "OpenCalls", "Pairing"]
-
 # The codes under which `antiphon.checks` finds the same in a history that is there already.
 ORPHAN = "AP102"
 OTHER_OPTION = "AP110"

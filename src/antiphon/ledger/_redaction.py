@@ -4,8 +4,8 @@ A ledger only grows, so a secret in it cannot be edited away. Therefore messages
 whoever appended acts on what was stored. The same message always becomes the same one, so that appending again is no news.
 
 Three kinds of rule, all over every text of a message, wherever it stands: registered values (also as base64, once or
-twice, as hex or percent-encoded), patterns of well-known secrets (see `_rules`), and names of keys whose value is never kept,
-also in JSON inside a text and in what a dialect notes of a unit. Everything is looked for in percent-encoded text as well.
+twice, as hex or percent-encoded), patterns of well-known secrets (see `_secrets`), and names of keys whose value is never
+kept, also in JSON inside a text and in what a dialect notes of a unit. All is looked for in percent-encoded text too.
 Base64 in a `data:` URL is searched for registered values only: in so many random letters every pattern matches something.
 
 What is found is marked as a stretch of the text, and stretches that overlap become one mark: so what one rule sees half of is
@@ -27,12 +27,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import quote
 
 from antiphon.errors import SecretNameError
-from antiphon.ledger._rules import (
+from antiphon.ledger._secrets import (
     KEYS,
     PATTERNS,
     SCHEMA_VALUES,
     Hint,
-    Rule,
+    SecretRule,
     Span,
     decoded,
     hint_for,
@@ -43,8 +43,6 @@ from antiphon.ledger._rules import (
 from antiphon.messages import Message, dumps, loads
 from antiphon.messages._json import parse, write
 from antiphon.messages._limits import NO_LIMITS
-
-__all__ = ["STANDARD_REDACTION", "LedgerRedaction", "Redacting", "Redaction"]
 
 _MEDIUM: Final = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
 _MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=_-]*", re.IGNORECASE)
@@ -166,7 +164,7 @@ class Redaction:
                 break
         return clean
 
-    def _marked(self, text: str, rules: Iterable[Rule]) -> str:
+    def _marked(self, text: str, rules: Iterable[SecretRule]) -> str:
         said = _without_media(text)
         found = [*self._registered_spans(text), *_spans(rules, said)]
         return _marked(text, [*found, *self._encoded_spans(rules, said)])
@@ -186,7 +184,7 @@ class Redaction:
             return text
         return text if clean == value else write(clean).decode()
 
-    def _encoded_spans(self, rules: Iterable[Rule], text: str) -> Iterator[Span]:
+    def _encoded_spans(self, rules: Iterable[SecretRule], text: str) -> Iterator[Span]:
         """Yield the secrets in a text that are percent-encoded, or partly so, as they stand there."""
         found = decoded(text)
         if found is not None:
@@ -204,7 +202,7 @@ class Redaction:
         return frozenset(map(plain_key, self.keys))
 
     @cached_property
-    def _rules(self) -> tuple[Rule, ...]:
+    def _rules(self) -> tuple[SecretRule, ...]:
         return rules_of(self.patterns)
 
     @cached_property
@@ -235,7 +233,7 @@ def _marker(name: str) -> str:
     return f"[redacted:{name}]"
 
 
-def _spans(rules: Iterable[Rule], text: str) -> list[Span]:
+def _spans(rules: Iterable[SecretRule], text: str) -> list[Span]:
     return [span for rule in rules for span in rule.spans(text)]
 
 

@@ -22,8 +22,6 @@ from antiphon.messages._limits import NO_LIMITS
 from antiphon.messages._message import stored_form
 from antiphon.messages._model import house_bytes
 
-__all__ = ["Entry", "Request", "check_limit", "check_name", "make_post", "make_request"]
-
 _BEFORE_THREAD = frozenset({"antiphon", "id", "policy", "payload", "role_hint_for_llm", "step_num", "turn_id"})
 """The fields that stand before `thread_id` in the house form."""
 
@@ -31,7 +29,7 @@ _BEFORE_THREAD = frozenset({"antiphon", "id", "policy", "payload", "role_hint_fo
 NO_REDACTION = LedgerRedaction()
 
 
-class Entry(NamedTuple):
+class AppendEntry(NamedTuple):
     """A message on its way in, and the bytes that will be stored."""
 
     message: Message
@@ -39,15 +37,15 @@ class Entry(NamedTuple):
     body: bytes
     is_stamped: bool
     """Whether the bytes have a thread that the message has not."""
-    row: Entry | None = None
+    row: AppendEntry | None = None
     """Of foreign history, the row as it came: where the thread has it already, nothing is stored."""
 
 
-class Request(NamedTuple):
+class AppendRequest(NamedTuple):
     """One append, ready to be decided on."""
 
     thread_id: str
-    entries: tuple[Entry, ...]
+    entries: tuple[AppendEntry, ...]
     now: datetime
     micros: int
     expected_version: int | None = None
@@ -60,16 +58,16 @@ class Request(NamedTuple):
     allow_foreign: bool = False
     is_post: bool = False
     is_outside: bool = False
-    foreign: tuple[Entry, ...] = ()
+    foreign: tuple[AppendEntry, ...] = ()
     """Foreign history, which stands after the talk: between calls and results it would part them."""
     redaction: LedgerRedaction = NO_REDACTION
     """What is taken out, and of which threads."""
-    unredacted: Request | None = None
+    unredacted: AppendRequest | None = None
     """The same with nothing taken out; None if that makes no difference."""
     refusal: SecretNameError | None = None
     """Why a thread that is redacted does not take it."""
 
-    def for_thread(self, is_redacted: bool | None) -> Request:
+    def for_thread(self, is_redacted: bool | None) -> AppendRequest:
         """Return the append as a thread takes it that is redacted, or not, or of which nobody knows.
 
         Raises:
@@ -106,7 +104,7 @@ def make_request(
     allow_foreign: bool = False,
     is_post: bool = False,
     outside: bool = False,
-) -> Request:
+) -> AppendRequest:
     """Return an append as a store takes it.
 
     Raises:
@@ -121,7 +119,7 @@ def make_request(
     now = current_port().now()
     given = [_entry(thread_id, message, is_post) for message in messages]
     entries, foreign = _from_outside(thread_id, given) if outside else (given, [])
-    request = Request(
+    request = AppendRequest(
         thread_id,
         tuple(entries),
         now,
@@ -141,7 +139,7 @@ def make_request(
     return request if redaction.rules is None else _redacted(request, redaction.rules, given)
 
 
-def _redacted(request: Request, rules: Redaction, given: Sequence[Entry]) -> Request:
+def _redacted(request: AppendRequest, rules: Redaction, given: Sequence[AppendEntry]) -> AppendRequest:
     """Return an append with what must not be stored taken out; with a name that must not be, one that is refused.
 
     What comes from outside is redacted as it was given, before it becomes talk: foreign history holds rows as data.
@@ -161,7 +159,7 @@ def _redacted(request: Request, rules: Redaction, given: Sequence[Entry]) -> Req
     return changed._replace(unredacted=request)
 
 
-def _joined(request: Request, given: Sequence[Entry]) -> str:
+def _joined(request: AppendRequest, given: Sequence[AppendEntry]) -> str:
     """Return everything that an append would store, as one text: one search is quicker than many."""
     fold, state = request.snapshot or ("", b"")
     bodies = [entry.body for entry in given]
@@ -169,19 +167,19 @@ def _joined(request: Request, given: Sequence[Entry]) -> str:
     return names + b"\n".join([*bodies, *request.outbox, state]).decode()
 
 
-def _names_in(request: Request) -> Iterator[tuple[str | None, str]]:
+def _names_in(request: AppendRequest) -> Iterator[tuple[str | None, str]]:
     yield request.thread_id, "the name of a thread"
     yield request.status, "the status of a thread"
     yield request.pattern, "the pattern of a thread"
     yield None if request.snapshot is None else request.snapshot[0], "the name of a fold"
 
 
-def _clean(entry: Entry, rules: Redaction) -> Entry:
+def _clean(entry: AppendEntry, rules: Redaction) -> AppendEntry:
     body = rules.body(entry.body)
-    return entry if body is entry.body else Entry(loads(body, Message, limits=NO_LIMITS), body, is_stamped=False)
+    return entry if body is entry.body else AppendEntry(loads(body, Message, limits=NO_LIMITS), body, is_stamped=False)
 
 
-def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> Request:
+def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> AppendRequest:
     """Return the append of a posted message; `by` is somebody outside whose message it is.
 
     Raises:
@@ -217,21 +215,21 @@ def check_name(name: str, what: str) -> None:
         raise ValueError(f"{what} is a name of 1 to 512 visible characters, not {name!r}")
 
 
-def _entry(thread_id: str, message: Message, is_post: bool) -> Entry:
+def _entry(thread_id: str, message: Message, is_post: bool) -> AppendEntry:
     message = _checked(message)
     if is_post:
         _refuse_unposted(message)
     if message.thread_id is None:
-        return Entry(message, _stamped(message, thread_id), is_stamped=True)
+        return AppendEntry(message, _stamped(message, thread_id), is_stamped=True)
     if message.thread_id != thread_id:
         raise ValueError(f"message {message.id!r} is of thread {message.thread_id!r}; append it there, or fork")
-    return Entry(message, dumps(message), is_stamped=False)
+    return AppendEntry(message, dumps(message), is_stamped=False)
 
 
-def _from_outside(thread_id: str, entries: Iterable[Entry]) -> tuple[list[Entry], list[Entry]]:
+def _from_outside(thread_id: str, entries: Iterable[AppendEntry]) -> tuple[list[AppendEntry], list[AppendEntry]]:
     """Return what comes from outside as it is stored: the talk, and the foreign history."""
-    talk: list[Entry] = []
-    foreign: list[Entry] = []
+    talk: list[AppendEntry] = []
+    foreign: list[AppendEntry] = []
     for entry in entries:
         message = from_outside(entry.message)
         if message is entry.message:

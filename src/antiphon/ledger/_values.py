@@ -8,25 +8,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Generic, Literal, TypeAlias, TypeVar
 
-from antiphon.ledger._record import Record
+from antiphon.ledger._chain import Record
 from antiphon.messages import Json, Message
-
-__all__ = [
-    "Damage",
-    "Diff",
-    "Fold",
-    "Head",
-    "Hit",
-    "Snapshot",
-    "Tailed",
-    "ThreadFilter",
-    "ThreadJournal",
-    "ThreadOrder",
-    "ThreadPage",
-    "ThreadSummary",
-    "Undelivered",
-    "Verification",
-]
 
 StateT = TypeVar("StateT")
 

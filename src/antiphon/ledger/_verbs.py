@@ -1,16 +1,17 @@
-"""What every ledger can do by reading: replay, transitions, diff, and the beginning of a branch."""
+"""What all stores share: the verbs that only read (replay, transitions, diff), the start of a branch, and a commit signal."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Protocol, TypeVar, overload
 
 from antiphon.errors import UnknownThreadError
+from antiphon.ledger._chain import Record
 from antiphon.ledger._pairing import Pairing
-from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import LedgerRedaction
-from antiphon.ledger._request import Request, check_name, make_request
+from antiphon.ledger._request import AppendRequest, check_name, make_request
 from antiphon.ledger._rewards import reward_in
 from antiphon.ledger._values import Diff, Fold, Head, ThreadSummary
 from antiphon.messages import (
@@ -23,8 +24,6 @@ from antiphon.messages import (
     Transition,
     current_port,
 )
-
-__all__ = ["Verbs"]
 
 StateT = TypeVar("StateT")
 
@@ -42,7 +41,7 @@ class _Store(Protocol):
     async def thread(self, thread_id: str) -> ThreadSummary | None: ...
     async def open_from(self, thread_id: str, seq: int) -> int | None: ...
     async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None: ...
-    async def branch(self, head: Head, at: int, pairing: Pairing, closing: Request) -> ThreadSummary: ...
+    async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary: ...
 
 
 class Verbs:
@@ -134,3 +133,35 @@ def _closed(call: Message, branch_id: str, thread_id: str) -> Message:
 
 def _says_the_same(left: Message, right: Message) -> bool:
     return left.id == right.id and left == right.model_copy(update={"thread_id": left.thread_id})
+
+
+class CommitSignal:
+    """Wakes those who wait for the next commit. A reader takes the count first, so it misses no commit in between."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a reader waits."""
+        return bool(self._waiting)
+
+    def notify(self) -> None:
+        """Wake all readers."""
+        self.count += 1
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
+
+    async def wait(self, count: int) -> None:
+        """Wait until there were more commits than `count`."""
+        if self.count > count:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)

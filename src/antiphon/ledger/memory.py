@@ -1,5 +1,505 @@
-"""A ledger in memory."""
+"""MemoryLedger: the contract in plain Python, and nothing else. It is the reference for the others, and quick in tests.
 
-from antiphon.ledger._memory import MemoryLedger
+Nothing here awaits between looking and writing, so every change is atomic. What is said is gone when the process ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+
+from antiphon.errors import UnknownThreadError
+from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
+from antiphon.ledger._chain import Record, from_micros, genesis, to_micros
+from antiphon.ledger._listing import (
+    SYSTEM_PATTERN,
+    Term,
+    cursor_position,
+    fold_words,
+    head_of,
+    order_of,
+    page_of,
+    page_start,
+    summary_of,
+    terms_of,
+    words_of,
+)
+from antiphon.ledger._pairing import OpenCalls, Pairing
+from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
+from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
+from antiphon.ledger._values import (
+    Damage,
+    Head,
+    Hit,
+    Snapshot,
+    Tailed,
+    ThreadFilter,
+    ThreadJournal,
+    ThreadOrder,
+    ThreadPage,
+    ThreadSummary,
+    Undelivered,
+    Verification,
+)
+from antiphon.ledger._verbs import CommitSignal, Verbs
+from antiphon.ledger._verification import (
+    Base,
+    Examination,
+    StoredRow,
+    existing,
+    missing_origin,
+    missing_threads,
+    proven,
+    restored,
+)
+from antiphon.messages import Json, Message, current_port, loads
+from antiphon.messages._json import parse
+from antiphon.messages._limits import NO_LIMITS
 
 __all__ = ["MemoryLedger"]
+
+
+@dataclass(slots=True)
+class _Thread:
+    """A thread: its own messages, and the one whose beginning it shares."""
+
+    key: int
+    state: State
+    base: _Thread | None = None
+    base_seq: int = 0
+    records: list[Record] = field(default_factory=list[Record])
+    positions: list[int] = field(default_factory=list[int])
+    open_from: list[int | None] = field(default_factory=list["int | None"])
+    ids: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
+    open_calls: OpenCalls = field(default_factory=OpenCalls)
+    snapshots: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
+
+    def upto(self, seq: int) -> Iterator[tuple[_Thread, int]]:
+        """Yield where each message is, up to one: the thread that it is of, and its index there."""
+        for thread, last in reversed(list(self.line(seq))):
+            for index in range(max(0, min(last - thread.base_seq, len(thread.records)))):
+                yield thread, index
+
+    def line(self, seq: int) -> Iterator[tuple[_Thread, int]]:
+        """Yield this thread and those that it rests on, each with the last message up to a place that may be of it."""
+        thread: _Thread | None = self
+        while thread is not None:
+            yield thread, seq
+            seq = min(seq, thread.base_seq)
+            thread = thread.base
+
+    def all(self) -> Iterator[Record]:
+        return (thread.records[index] for thread, index in self.upto(self.state.seq))
+
+    def at(self, seq: int) -> tuple[_Thread, int]:
+        """Return where a message is."""
+        thread = self
+        while thread.base is not None and seq <= thread.base_seq:
+            thread = thread.base
+        return thread, seq - thread.base_seq - 1
+
+    # What the admission asks.
+
+    def with_id(self, id: str) -> list[Record]:
+        line = reversed(list(self.line(self.state.seq)))
+        return [record for thread, last in line for record in thread.ids.get(id, ()) if record.seq <= last]
+
+    def was_called(self, is_effect: bool, invocation_id: str) -> bool:
+        return any(
+            message.kind == "option_call"
+            and message.invocation_id == invocation_id
+            and (message.lane == "effect") == is_effect
+            for message in (record.message for record in self.all())
+        )
+
+
+class MemoryLedger(Verbs):
+    """A ledger that lives as long as its process."""
+
+    def __init__(self, *, redaction: Redacting = None) -> None:
+        self.redaction = LedgerRedaction.of(redaction)
+        self._threads: dict[str, _Thread] = {}
+        self._log: list[tuple[int, _Thread, int]] = []
+        self._outbox: dict[int, Undelivered] = {}
+        self._keys = 0
+        self._position = 0
+        self._outbox_position = 0
+        self._commits = CommitSignal()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, *, redaction: Redacting = None) -> AsyncGenerator[MemoryLedger, None]:
+        """Open an empty ledger, which redacts the usual shapes of secrets unless it is told otherwise."""
+        yield cls(redaction=redaction)
+
+    # ------------------------------------------------------------ writing
+
+    async def append(
+        self,
+        thread_id: str,
+        messages: Iterable[Message],
+        *,
+        expected_version: int | None = None,
+        epoch: int | None = None,
+        outbox: Iterable[Message] = (),
+        snapshot: Snapshot | None = None,
+        status: str | None = None,
+        pattern: str | None = None,
+        allow_foreign: bool = False,
+        outside: bool = False,
+    ) -> tuple[Record, ...]:
+        return self._append(
+            make_request(
+                thread_id,
+                messages,
+                redaction=self.redaction,
+                expected_version=expected_version,
+                epoch=epoch,
+                outbox=outbox,
+                snapshot=snapshot,
+                status=status,
+                pattern=pattern,
+                allow_foreign=allow_foreign,
+                outside=outside,
+            )
+        )
+
+    async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
+        return self._append(make_post(thread_id, message, redaction=self.redaction, by=by))[0]
+
+    def _append(self, request: AppendRequest) -> tuple[Record, ...]:
+        thread = self._threads.get(request.thread_id) or self._begun(request.thread_id, request.micros)
+        request = request.for_thread(thread.state.is_redacted)
+        admission = admit(thread.state, thread.open_calls, request, thread)
+        if admission.is_new and not request.is_empty:
+            self._threads[request.thread_id] = thread
+            self._write(thread, admission, request)
+        return admission.records
+
+    def _begun(self, thread_id: str, now: int) -> _Thread:
+        return self._new_thread(new_state(thread_id, now, is_redacted=self.redaction.is_on))
+
+    def _new_thread(self, state: State, base: _Thread | None = None, base_seq: int = 0) -> _Thread:
+        self._keys += 1
+        return _Thread(self._keys, state, base, base_seq)
+
+    def _write(self, thread: _Thread, admission: Admission, request: AppendRequest) -> None:
+        self._put(thread, admission.rows)
+        thread.state = admission.state
+        thread.open_calls.change(admission.pairing.changed)
+        if request.snapshot is not None:
+            fold, state = request.snapshot
+            thread.snapshots[fold] = (admission.state.seq, state)
+        for body in request.outbox:
+            self._outbox_position += 1
+            entry = Undelivered(self._outbox_position, request.thread_id, loads(body, Message, limits=NO_LIMITS))
+            self._outbox[self._outbox_position] = entry
+        self._commits.notify()
+
+    def _put(self, thread: _Thread, rows: Iterable[AdmittedRow]) -> None:
+        for row in rows:
+            self._position += 1
+            self._log.append((self._position, thread, len(thread.records)))
+            thread.records.append(row.record)
+            thread.ids.setdefault(row.message.id, []).append(row.record)
+            thread.positions.append(self._position)
+            thread.open_from.append(row.open_from)
+
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
+        thread = self._threads.get(thread_id)
+        return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
+
+    async def claim(self, thread_id: str) -> int:
+        check_name(thread_id, "a thread's id")
+        now = to_micros(current_port().now())
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            self.redaction.check_name(thread_id, "the name of a thread")
+            thread = self._threads[thread_id] = self._begun(thread_id, now)
+        thread.state = thread.state._replace(epoch=thread.state.epoch + 1)
+        return thread.state.epoch
+
+    async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
+        """Make a branch of a thread, as `fork` has found it should be: just now, because nothing here waits."""
+        if closing.thread_id in self._threads:
+            raise ValueError(f"there is a thread called {closing.thread_id!r} already")
+        base = self._known(head.thread_id)
+        state = new_state(closing.thread_id, closing.micros)
+        state = state._replace(seq=at, run=at, hash=_link_at(base, at), forked_from=head.thread_id, forked_at=at)
+        state = state._replace(open_from=pairing.open_from, is_redacted=base.state.is_redacted)
+        closing = closing.for_thread(state.is_redacted)
+        branch = self._new_thread(state, base, at)
+        branch.open_calls = OpenCalls(pairing.open)
+        self._threads[closing.thread_id] = branch
+        self._write(branch, admit(state, branch.open_calls, closing, branch), closing)
+        return summary_of(branch.state, len(branch.open_calls))
+
+    async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
+        before, made = (len(self._log), self._position), dict[str, _Thread]()
+        try:
+            for journal, head in proven(journals, heads):
+                made[journal.thread_id] = self._restored(journal, head, made)
+        except BaseException:
+            del self._log[before[0] :]
+            self._position = before[1]
+            raise
+        self._threads.update(made)
+        self._commits.notify()
+        return tuple(summary_of(thread.state, len(thread.open_calls)) for thread in made.values())
+
+    def _restored(self, journal: ThreadJournal, head: Head, made: Mapping[str, _Thread]) -> _Thread:
+        base, at = self._base_of(journal, made), journal.forked_at or 0
+        found = restored(journal, head, _shared(journal.thread_id, base, at), self.redaction)
+        thread = self._new_thread(found.state, base, at if base is not None else 0)
+        self._put(thread, found.rows)
+        thread.open_calls = OpenCalls(found.pairing.open)
+        return thread
+
+    def _base_of(self, journal: ThreadJournal, made: Mapping[str, _Thread]) -> _Thread | None:
+        """Return the thread that a journal is a branch of; None if it is none."""
+        if journal.thread_id in self._threads:
+            raise existing(journal.thread_id)
+        if journal.forked_from is None:
+            return None
+        base = made.get(journal.forked_from) or self._threads.get(journal.forked_from)
+        if base is None or not 0 <= (journal.forked_at or 0) <= base.state.seq:
+            raise missing_origin(journal)
+        return base
+
+    async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        names = [thread.state.thread_id for thread in self._family(self._known(thread_id))]
+        if len(names) > 1 and not with_branches:
+            raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
+        gone = {self._threads.pop(name).key for name in names}
+        self._log = [place for place in self._log if place[1].key not in gone]
+        self._outbox = {position: entry for position, entry in self._outbox.items() if entry.thread_id not in names}
+        return tuple(names)
+
+    def _family(self, thread: _Thread) -> list[_Thread]:
+        """Return a thread and all branches that rest on it."""
+        found = [thread]
+        for each in found:
+            found.extend(other for other in self._threads.values() if other.base is each)
+        return found
+
+    async def expire(self, before: datetime) -> tuple[str, ...]:
+        micros = to_micros(before)
+        families = {name: self._family(thread) for name, thread in self._threads.items()}
+        old = [name for name, family in families.items() if all(each.state.updated_at < micros for each in family)]
+        gone: list[str] = []
+        for name in old:
+            if name in self._threads:
+                gone.extend(await self.delete(name, with_branches=True))
+        return tuple(sorted(gone))
+
+    # ------------------------------------------------------------ reading
+
+    async def read(
+        self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[Record]:
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            return
+        records = list(thread.all())[max(after, 0) : None if before is None else max(before - 1, 0)]
+        for record in reversed(records) if reverse else records:
+            yield record
+
+    async def head(self, thread_id: str) -> Head:
+        thread = self._threads.get(thread_id)
+        return head_of(new_state(thread_id, 0) if thread is None else thread.state)
+
+    async def heads(self) -> tuple[Head, ...]:
+        return tuple(head_of(self._threads[name].state) for name in sorted(self._threads))
+
+    async def thread(self, thread_id: str) -> ThreadSummary | None:
+        thread = self._threads.get(thread_id)
+        return None if thread is None else summary_of(thread.state, len(thread.open_calls))
+
+    def _known(self, thread_id: str) -> _Thread:
+        if thread_id not in self._threads:
+            raise UnknownThreadError("there is no such thread", thread_id)
+        return self._threads[thread_id]
+
+    async def threads(
+        self,
+        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
+        order: ThreadOrder = "-updated_at",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> ThreadPage:
+        check_limit(limit)
+        name, is_reversed = order_of(order)
+        keyed = [((getattr(each.state, name), each.key), each) for each in self._threads.values() if _fits(each.state, filter)]
+        keyed.sort(reverse=is_reversed, key=lambda pair: pair[0])
+        if page is not None:
+            start = page_start(page)
+            keyed = [(key, each) for key, each in keyed if (key < start if is_reversed else key > start)]
+        chosen = keyed[:limit]
+        after = page_of(*chosen[-1][0]) if chosen and len(keyed) > limit else None
+        return ThreadPage(tuple(summary_of(each.state, len(each.open_calls)) for _, each in chosen), after)
+
+    async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
+        position = cursor_position(after)
+        while True:
+            seen = self._commits.count
+            for found, record in self._since(position, thread_id):
+                position = found
+                yield Tailed(record, str(position))
+            await self._commits.wait(seen)
+
+    def _since(self, position: int, thread_id: str | None) -> list[tuple[int, Record]]:
+        if thread_id is None:
+            start = bisect_right(self._log, position, key=itemgetter(0))
+            return [(each, thread.records[index]) for each, thread, index in self._log[start:]]
+        thread = self._threads.get(thread_id)
+        places = () if thread is None else thread.upto(thread.state.seq)
+        found = ((holder.positions[index], holder.records[index]) for holder, index in places)
+        return [(each, record) for each, record in found if each > position]
+
+    async def horizon(self) -> str:
+        return str(self._position)
+
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        return self._where(lambda message: message.invocation_id == invocation_id, thread_id)
+
+    async def by_correlation(self, correlation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        return self._where(lambda message: message.correlation_id == correlation_id, thread_id)
+
+    def _where(self, fits: Callable[[Message], bool], thread_id: str | None) -> tuple[Record, ...]:
+        return tuple(record for _, record in self._since(0, thread_id) if fits(record.message))
+
+    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
+        thread = self._threads.get(thread_id)
+        places = [] if thread is None else [thread.at(call.seq) for call in thread.open_calls]
+        return tuple(thread.records[index] for thread, index in places)
+
+    async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
+        check_limit(limit)
+        terms = terms_of(text)
+        scored = [(_score(terms, words_of(record.body)), record) for _, record in self._since(0, thread_id)]
+        best = sorted((pair for pair in scored if terms and pair[0]), key=lambda pair: -pair[0])
+        return tuple(Hit(record, _snippet(terms, words_of(record.body))) for _, record in best[:limit])
+
+    # ------------------------------------------------------------ what the verbs ask
+
+    async def open_from(self, thread_id: str, seq: int) -> int | None:
+        """Return the place of the first call since nothing was open, after a message."""
+        thread, index = self._known(thread_id).at(seq)
+        return thread.open_from[index] if index >= 0 else None
+
+    async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
+        """Return the place and the state of a fold's snapshot that is not after a message."""
+        thread, last = self._threads.get(thread_id), upto
+        while thread is not None:
+            seq, state = thread.snapshots.get(fold, (last + 1, b""))
+            if seq <= last:
+                return seq, parse(state)
+            last = min(last, thread.base_seq)
+            thread = thread.base
+        return None
+
+    # ------------------------------------------------------------ outbox and care
+
+    async def undelivered(self, limit: int = 100) -> tuple[Undelivered, ...]:
+        check_limit(limit)
+        return tuple(self._outbox.values())[:limit]
+
+    async def delivered(self, entries: Iterable[Undelivered]) -> None:
+        for entry in entries:
+            self._outbox.pop(entry.position, None)
+
+    async def verify(
+        self,
+        thread_id: str | None = None,
+        *,
+        heads: Iterable[Head] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Verification:
+        threads = list(self._threads.values()) if thread_id is None else [self._known(thread_id)]
+        known = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
+        total = sum(len(thread.records) for thread in threads)
+        damages, messages = missing_threads(known, self._threads), 0
+        for thread in threads:
+            damage, looked_at = _examine(thread, known)
+            messages += looked_at
+            damages += [] if damage is None else [damage]
+            if progress is not None:
+                progress(messages, total)
+        return Verification(len(threads), messages, tuple(damages))
+
+    async def backup(self, path: str | Path) -> None:
+        raise ValueError(f"a ledger in memory has no file to copy to {str(path)!r}; open one of sqlite:///")
+
+
+def _link_at(thread: _Thread, seq: int) -> bytes:
+    """Return the link of a message; before the first, that of the thread where it all began."""
+    holder, index = thread.at(seq)
+    if index >= 0:
+        return bytes.fromhex(holder.records[index].hash)
+    return genesis(holder.state.thread_id)
+
+
+def _shared(thread_id: str, base: _Thread | None, seq: int) -> Base:
+    """Return what stands before the own rows of a thread that is to be restored."""
+    pairing = Pairing()
+    for holder, index in () if base is None else base.upto(seq):
+        pairing.add(holder.records[index].seq, holder.records[index].message)
+    return Base(0, genesis(thread_id), pairing) if base is None else Base(seq, _link_at(base, seq), pairing)
+
+
+def _examine(thread: _Thread, heads: dict[str, Head]) -> tuple[Damage | None, int]:
+    name, state = thread.state.thread_id, thread.state
+    shared = Pairing()
+    for holder, index in () if thread.base is None else thread.base.upto(thread.base_seq):
+        shared.add(holder.records[index].seq, holder.records[index].message)
+    examination = Examination(name, thread.base_seq, _link_at(thread, thread.base_seq), shared)
+    rows = (
+        StoredRow(record.seq, to_micros(record.recorded_at), bytes.fromhex(record.hash), open_from, record.body)
+        for record, open_from in zip(thread.records, thread.open_from, strict=True)
+    )
+    wanted = frozenset({heads[name].seq} if name in heads else ())
+    return examination.rows(rows, wanted) or examination.end(state, thread.open_calls, heads), examination.looked_at
+
+
+def _fits(state: State, filter: ThreadFilter) -> bool:
+    return (
+        filter.status in (None, state.status)
+        and filter.pattern in (None, state.pattern)
+        and filter.system in (None, state.pattern == SYSTEM_PATTERN)
+        and filter.forked_from in (None, state.forked_from)
+        and (filter.updated_after is None or from_micros(state.updated_at) > filter.updated_after)
+        and (filter.updated_before is None or from_micros(state.updated_at) < filter.updated_before)
+    )
+
+
+def _score(terms: Sequence[Term], text: str) -> float:
+    """Return how well a text fits: how often the terms are in it, for its length; 0 if one is not."""
+    words = fold_words(text)
+    counts = [len(_places(term, words)) for term in terms]
+    return sum(counts) / (len(words) + 10) if all(counts) else 0
+
+
+def _places(term: Term, words: Sequence[str]) -> list[int]:
+    *first, last = term.words
+    size = len(term.words)
+    return [
+        place
+        for place in range(len(words) - size + 1)
+        if list(words[place : place + size - 1]) == first
+        and (words[place + size - 1].startswith(last) if term.is_beginning else words[place + size - 1] == last)
+    ]
+
+
+def _snippet(terms: Sequence[Term], text: str, around: int = 8) -> str:
+    """Return the words around the first match, with the match marked."""
+    pieces = [piece for piece in text.split() if fold_words(piece)]
+    sought = {word for term in terms for word in term.words}
+    hits = [any(word in sought or word.startswith(tuple(sought)) for word in fold_words(piece)) for piece in pieces]
+    first = max(0, hits.index(True) - around // 2) if True in hits else 0
+    chosen = zip(pieces[first : first + around], hits[first : first + around], strict=True)
+    return " ".join(f"«{piece}»" if is_hit else piece for piece, is_hit in chosen)

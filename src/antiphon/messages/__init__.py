@@ -5,15 +5,16 @@ of it). Nothing here knows a provider, a network, a clock or a disk.
 """
 
 from antiphon.messages._builders import MessageBuilder, OptionResultBuilder
-from antiphon.messages._conversation import Conversation, Tool
+from antiphon.messages._conversation import Conversation, Header, Tool
 from antiphon.messages._house import dumps, loads
 from antiphon.messages._json import Json, JsonArray, JsonObject, thaw
-from antiphon.messages._limits import Limits, current_limits, use_limits
+from antiphon.messages._limits import DEFAULT_LIMITS, NO_LIMITS, Limits, current_limits, use_limits
 from antiphon.messages._message import RESERVED_POLICIES, RUNTIME_POLICY, Lane, Message, RoleHint, Usage
 from antiphon.messages._model import HOUSE_VERSION
 from antiphon.messages._names import Name, is_name
 from antiphon.messages._parts import (
     Citation,
+    Count,
     DataPart,
     ForeignPart,
     MediaPart,
@@ -21,21 +22,26 @@ from antiphon.messages._parts import (
     Modality,
     Part,
     ReasoningPart,
+    Text,
     TextPart,
 )
 from antiphon.messages._payloads import Kind, OptionCallPayload, OptionResultPayload, PartsPayload, Payload
-from antiphon.messages._port import Port, SystemPort, current_port, use_port
+from antiphon.messages._port import Port, SystemPort, current_port, new_id, use_port
 from antiphon.messages._steps import RewardFunction, Transition
-from antiphon.messages._window import estimate_tokens
+from antiphon.messages._window import estimate_tokens, payload_size
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "HOUSE_VERSION",
+    "NO_LIMITS",
     "RESERVED_POLICIES",
     "RUNTIME_POLICY",
     "Citation",
     "Conversation",
+    "Count",
     "DataPart",
     "ForeignPart",
+    "Header",
     "Json",
     "JsonArray",
     "JsonObject",
@@ -59,6 +65,7 @@ __all__ = [
     "RewardFunction",
     "RoleHint",
     "SystemPort",
+    "Text",
     "TextPart",
     "Tool",
     "Transition",
@@ -69,6 +76,8 @@ __all__ = [
     "estimate_tokens",
     "is_name",
     "loads",
+    "new_id",
+    "payload_size",
     "thaw",
     "use_limits",
     "use_port",

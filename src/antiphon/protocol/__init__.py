@@ -45,24 +45,32 @@ from antiphon.protocol._catalogue import (
     ThreadTerminated,
     UpdateAgentConfig,
 )
-from antiphon.protocol._data import Notice, Reply, Request
-from antiphon.protocol._envelopes import ErrorResponse, Message, Response
-from antiphon.protocol._fields import PHASES, Phase, ThreadState
+from antiphon.protocol._envelopes import (
+    ErrorResponse,
+    Message,
+    Response,
+    deserialize_message,
+    response_type_of,
+    serialize_message,
+)
 from antiphon.protocol._open import optional_fields, required_fields
-from antiphon.protocol._table import Entry, find_entry, response_type_of
-from antiphon.protocol._validation import validate_message
+from antiphon.protocol._types import Entry, Notice, Reply, Request, find_entry, validate_message
 from antiphon.protocol._values import (
+    PHASES,
     AgentConfig,
     AgentContext,
     AgentResult,
     ChatTurn,
     ErrorCode,
+    Object,
+    Phase,
     PhaseContext,
     PhaseOutput,
     PreparedContext,
+    ThreadState,
     ToolCall,
+    Value,
 )
-from antiphon.protocol._wire import deserialize_message, serialize_message
 
 __all__ = [
     "CATALOGUE",
@@ -90,6 +98,7 @@ __all__ = [
     "InvokeAgent",
     "Message",
     "Notice",
+    "Object",
     "PauseThread",
     "Phase",
     "PhaseContext",
@@ -124,6 +133,7 @@ __all__ = [
     "ThreadTerminated",
     "ToolCall",
     "UpdateAgentConfig",
+    "Value",
     "deserialize_message",
     "find_entry",
     "optional_fields",

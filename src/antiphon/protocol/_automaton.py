@@ -18,22 +18,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
-from antiphon.protocol._table import response_type_of
-
-__all__ = [
-    "Choice",
-    "Flow",
-    "FlowWatch",
-    "Pattern",
-    "Repeat",
-    "Sequence",
-    "Step",
-    "Verdict",
-    "choice",
-    "maybe",
-    "repeat",
-    "sequence",
-]
+from antiphon.protocol._envelopes import response_type_of
 
 ANYTHING: Mapping[str, str] = {"said": "parts", "called": "option_call", "answered": "option_result"}
 """In the place of a type: anything said, called or answered, of whatever type."""
@@ -275,7 +260,7 @@ def _outside(pattern: Pattern) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class FlowEvent:
     """A message as a flow sees it."""
 
     sender: str
@@ -291,26 +276,26 @@ class _Reader:
     def __init__(self) -> None:
         self._calls: dict[str, Message] = {}
 
-    def read(self, message: Message) -> Event | None:
+    def read(self, message: Message) -> FlowEvent | None:
         if message.lane == "effect":
             return None
         match message.payload:
             case OptionCallPayload() as call:
                 self._calls[call.invocation_id] = message
-                return Event(message.policy, _receiver(message), call.option_name, message.kind, call.arguments)
+                return FlowEvent(message.policy, _receiver(message), call.option_name, message.kind, call.arguments)
             case OptionResultPayload() as result:
                 return self._result(message, result)
             case _:
                 type_, data = _told(message)
-                return Event(message.policy, _receiver(message), type_, message.kind, data)
+                return FlowEvent(message.policy, _receiver(message), type_, message.kind, data)
 
-    def _result(self, message: Message, result: OptionResultPayload) -> Event:
+    def _result(self, message: Message, result: OptionResultPayload) -> FlowEvent:
         call = self._calls.get(result.invocation_id)
         sender = message.policy if call is None else _receiver(call)
         receiver = message.to[0] if message.to else "" if call is None else call.policy
         type_ = "ERROR" if result.is_error else response_type_of(self._asked(call, result.option_name))
         data = result.result if isinstance(result.result, JsonObject) else JsonObject({})
-        return Event(sender, receiver, type_, message.kind, data)
+        return FlowEvent(sender, receiver, type_, message.kind, data)
 
     def _asked(self, call: Message | None, option: str) -> str:
         """Return what was asked for; by a RETRY, what its original asked for."""
@@ -391,10 +376,10 @@ class FlowWatch:
                 found[reached, kept] = None
         return found
 
-    def _concerns(self, event: Event) -> bool:
+    def _concerns(self, event: FlowEvent) -> bool:
         return event.type in self._automaton.types or event.kind in self._automaton.kinds
 
-    def _follow(self, number: int, bound: _Bindings, event: Event) -> _State | None:
+    def _follow(self, number: int, bound: _Bindings, event: FlowEvent) -> _State | None:
         """Return the state that a message leads to from another, if it leads on."""
         way = self._automaton.steps[number]
         if way is None:

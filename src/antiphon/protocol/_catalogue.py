@@ -7,63 +7,26 @@ from __future__ import annotations
 
 from typing import Literal
 
-from antiphon.messages._parts import Count
-from antiphon.protocol._data import Notice, Reply, Request
-from antiphon.protocol._fields import Object, Phase, Positive, Quantity, Share, Text, ThreadState, Timestamp, Value
+from antiphon.messages import Count, Text
 from antiphon.protocol._open import NOTHING
-from antiphon.protocol._table import Entry, entries
+from antiphon.protocol._types import Entry, Notice, Reply, Request, entries
 from antiphon.protocol._values import (
     AgentConfig,
     AgentContext,
     AgentResult,
     ChatTurn,
+    Object,
+    Phase,
     PhaseContext,
     PhaseOutput,
+    Positive,
     PreparedContext,
+    Quantity,
+    Share,
+    ThreadState,
+    Timestamp,
+    Value,
 )
-
-__all__ = [
-    "CATALOGUE",
-    "AgentConfigUpdated",
-    "AgentInvoked",
-    "AgentResponse",
-    "AgentStreamChunk",
-    "ContextPrepared",
-    "CreateThread",
-    "Error",
-    "ErrorAcknowledged",
-    "ErrorNotification",
-    "GetThreadStatus",
-    "Heartbeat",
-    "HeartbeatResponse",
-    "InitializePhase",
-    "InvokeAgent",
-    "PauseThread",
-    "PhaseInitialized",
-    "PhaseProcessed",
-    "PrepareContext",
-    "ProcessPhase",
-    "ProcessWithAgent",
-    "Restart",
-    "RestartComplete",
-    "ResumeThread",
-    "Retry",
-    "StartThread",
-    "Stop",
-    "StopComplete",
-    "Supervise",
-    "SupervisionStarted",
-    "Talk",
-    "TerminateThread",
-    "ThreadCreated",
-    "ThreadPaused",
-    "ThreadResult",
-    "ThreadResumed",
-    "ThreadStarted",
-    "ThreadStatus",
-    "ThreadTerminated",
-    "UpdateAgentConfig",
-]
 
 # ---------------------------------------------------------------- threads
 

@@ -1,6 +1,6 @@
-"""The three envelopes: a message, a response to it, and the response that says it failed.
+"""The three envelopes (a message, a response to it, and the response that says it failed), and their JSON text.
 
-Which of them some JSON is, its keys tell: a `message_id` makes it a response, and the type ERROR an error. So a message
+The keys of some JSON tell which of them it is: a `message_id` makes it a response, and the type ERROR an error. So a message
 refuses that key, and a response of type ERROR holds what an error response holds, whatever class it was made as.
 """
 
@@ -8,32 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
+from typing import Any, Final, Literal, Self, cast, overload
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from antiphon.messages._port import current_port, new_id
-from antiphon.protocol._fields import Object, Text, Timestamp
+from antiphon.errors import DecodeError
+from antiphon.messages import Json, Text, current_port, new_id
+from antiphon.messages._json import JsonError, parse
 from antiphon.protocol._open import NOTHING, Open
-from antiphon.protocol._table import response_type_of
-
-if TYPE_CHECKING:
-    from antiphon.messages import Json
-
-__all__ = ["ERROR", "ErrorResponse", "Message", "Response"]
+from antiphon.protocol._values import Object, Timestamp
 
 ERROR: Final = "ERROR"
 """The type of an error response."""
 
 _RETRY = "RETRY"
 
+RESPONSE_TYPES: Final[dict[str, str]] = {}
+"""The type of the answer, by the type of its request. `add_entry` writes it when a class declares a type."""
+
+
+def response_type_of(type: str) -> str:
+    """Return the type of the answer: the declared one, else the type with `_RESPONSE` after it."""
+    return RESPONSE_TYPES.get(type) or f"{type}_RESPONSE"
+
 
 def _now() -> datetime:
     return current_port().now()
 
 
-class Envelope(Open, frozen=True):
+class _Envelope(Open, frozen=True):
     """What every envelope has."""
 
     id: Text = Field(default_factory=new_id)
@@ -48,7 +52,7 @@ class Envelope(Open, frozen=True):
     """The exchange it belongs to: the same on everything that follows from one message."""
 
 
-class Message(Envelope, frozen=True):
+class Message(_Envelope, frozen=True):
     """A request from one actor to another, or something it is told."""
 
     @model_validator(mode="after")
@@ -95,7 +99,7 @@ class Message(Envelope, frozen=True):
         return way | fields
 
 
-class Response(Envelope, frozen=True):
+class Response(_Envelope, frozen=True):
     """The answer to a message."""
 
     message_id: Text | None = None
@@ -165,3 +169,50 @@ class ErrorResponse(Response, frozen=True):
     def error_code(self) -> str | None:
         """Which kind of failure: one of `ErrorCode`, or a program's own."""
         return cast("str | None", self.data.get("error_code"))
+
+
+# ---------------------------------------------------------------- JSON text
+
+
+def serialize_message(message: Message | Response) -> str:
+    """Write a message or response as JSON: its fields, and nothing that tells its class."""
+    return message.model_dump_json()
+
+
+def deserialize_message(json_str: str | bytes) -> Message | Response:
+    """Read a message, response or error response: a `message_id` tells a response, the type ERROR an error response.
+
+    Raises:
+        DecodeError: the text is not JSON, or no envelope; `where` says which field is wrong.
+    """
+    form = _parse(json_str)
+    kind = Message if "message_id" not in form else ErrorResponse if form.get("type") == ERROR else Response
+    try:
+        return kind.model_validate(form)
+    except ValidationError as exc:
+        where, reason = complaint(exc)
+        raise _error(reason, where) from exc
+
+
+def _parse(text: str | bytes) -> dict[str, Any]:
+    try:
+        form = parse(text.encode() if isinstance(text, str) else text)
+    except UnicodeEncodeError:
+        raise _error("the text has a lone surrogate, which is no Unicode") from None
+    except JsonError as exc:
+        raise _error(exc.reason) from None
+    if not isinstance(form, dict):
+        raise _error("not a JSON object")
+    return cast("dict[str, Any]", form)
+
+
+def _error(reason: str, where: str = "") -> DecodeError:
+    return DecodeError(reason, dialect="choir", where=where)
+
+
+def complaint(exc: ValidationError) -> tuple[str, str]:
+    """Return the place and the text of Pydantic's first complaint."""
+    errors = exc.errors(include_url=False, include_context=False)
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in errors[0]["loc"])
+    return path.removeprefix("."), errors[0]["msg"] + more

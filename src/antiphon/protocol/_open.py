@@ -19,8 +19,6 @@ from typing_extensions import override
 from antiphon.messages._json import Json, JsonObject, canonical, freeze, plain, unpacked
 from antiphon.messages._model import JsonField
 
-__all__ = ["NOTHING", "Frozen", "Open", "optional_fields", "required_fields"]
-
 _EMPTY = JsonObject({})
 
 NOTHING: Any = Field(default_factory=lambda: _EMPTY)

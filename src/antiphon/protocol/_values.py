@@ -1,27 +1,76 @@
-"""The values inside the data of requests and replies: contexts, outputs, the configuration of an agent; and the error codes.
+"""Fields and values inside the data of requests and replies: text, times, numbers, phases; contexts, outputs, error codes.
 
-All keep the keys they do not know.
+All values keep the keys they do not know.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from math import isfinite
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from antiphon.protocol._fields import Number, Object, Phase, Positive, Quantity, Text, Value
-from antiphon.protocol._open import NOTHING, Open
+from pydantic import BeforeValidator, Field, PlainValidator, Strict
+from pydantic_core import PydanticCustomError
 
-__all__ = [
-    "AgentConfig",
-    "AgentContext",
-    "AgentResult",
-    "ChatTurn",
-    "ErrorCode",
-    "PhaseContext",
-    "PhaseOutput",
-    "PreparedContext",
-    "ToolCall",
-]
+from antiphon.messages import Json, Text
+from antiphon.protocol._open import NOTHING, Frozen, Open
+
+# ---------------------------------------------------------------- fields
+
+Phase: TypeAlias = Literal["action", "experience", "intention", "observation", "understanding", "yield"]
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""The phases of a thread, in the order in which they run."""
+
+ThreadState: TypeAlias = Literal["created", "processing", "paused", "terminated", "completed", "failed"]
+"""Where a thread is: created, then processing and paused in turn, and at last one of the other three."""
+
+Object: TypeAlias = Annotated[Mapping[str, Json], Frozen("object")]
+"""A JSON object that cannot be changed."""
+
+Value: TypeAlias = Annotated[Json, Frozen("any")]
+"""Any JSON value, which cannot be changed."""
+
+_TOO_FINE = re.compile(r"[.,][0-9]{7}")
+
+
+def _read_time(value: object) -> datetime:
+    if isinstance(value, str) and not _TOO_FINE.search(value):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
+    if value.tzinfo is None:
+        return value.replace(tzinfo=UTC)  # programs of this format write UTC without saying so
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise PydanticCustomError("time", "A time lies in the years 1 to 9999 of UTC", {}) from None
+
+
+Timestamp: TypeAlias = Annotated[datetime, Strict(), BeforeValidator(_read_time)]
+"""An aware time in UTC, written with a Z. One without a zone is taken as UTC."""
+
+
+def _read_number(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise PydanticCustomError("number", "This must be a finite number", {})
+    return value
+
+
+Number: TypeAlias = Annotated[int | float, PlainValidator(_read_number, json_schema_input_type=float)]
+"""A finite number, an integer kept as one."""
+
+Quantity: TypeAlias = Annotated[Number, Field(ge=0)]
+Share: TypeAlias = Annotated[Number, Field(ge=0, le=1)]
+Positive: TypeAlias = Annotated[int, Strict(), Field(ge=1)]
+
+
+# ---------------------------------------------------------------- values
 
 
 class ErrorCode(StrEnum):

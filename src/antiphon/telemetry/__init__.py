@@ -1,8 +1,7 @@
 """Traces and metrics of a system, by OpenTelemetry and its conventions for generative AI. Needs the extra `otel`."""
 
 try:
-    from antiphon.telemetry._configure import configure
-    from antiphon.telemetry._telemetry import Telemetry
+    from antiphon.telemetry._telemetry import Telemetry, configure
 except ModuleNotFoundError as exc:
     if str(exc.name).partition(".")[0] != "opentelemetry":
         raise

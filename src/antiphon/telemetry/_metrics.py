@@ -10,13 +10,12 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 from antiphon import __version__
 from antiphon.messages import Usage
 from antiphon.runtime import Activity, AgentOperation, DeadLetter, ModelOperation, Operation, ToolOperation
-from antiphon.telemetry import _names as names
-from antiphon.telemetry._genai import Attributes, shared_by_metrics
+from antiphon.telemetry import _conventions as names
+from antiphon.telemetry._conventions import Attributes, shared_by_metrics
 
 if TYPE_CHECKING:
     from collections import Counter
 
-__all__ = ["Metrics"]
 
 _QUICK = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Seconds: an actor that computes takes microseconds, one that asks a model a minute."""

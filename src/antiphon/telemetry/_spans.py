@@ -1,24 +1,107 @@
-"""Spans: one for each message that is handled, below it one for each effect."""
+"""Spans: one for each message that is handled, below it one for each effect. Trace and span ids follow from the message.
+
+**A trace per thread.** The trace id is a hash of the thread id; outside of threads, of the exchange. What another process does
+in the thread, before or after a crash, is in the same trace, and nothing has to be stored for that.
+
+**A span per delivery.** The span id is a hash of the message, the actor, and the number of failures before. A message that
+follows from another can name its parent without having seen it. A delivery that its process did not survive has ended no
+span; the one after the recovery has the same id, so the spans that followed from the first hang below it.
+"""
 
 from __future__ import annotations
 
+import re
+import threading
 from contextvars import Token
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.sdk.trace import Tracer as SdkTracer
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags, Tracer
+from typing_extensions import override
 
 from antiphon import __version__
-from antiphon.runtime import Activity, Delivery
-from antiphon.telemetry import _names as names
-from antiphon.telemetry._content import body_of, content_of, json_text, outcome_text, redacted
-from antiphon.telemetry._genai import Attributes, attributes_of, kind_of_span, name_of
-from antiphon.telemetry._ids import DerivedIds, read_traceparent, span_id, trace_id
+from antiphon.runtime import Activity, Delivery, Place
+from antiphon.telemetry import _conventions as names
+from antiphon.telemetry._conventions import (
+    Attributes,
+    attributes_of,
+    body_of,
+    content_of,
+    json_text,
+    kind_of_span,
+    name_of,
+    outcome_text,
+    redacted,
+)
 
-__all__ = ["Spans"]
+# ---------------------------------------------------------------- ids
+
+_TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+def trace_id(thread_id: str | None, exchange: str) -> int:
+    """Return the trace of a thread; of an exchange, if there is no thread."""
+    named = ("exchange", exchange) if thread_id is None else ("thread", thread_id)
+    return _hash(16, *named)
+
+
+def span_id(trace: int, place: Place) -> int:
+    """Return the span of a message in the hands of an actor."""
+    return _hash(8, f"{trace:032x}", place.invocation_id, place.address, str(place.failures))
+
+
+def _hash(size: int, *words: str) -> int:
+    text = "\0".join(words).encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=size, usedforsecurity=False).digest()) or 1  # 0 is no id
+
+
+class DerivedIds(IdGenerator):
+    """Gives the ids that were asked for, once; else those of another generator."""
+
+    def __init__(self, others: IdGenerator) -> None:
+        self._others = others
+        self._given = threading.local()
+
+    def give(self, trace: int, span: int) -> None:
+        """Have the next span of this thread of execution get these ids."""
+        self._given.ids = trace, span
+
+    def done(self) -> None:
+        """Have further spans get other ids."""
+        self._given.ids = None
+
+    @override
+    def generate_trace_id(self) -> int:
+        ids: tuple[int, int] | None = getattr(self._given, "ids", None)
+        return self._others.generate_trace_id() if ids is None else ids[0]
+
+    @override
+    def generate_span_id(self) -> int:
+        ids: tuple[int, int] | None = getattr(self._given, "ids", None)
+        return self._others.generate_span_id() if ids is None else ids[1]
+
+
+def write_traceparent(span: SpanContext) -> str:
+    """Return a span as the W3C writes it: https://www.w3.org/TR/trace-context/#traceparent-header."""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+
+
+def read_traceparent(text: str) -> SpanContext | None:
+    """Return the span that a text names; None if it names none."""
+    found = _TRACEPARENT.fullmatch(text)
+    if found is None:
+        return None
+    trace, span, flags = (int(digits, 16) for digits in found.groups())
+    context = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None
+
+
+# ---------------------------------------------------------------- spans
 
 
 class _Note(NamedTuple):

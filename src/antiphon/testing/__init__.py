@@ -3,10 +3,8 @@
 from antiphon.testing._bus import BUS_CHECKS, MakeBus, check_bus
 from antiphon.testing._dialects import check_dialect
 from antiphon.testing._ledger import LEDGER_CHECKS, MakeLedger, check_ledger
-from antiphon.testing._port import CountingPort
-from antiphon.testing._simulate import Drive, Host, Simulated, World, simulate
-from antiphon.testing._simulate_faults import Faults
-from antiphon.testing._simulate_loop import StuckError, VirtualLoop, VirtualPort
+from antiphon.testing._simulate import Drive, Faults, Host, Simulated, World, simulate
+from antiphon.testing._virtual_time import CountingPort, StuckError, VirtualLoop, VirtualPort
 from antiphon.testing._witness import Event, Evidence, Row, Witness, content_of, gather_evidence, read_events
 from antiphon.testing._witness_rules import Breach, WitnessReport, check_witness
 

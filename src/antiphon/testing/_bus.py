@@ -11,8 +11,6 @@ from antiphon.errors import UndeliverableError
 from antiphon.messages import Message, PartsPayload, TextPart, dumps
 from antiphon.runtime import Bus, Parcel
 
-__all__ = ["BUS_CHECKS", "MakeBus", "check_bus"]
-
 MakeBus: TypeAlias = Callable[[], AbstractAsyncContextManager[Bus]]
 """Opens a bus on which nobody is attached."""
 

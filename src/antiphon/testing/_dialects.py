@@ -11,8 +11,6 @@ from antiphon.dialects import Dialect, Encoded, meaning
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart
 from antiphon.messages._json import canonical
 
-__all__ = ["check_dialect"]
-
 _UNKNOWN = "x-not-known"
 _EDIT = " (edited)"
 

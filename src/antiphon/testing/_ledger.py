@@ -32,8 +32,6 @@ from antiphon.messages import (
     dumps,
 )
 
-__all__ = ["LEDGER_CHECKS", "MakeLedger", "check_ledger"]
-
 MakeLedger: TypeAlias = Callable[[str], AbstractAsyncContextManager[Ledger]]
 """Opens the ledger of a name; a name that was not given before is an empty one."""
 

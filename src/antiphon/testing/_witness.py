@@ -23,8 +23,6 @@ from antiphon.ledger import Ledger
 from antiphon.messages import Message
 from antiphon.messages._model import house_bytes
 
-__all__ = ["Event", "Evidence", "Row", "Witness", "content_of", "gather_evidence", "read_events"]
-
 _LINE = 4096
 """Bytes of a line at most: so much is written at once or not at all."""
 

@@ -14,8 +14,6 @@ from hashlib import sha256
 
 from antiphon.testing._witness import Event, Evidence, Row
 
-__all__ = ["Breach", "WitnessReport", "check_witness"]
-
 
 @dataclass(frozen=True, slots=True)
 class Breach:

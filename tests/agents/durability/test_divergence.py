@@ -12,7 +12,7 @@ from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.durability.agents import Desk, call, clerk, script
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents.durability._tool import plain_arguments
+from antiphon.agents.durability._tool_call import plain_arguments
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger.memory import MemoryLedger
 

@@ -23,7 +23,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from antiphon.agents.durability._plain import plain
+from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import dump
 from antiphon.agents.durability._talk import Place, Talk, _spoken, as_unit, say
 from antiphon.messages import Limits, dumps, use_limits

@@ -19,8 +19,7 @@ from tests.agents.models.phases import Phase
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.models import LocalModel, LocalServer, model
-from antiphon.agents.models._local import _step
-from antiphon.agents.models._local_schema import BoundedSchema
+from antiphon.agents.models._local import BoundedSchema, _step
 from antiphon.ledger import Ledger, open_ledger
 
 SHORT: Any = {"max_tokens": 6}

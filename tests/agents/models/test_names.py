@@ -10,7 +10,7 @@ from pydantic_ai.models import known_model_names
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
 
-from antiphon.agents._config import ConfigError, read_config
+from antiphon.agents.config import ConfigError, read_config
 from antiphon.agents.models import (
     LocalModel,
     MissingExtraError,

@@ -12,7 +12,7 @@ from pydantic_ai import Agent, ModelRetry, ToolOutput
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from antiphon.agents.models import Rule, Script, ScriptedModel, ScriptError, Turn, load_script
-from antiphon.agents.models._scene import scene_of, spoken
+from antiphon.agents.models._script import scene_of, spoken
 
 WEATHER = """
 [[rules]]

@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelResponse, PartDeltaEvent, ToolCallPart
 from tests.agents.models.phases import PHASES, Phase
 
 from antiphon.agents.models import ScriptedModel, ScriptError
-from antiphon.agents.models._fill import Filler
+from antiphon.agents.models._scripted import Filler
 from antiphon.messages import use_port
 from antiphon.testing import CountingPort
 

@@ -11,8 +11,8 @@ from tests.agents.durability.agents import Desk, script
 from tests.agents.toolkit.kit import call, returns, rows
 
 from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents.durability._failures import Refusals
 from antiphon.agents.durability._prompt import dump
-from antiphon.agents.durability._refusals import Refusals
 from antiphon.agents.durability._talk import restore_unit
 from antiphon.agents.toolkit import Toolkit
 from antiphon.ledger import Ledger
@@ -66,7 +66,7 @@ def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_whether_
     tool: str, arguments: dict[str, Any], code: str, reason: str | None, retryable: bool
 ) -> None:
     """G14: the talk says of a failure what the effect does; `error_type` is no name of a tool."""
-    # Mutant: return `list(messages)` in `Refusals.coded` (agents/durability/_refusals.py) -> this test is red.
+    # Mutant: return `list(messages)` in `Refusals.coded` (agents/durability/_failures.py) -> this test is red.
 
     async def main() -> None:
         ledger = MemoryLedger()

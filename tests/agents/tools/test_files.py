@@ -22,10 +22,9 @@ from pydantic_ai import ModelRetry
 
 from antiphon.agents import Toolkit
 from antiphon.agents.tools import file_tools
-from antiphon.agents.tools._folder import Folder
-from antiphon.agents.tools._letters import letter_in, letters_in
+from antiphon.agents.tools._folder import FilePattern, Folder
+from antiphon.agents.tools._mailbox import letter_in, letters_in
 from antiphon.agents.tools._markdown import problems_of
-from antiphon.agents.tools._patterns import FilePattern
 from antiphon.messages import OptionResultPayload, thaw
 
 PAGE = """# Tea

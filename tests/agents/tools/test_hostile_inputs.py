@@ -20,7 +20,7 @@ from pydantic_ai import _ssrf
 from typing_extensions import override
 
 from antiphon.agents import Toolkit
-from antiphon.agents._config import WebConfig
+from antiphon.agents.config import WebConfig
 from antiphon.agents.tools import calculator, file_tools, web_fetch
 
 STALL = 0.1

@@ -16,7 +16,7 @@ from antiphon import Message, MessageBuilder, OptionResultBuilder
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.models import Script, ScriptedModel, Turn
 from antiphon.agents.tools import BUILTIN_TOOLS, KnowledgeBase, builtin_tools, knowledge_base, memory_retrieval
-from antiphon.agents.tools._passages import passages_of
+from antiphon.agents.tools._knowledge import passages_of
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 
 SHOP = """# Returns

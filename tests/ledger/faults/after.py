@@ -6,7 +6,7 @@ from pathlib import Path
 
 from antiphon.ledger import Record
 from antiphon.ledger.sqlite import _verify
-from antiphon.ledger.sqlite._connection import Connection, Place, connect
+from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
 from antiphon.ledger.sqlite._rows import find_thread, page_of_thread
 from antiphon.testing import Event, Evidence, Row, WitnessReport, check_witness, content_of
 
@@ -23,7 +23,7 @@ def restored(folder: Path, image: dict[str, bytes]) -> Path:
 
 def evidence_of(path: Path) -> Evidence:
     """Read and verify everything; what is damaged raises."""
-    connection = connect(Place(str(path), 5), create=True)
+    connection = connect(LedgerFile(str(path), 5), create=True)
     try:
         names, _ = _verify.names(connection)
         for name in names:

@@ -247,6 +247,7 @@ def test_a_worker_that_thinks_says_its_task_each_action_with_what_came_of_it_and
     assert (failed["type"], failed["agent_key"], failed["call_id"]) == ("error", "ada", fetched["call_id"])
     assert failed["content"]["tool"] == "fetch"
     assert "ConnectionError: http://x is not there" in failed["content"]["error_message"]
+    assert failed["content"]["error_type"] == "TOOL_FAILED"
     assert final == {
         "type": "final",
         "content": {

@@ -194,7 +194,7 @@ def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, 
     """
     # Mutant: `_mind.shown` returns the arguments as they are -> red.
     # Mutant: `_vault.Vault.take_out` returns the message as it is -> red.
-    # Mutant: `ledger/_rules.py`: the usual shapes do not know `token` -> red.
+    # Mutant: `ledger/_secrets.py`: the usual shapes do not know `token` -> red.
     # Mutant: `telemetry/_content.py`: `redacted` returns the text as it is -> red.
     caplog.set_level(logging.DEBUG)
     exporter, provider, seen, heard = InMemorySpanExporter(), TracerProvider(), list[str](), list[str]()

@@ -45,16 +45,21 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import Limits
+from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
-from antiphon.agents.durability._asked import Asked
-from antiphon.agents.durability._bounded import until
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
-from antiphon.agents.durability._found import Found
-from antiphon.agents.durability._offered import change_since_offered
-from antiphon.agents.durability._operations import is_told
-from antiphon.agents.durability._prices import price_of
+from antiphon.agents.durability._model_request import Asked, price_of, until
 from antiphon.agents.durability._talk import guards_of
-from antiphon.agents.durability._tool import Called, NotDone, Reconcile, Unsettled, effects_of, plain_arguments
+from antiphon.agents.durability._tool_call import (
+    Called,
+    Found,
+    NotDone,
+    Reconcile,
+    Unsettled,
+    change_since_offered,
+    effects_of,
+    plain_arguments,
+)
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json

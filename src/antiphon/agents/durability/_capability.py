@@ -17,14 +17,13 @@ from pydantic_ai.tools import AgentDepsT, RunContext
 from typing_extensions import override
 
 from antiphon.agents._budget import AgentBudget, Bounds, Limits
+from antiphon.agents._observers import live_handler, told_as_agent
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._withheld import Withheld
+from antiphon.agents._secrets import Withheld
 from antiphon.agents.durability._backend import LedgerBackend
-from antiphon.agents.durability._bounded import bounded
-from antiphon.agents.durability._live import live_handler
-from antiphon.agents.durability._operations import told_as_agent
+from antiphon.agents.durability._model_request import bounded
 from antiphon.agents.durability._talk import Place, Talk
-from antiphon.agents.durability._tool import METADATA_KEY, Reconcile
+from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
 from antiphon.runtime import Effect, Effects

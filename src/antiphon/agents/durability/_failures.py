@@ -1,10 +1,19 @@
-"""Errors of models, as codes in the journal: they come back as what they were, so that a fallback sees the same twice."""
+"""Failures of models and tools: as codes in the journal, and as results in the talk.
+
+An error of a model is stored as a code and raised again as what it was, so that a fallback model sees the same error when the
+program runs again.
+
+A failure of a toolkit's tool has one text for the model. The text is part of the prompt, and a running request is identified
+by the hash of its prompt: so the text never changes. The talk has more: the code, the reason and whether to retry. The text
+for the model is kept as the residue of that message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+import re
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic_ai import exceptions
 from pydantic_ai.exceptions import (
@@ -17,11 +26,15 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_core import to_jsonable_python
 
+from antiphon.dialects._residue import residue
+from antiphon.dialects._said import error_text
+from antiphon.dialects.pydantic_ai._results import is_result
+from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
-from antiphon.messages import Json
+from antiphon.messages import Json, Message, OptionResultPayload, thaw
 from antiphon.runtime import FailedError, Run, UnknownOutcomeError, text_of
 
-__all__ = ["tool_errors", "with_known_errors"]
+# ---------------------------------------------------------------- errors of models and tools
 
 _TOOL: Final = "TOOL_ERROR"
 _HTTP: Final = "MODEL_HTTP_ERROR"
@@ -132,3 +145,74 @@ def _original(raised: list[Exception]) -> BaseException | None:
     if not raised:
         return None
     return raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
+
+
+# ---------------------------------------------------------------- refusals of a toolkit
+
+_CODE: Final = re.compile(r"(.*) \(([A-Z][A-Z_]{2,63})\)", re.DOTALL)
+_UNTYPED: Final = "Error"
+"""What dialects call an error that has no type."""
+
+
+class Refusal(NamedTuple):
+    """Why a call came to nothing."""
+
+    code: str
+    reason: str
+    retryable: bool | None = None
+    """None where only the text is known."""
+
+
+class Refusals:
+    """Those of a run, by the call and by what the model was told."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str | None, str], Refusal] = {}
+
+    def keep(self, call_id: str | None, tool: str, refusal: Refusal) -> str:
+        """Remember why a call came to nothing, and return what the model is told."""
+        text = f"{tool}: {refusal.reason} ({refusal.code})"
+        self._known[call_id, text] = refusal
+        return text
+
+    def coded(self, messages: Sequence[Message], unit: Mapping[str, Any]) -> list[Message]:
+        """Return the messages of a request with what is known of its failures; as a unit they are the same as before."""
+        results = [place for place, message in enumerate(messages) if isinstance(message.payload, OptionResultPayload)]
+        parts = [(number, part) for number, part in enumerate(unit["parts"]) if is_result(part)]
+        found = list(messages)
+        calls = {part.get("tool_call_id") for _, part in parts}
+        if len(results) == len(parts) == len(calls):  # else nobody can tell whose text it is
+            for place, (number, part) in zip(results, parts, strict=True):
+                found[place] = self._coded(messages[place], number, part)
+        return found
+
+    def _coded(self, message: Message, number: int, part: Mapping[str, Any]) -> Message:
+        text = part.get("content")
+        if part.get("outcome") != "failed" or not isinstance(text, str):
+            return message
+        tool, payload = str(part["tool_name"]), cast("OptionResultPayload", message.payload)
+        refusal = self._known.get((part.get("tool_call_id"), text)) or _read(tool, text)
+        if refusal is None:
+            return message if payload.error_type != tool else _with_error(message, Refusal(_UNTYPED, text), [])
+        said = _with_error(message, refusal, [])
+        changes = residue(error_text(cast("OptionResultPayload", said.payload)), text)
+        changes = [{**change, "at": [0, "parts", number, "content"], "own": True} for change in changes]
+        if refusal.retryable:
+            (outcome,) = residue("retried", "failed")
+            changes.append({**outcome, "at": [0, "parts", number, "outcome"], "own": True})
+        return _with_error(message, refusal, changes)
+
+
+def _read(tool: str, text: str) -> Refusal | None:
+    """Return what a text says that another run has told a model."""
+    found = _CODE.fullmatch(text.removeprefix(f"{tool}: ")) if text.startswith(f"{tool}: ") else None
+    return None if found is None else Refusal(found[2], found[1])
+
+
+def _with_error(message: Message, refusal: Refusal, changes: Sequence[Mapping[str, Any]]) -> Message:
+    said = {"error_type": refusal.code, "error_message": refusal.reason, "retryable": refusal.retryable}
+    payload = cast("OptionResultPayload", message.payload).model_copy(update=said)
+    notes = cast("dict[str, Any]", thaw(message.metadata[NAME]))
+    if changes:
+        notes["residue"] = [*notes.get("residue", ()), *changes]
+    return message.model_copy(update={"payload": payload, "metadata": {**message.metadata, NAME: notes}})

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from antiphon.agents._budget import Kind, Limits, Spending
 from antiphon.agents._guards import Guards
-from antiphon.agents.durability._plain import plain
+from antiphon.agents.durability._failures import Refusals
+from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import Prompt
-from antiphon.agents.durability._refusals import Refusals
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port, is_name

@@ -14,4 +14,5 @@ from antiphon.agents.models._script import Script as Script
 from antiphon.agents.models._script import Turn as Turn
 from antiphon.agents.models._script import load_script as load_script
 from antiphon.agents.models._scripted import ScriptedModel as ScriptedModel
+from antiphon.agents.models._weights import find_weights as find_weights
 from antiphon.agents.models._weights import install_weights as install_weights

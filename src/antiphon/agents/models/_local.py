@@ -1,9 +1,12 @@
 """LocalModel: a real language model on this machine, through the same client that speaks to OpenAI.
 
-It is small, so it is helped. Of its own accord it never calls a tool, and its server holds it either to tools or to the schema
-of an answer, not to both. So an answer has two steps: after the user has spoken it must call one of the tools, if there are
-any; once a tool has answered, it must answer itself, in the form that is wanted. Whoever says otherwise by `tool_choice` is
-obeyed.
+The model is small, so it gets help. It never calls a tool of its own accord, and its server enforces either tools or the
+schema of an answer, not both. So an answer has two steps: after the user's message it must call one of the tools, if there are
+any; after a tool's result it must answer, in the form that is wanted. `tool_choice` overrides this.
+
+The server makes a grammar of a schema, and the model must follow it. Two things would spoil that, and `BoundedSchema` prevents
+them. A text without a maximum length goes on until the answer is cut off, and is then not JSON. And grammars know no bounds of
+fractions: so a number between two bounds becomes a choice of some numbers between them.
 """
 
 from __future__ import annotations
@@ -21,15 +24,56 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Tool
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.profiles import JsonSchemaTransformer
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings, merge_model_settings
 from typing_extensions import override
 
-from antiphon.agents.models._local_schema import BoundedSchema
 from antiphon.agents.models._local_server import CONTEXT, MODEL_NAME, Endpoint, LocalServer, shared_server
 
-__all__ = ["LocalModel"]
+# ---------------------------------------------------------------- schemas
+
+_LONGEST_TEXT = 200
+_MOST_ITEMS = 4
+_STEPS = 20
+"""Into how many steps a range of fractions is divided."""
+
+
+class BoundedSchema(JsonSchemaTransformer):
+    """A schema of which every text and list has an end, every number is between its bounds, and all stands where it is used.
+
+    A grammar does not follow references: what stands behind one is not held to anything.
+    """
+
+    def __init__(self, schema: dict[str, Any], *, strict: bool | None = None) -> None:
+        super().__init__(schema, strict=strict, prefer_inlined_defs=True)
+
+    @override
+    def transform(self, schema: dict[str, Any]) -> dict[str, Any]:
+        match schema.get("type"):
+            case "string" if not schema.keys() & {"enum", "const", "pattern", "format"}:
+                return {**schema, "maxLength": min(schema.get("maxLength", _LONGEST_TEXT), _LONGEST_TEXT)}
+            case "array":
+                most = max(_MOST_ITEMS, schema.get("minItems", 0))
+                return {**schema, "maxItems": min(schema.get("maxItems", most), most)}
+            case "number":
+                return _steps(schema)
+            case _:
+                return schema
+
+
+def _steps(schema: dict[str, Any]) -> dict[str, Any]:
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    if low is None or high is None or "enum" in schema or "const" in schema:
+        return schema
+    first, last = int("minimum" not in schema), _STEPS + int("maximum" in schema)
+    values = [round(low + (high - low) * step / _STEPS, 12) for step in range(first, last)]
+    return {"enum": values, **{key: schema[key] for key in ("title", "description") if key in schema}}
+
+
+# ---------------------------------------------------------------- the model
 
 _NOWHERE = Endpoint("http://127.0.0.1:9", "none")
 """Until there is a server; nothing is sent there."""

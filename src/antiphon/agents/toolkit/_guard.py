@@ -1,55 +1,152 @@
-"""The guard: the one way to a tool. The order of the lines is the guarantee.
+"""The guard: every tool call goes through it. The order of the steps is the guarantee.
 
-1. The arguments are checked against the whole schema. A failure is told, and nothing else happens.
-2. The permissions decide, and the decision is written down.
-3. If a person must say yes, the question is written down, and nothing is started before the answer is there.
-4. The intent is written down.
-5. Permission and approval are looked at once more, as they are now: this is where a tool is started.
-6. The tool is started, and its outcome is written down.
+1. Check the arguments against the whole schema. On failure, tell the caller and stop.
+2. Decide by the permissions, and write the decision to the log.
+3. If a person must approve, write the question, and start nothing before there is an answer.
+4. Write the intent.
+5. Check permission and approval once more, as they are now: a grant may have been revoked since step 2.
+6. Start the tool, and write its outcome.
 
-Outside of a run there is no ledger to write to; the rest holds there too.
+Outside of a run there is no ledger, so nothing is written. The other steps are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from threading import Lock
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from pydantic_ai import RunContext
 
-from antiphon.agents._course import as_key
+from antiphon.agents._guards import Cover
+from antiphon.agents._opening import as_key
 from antiphon.agents._run import LedgerRun, run_scope
-from antiphon.agents._withheld import Withheld
+from antiphon.agents._secrets import Withheld
+from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
-from antiphon.agents.toolkit._book import Book
-from antiphon.agents.toolkit._call import Call
-from antiphon.agents.toolkit._effect import ToolEffect
-from antiphon.agents.toolkit._errors import (
+from antiphon.agents.toolkit._decision import ApprovalRule, Call, Circumstances, Decision, Grant, Permissions, judge
+from antiphon.agents.toolkit._decision_log import Book, Uses
+from antiphon.agents.toolkit._execution import ToolEffect, check_row, execute
+from antiphon.agents.toolkit._names import check_agent
+from antiphon.agents.toolkit._outcome import (
     APPROVAL_DENIED,
     APPROVAL_EXPIRED,
     APPROVAL_REQUIRED,
+    INVOCATION_REUSED,
     PERMISSION_DENIED,
     SENSITIVE_LOST,
     TIMEOUT,
     TOOL_FAILED,
+    Outcome,
     ToolRefusal,
 )
-from antiphon.agents.toolkit._execution import execute
-from antiphon.agents.toolkit._invocations import Invocations
-from antiphon.agents.toolkit._outcome import Outcome
-from antiphon.agents.toolkit._policy import Policy
-from antiphon.agents.toolkit._results import check_row
-from antiphon.agents.toolkit._rules import Circumstances, Decision, judge
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
-from antiphon.ledger import Ledger
+from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.runtime import FailedError
 
-__all__ = ["Asked", "Guard", "PendingApproval"]
+# ---------------------------------------------------------------- what a toolkit allows
+
+
+@dataclass
+class Policy:
+    """What a toolkit allows."""
+
+    rules: Sequence[ApprovalRule] = ()
+    approvers: tuple[str, ...] = ()
+    approval_expires: timedelta = timedelta(days=1)
+    approval_wait: float | None = 0.0
+    redaction: Redaction = STANDARD_REDACTION
+    permissions: Permissions = field(default_factory=Permissions)
+    uses: Uses = field(default_factory=Uses)
+    _changing: Lock = field(default_factory=Lock, repr=False)
+    """Held while the permissions are changed: threads share a toolkit, and a revocation must not get lost."""
+
+    def __post_init__(self) -> None:
+        for name in self.approvers:
+            check_agent(name)
+        if self.approval_expires <= timedelta():
+            raise ValueError("an approval must be good for some time")
+
+    @property
+    def clean(self) -> Callable[[str], str]:
+        """What takes secrets out of a text."""
+        return self.redaction.text
+
+    def cover(self, toolkit: str, agent: str, tools: Mapping[str, ToolkitTool], run: str | None = None) -> Cover:
+        """Return what a toolkit with these tools holds over an agent."""
+        own = {name: tool for name, tool in sorted(tools.items()) if self.permissions.knows(agent, name)}
+        asks = [name for name, tool in own.items() if tool.approval or any(rule.covers(agent, name) for rule in self.rules)]
+        lenient = frozenset(name for name, tool in own.items() if tool.allows_untrusted)
+        return Cover(toolkit, agent, tuple(own), tuple(asks), run, lenient)
+
+    def grant(self, grant: Grant) -> None:
+        """Permit something from now on."""
+        with self._changing:
+            self.permissions = self.permissions.grant(grant)
+
+    def revoke(self, agent: str, tool: str) -> None:
+        """Forbid something from now on."""
+        with self._changing:
+            self.permissions = self.permissions.revoke(agent, tool)
+
+
+# ---------------------------------------------------------------- one execution for an id
+
+
+class Invocations:
+    """The calls of a run and all its parts, by their ids: a call is executed once, however often the run makes it.
+
+    The ledger has what was executed, and a further call gets its result from there. This class keeps only what the ledger
+    cannot say: which calls are being executed now, so that a second one waits, and which call each id of this run belongs to.
+    """
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[str, str], str] = {}
+        """By course and id: the digest of the call that was started under it."""
+        self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    @classmethod
+    def of(cls, run: LedgerRun) -> Invocations:
+        """Return the one of a run and all its parts."""
+        return run.opened.share(cls)
+
+    def turn(self, run: LedgerRun, id: str) -> asyncio.Lock:
+        """Return what a call holds while it is at work."""
+        return self._at_work.setdefault(_place(run, id), asyncio.Lock())
+
+    async def check(self, run: LedgerRun, id: str, call: Call) -> None:
+        """Refuse an id that stands for another call: other arguments, another tool or another agent.
+
+        Raises:
+            ToolRefusal: it does, in this program.
+            HistoryMismatchError: it does in the thread, and this program has not made that call again.
+        """
+        place = _place(run, id)
+        if (known := self._digests.get(place)) is not None:
+            if known != call.digest:
+                raise ToolRefusal(INVOCATION_REUSED, f"{id!r} is the id of another call: give this one an id of its own")
+        elif run.is_again and (await guards_of(run)).calls.get(place, call.digest) != call.digest:
+            reason = f"the program calls {call.tool!r} under the id {id!r}, which is another call in thread {run.thread_id!r}"
+            raise HistoryMismatchError(reason, run.course.to)
+
+    def keep(self, run: LedgerRun, id: str, call: Call) -> None:
+        """Know that a call is started under its id."""
+        self._digests[_place(run, id)] = call.digest
+
+
+def _place(run: LedgerRun, id: str) -> tuple[str, str]:
+    return run.course.invocation_id, id
+
+
+# ---------------------------------------------------------------- the guard
 
 
 class PendingApproval(Exception):  # noqa: N818 (a state of affairs, on its way to whoever can wait)

@@ -1,13 +1,79 @@
-"""What came of a tool, as it stands in the journal."""
+"""Outcomes of a tool call: a result, or a refusal with its code.
+
+| code | the tool was started | meaning |
+|---|---|---|
+| `UNKNOWN_TOOL` | no | there is no tool of this name |
+| `PERMISSION_DENIED` | no | no grant permits this call |
+| `INVALID_ARGUMENTS` | no | the arguments do not match the tool's schema |
+| `APPROVAL_DENIED` | no | a person said no |
+| `APPROVAL_EXPIRED` | no | nobody said yes in time |
+| `APPROVAL_REQUIRED` | no | a person must approve, and there is no run in which one could be asked |
+| `INVOCATION_REUSED` | no | its id belongs to another call of this run |
+| `SENSITIVE_LOST` | no | sensitive values are not stored, and the process that had them has ended |
+| `TOOL_CHANGED` | no | its server no longer offers it, or offers it with other arguments |
+| `TOOL_FAILED` | yes | it raised |
+| `TIMEOUT` | yes | it took too long and was cancelled |
+| `RESULT_TOO_LARGE` | yes | it succeeded, and its result is too large |
+| `RESULT_INVALID` | yes | it succeeded, and its result is not JSON |
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
 
-__all__ = ["Outcome"]
+UNKNOWN_TOOL: Final = "UNKNOWN_TOOL"
+PERMISSION_DENIED: Final = "PERMISSION_DENIED"
+INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
+INVOCATION_REUSED: Final = "INVOCATION_REUSED"
+APPROVAL_DENIED: Final = "APPROVAL_DENIED"
+APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
+APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
+SENSITIVE_LOST: Final = "SENSITIVE_LOST"
+TOOL_CHANGED: Final = "TOOL_CHANGED"
+TOOL_FAILED: Final = "TOOL_FAILED"
+TIMEOUT: Final = "TIMEOUT"
+RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
+RESULT_INVALID: Final = "RESULT_INVALID"
+
+
+class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever called, never seen outside)
+    """What is told instead of a result."""
+
+    def __init__(self, code: str, reason: str, *, details: Json = None, retryable: bool = False) -> None:
+        super().__init__(code, reason)
+        self.code = code
+        self.reason = reason
+        self.details = details
+        self.retryable = retryable
+        self.untrusted: str | None = None
+        """What the tool has read that strangers wrote: it may speak through the reason."""
+
+    def to_details(self) -> Json:
+        """Return what is written down beside code and reason."""
+        return {"details": self.details, "untrusted": self.untrusted}
+
+    @classmethod
+    def from_details(cls, code: str, reason: str, details: object, *, retryable: bool) -> ToolRefusal:
+        """Return what was written down."""
+        said = cast("dict[str, Any]", details)
+        found = ToolRefusal(code, reason, details=said["details"], retryable=retryable)
+        found.untrusted = said["untrusted"]
+        return found
+
+
+class InvalidArguments(ToolRefusal):
+    """The arguments are not what the tool takes."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        found = list(problems)
+        super().__init__(INVALID_ARGUMENTS, f"the arguments are wrong: {'; '.join(found)}", details=list(found))
+
+
+# ---------------------------------------------------------------- results
 
 
 @dataclass(frozen=True)

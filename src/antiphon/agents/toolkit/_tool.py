@@ -1,24 +1,58 @@
-"""A tool as the toolkit knows it: what it is called with, what may be done with it, and how it is started."""
+"""One tool of a toolkit: its schema and settings, how it is made from a function, and how many calls run at once.
+
+The schema of a function comes from its type hints and docstring. Functions that are not async run in threads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from functools import partial
+from inspect import isawaitable
+from typing import Any, TypeAlias, Unpack, cast
+from weakref import WeakKeyDictionary
 
+from pydantic import ValidationError
+from pydantic_ai import RunContext, Tool
 from typing_extensions import TypedDict
 
-from antiphon.agents._withheld import SENSITIVE, WITHHOLDS, is_withheld
-from antiphon.agents.toolkit._errors import InvalidArguments
+from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_withheld
 from antiphon.agents.toolkit._names import check_tool
-from antiphon.agents.toolkit._schema import Schema
-from antiphon.agents.toolkit._slots import Slots
+from antiphon.agents.toolkit._outcome import InvalidArguments
+from antiphon.agents.toolkit._schema import Schema, canonical
 from antiphon.runtime import Effects, is_too_large
 
-if TYPE_CHECKING:
-    from pydantic_ai import RunContext
+# ---------------------------------------------------------------- concurrency
 
-__all__ = ["Start", "ToolSettings", "ToolkitTool", "own_settings"]
+
+class Slots:
+    """So many at a time; the others wait. One number for each event loop: a toolkit may outlive many."""
+
+    def __init__(self, number: int | None) -> None:
+        """Take a number; None: there is no end of them.
+
+        Raises:
+            ValueError: it is less than one.
+        """
+        if number is not None and number < 1:
+            raise ValueError(f"at least one call may be at work, not {number}")
+        self._number = number
+        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def take(self) -> AsyncGenerator[None]:
+        """Wait for one, and hold it."""
+        if self._number is None:
+            yield
+            return
+        async with self._semaphores.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._number)):
+            yield
+
+
+# ---------------------------------------------------------------- the tool
 
 Start: TypeAlias = "Callable[[dict[str, Any], RunContext[Any]], Awaitable[Any]]"
 """Starts a tool with arguments that were checked. What it raises is its failure."""
@@ -46,7 +80,7 @@ class ToolSettings(TypedDict, total=False):
     max_result_bytes: int
     """How large its result may be, as JSON."""
     sensitive: tuple[str, ...]
-    """The arguments whose values are written down nowhere: see `antiphon.agents._withheld`."""
+    """The arguments whose values are written down nowhere: see `antiphon.agents._secrets`."""
 
 
 def own_settings(metadata: Mapping[str, Any] | None) -> ToolSettings:
@@ -128,3 +162,55 @@ class ToolkitTool:
         if self.sensitive:
             said[WITHHOLDS] = list(self.sensitive)
         return {"antiphon": said}
+
+
+# ---------------------------------------------------------------- functions as tools
+
+
+def function_tool(
+    function: Callable[..., Any] | Tool[Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    **settings: Unpack[ToolSettings],
+) -> ToolkitTool:
+    """Return a function, or a tool of Pydantic AI, as a tool. A tool's own settings count where nothing else is said.
+
+    Raises:
+        ValueError: the name or a setting is none.
+    """
+    tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
+    own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
+    own.update(own_settings(tool.metadata))
+    own.update(settings)
+    schema = tool.function_schema
+
+    async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+        validated = schema.validator.validate_json(canonical(arguments))
+        await check_by(tool.args_validator, validated, ctx)
+        return await schema.call(validated, ctx)
+
+    return ToolkitTool(
+        name or tool.name,
+        description if description is not None else tool.description or "",
+        schema.json_schema,
+        start,
+        partial(_problems, tool),
+        **own,
+    )
+
+
+async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, Any], ctx: RunContext[Any]) -> None:
+    """Have arguments checked by what a tool brings along for that; it raises what it wants to be told."""
+    if validator is not None and isawaitable(found := validator(ctx, **arguments)):
+        await found
+
+
+def _problems(tool: Tool[Any], arguments: Mapping[str, Any]) -> list[str]:
+    """Return what the types of the function find wrong that the JSON schema did not, without what was given."""
+    try:
+        tool.function_schema.validator.validate_json(canonical(dict(arguments)))
+    except ValidationError as exc:
+        found = json.loads(exc.json(include_input=False, include_url=False, include_context=False))
+        return [f"{'.'.join(str(step) for step in each['loc'])}: {each['msg']}" for each in found]
+    return []

@@ -11,21 +11,24 @@ from pydantic_ai import RunContext, Tool
 from pydantic_ai.toolsets import AbstractToolset
 
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents.toolkit._book import begin_under
-from antiphon.agents.toolkit._capability import ToolkitCapability
-from antiphon.agents.toolkit._errors import UNKNOWN_TOOL, InvalidArguments, ToolRefusal
-from antiphon.agents.toolkit._foreign import ForeignTools, bare_context, mcp_toolset, server_name
-from antiphon.agents.toolkit._functions import function_tool
-from antiphon.agents.toolkit._guard import Asked, Guard, PendingApproval
+from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions
+from antiphon.agents.toolkit._decision_log import begin_under
+from antiphon.agents.toolkit._guard import Asked, Guard, PendingApproval, Policy
 from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
-from antiphon.agents.toolkit._outcome import Outcome
-from antiphon.agents.toolkit._permissions import Grant, Permissions
-from antiphon.agents.toolkit._policy import Policy
-from antiphon.agents.toolkit._rules import ApprovalRule
+from antiphon.agents.toolkit._outcome import UNKNOWN_TOOL, InvalidArguments, Outcome, ToolRefusal
 from antiphon.agents.toolkit._schema import Schema, canonical
-from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings
-from antiphon.agents.toolkit._toolset import AgentToolset, waits_for
-from antiphon.agents.toolkit._warnings import NAME_TAKEN, ToolWarning, raise_if_required, warn
+from antiphon.agents.toolkit._servers import (
+    NAME_TAKEN,
+    ForeignTools,
+    ToolWarning,
+    bare_context,
+    mcp_toolset,
+    raise_if_required,
+    server_name,
+    warn,
+)
+from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, function_tool
+from antiphon.agents.toolkit._toolset import AgentToolset, ToolkitCapability, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw

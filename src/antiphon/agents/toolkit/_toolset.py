@@ -1,28 +1,35 @@
-"""An agent's view of a toolkit: a toolset of Pydantic AI with what was granted to it, every call through the guard."""
+"""What an agent gets of a toolkit: a toolset of Pydantic AI, and a capability that also waits for people.
+
+The toolset has the tools that were granted to the agent; each call goes through the guard. With the toolset alone, a call that
+needs an approval stops the run at once, and the calls beside it. The capability lets them end first.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydantic_ai import RunContext
+from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
-from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
+from antiphon.agents._observers import capabilities_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._withheld import Withheld
-from antiphon.agents.durability._operations import capabilities_of
-from antiphon.agents.durability._refusals import Refusal, Refusals
+from antiphon.agents._secrets import Withheld
+from antiphon.agents.durability._failures import Refusal, Refusals
 from antiphon.agents.durability._talk import Talk
-from antiphon.agents.toolkit._book import Marks, begin_under
-from antiphon.agents.toolkit._errors import ToolRefusal
+from antiphon.agents.toolkit._approvals import find_approval
+from antiphon.agents.toolkit._decision_log import Marks, begin_under
+from antiphon.agents.toolkit._execution import as_tool_return
 from antiphon.agents.toolkit._guard import Asked, PendingApproval
-from antiphon.agents.toolkit._outcome import Outcome
-from antiphon.agents.toolkit._results import as_tool_return
+from antiphon.agents.toolkit._outcome import Outcome, ToolRefusal
 from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.errors import ParkedError
@@ -30,7 +37,7 @@ from antiphon.errors import ParkedError
 if TYPE_CHECKING:
     from antiphon.agents.toolkit._toolkit import Toolkit
 
-__all__ = ["PARKED", "WAITS", "AgentToolset", "waits_for"]
+# ---------------------------------------------------------------- the toolset
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
@@ -171,3 +178,55 @@ def waits_for(*approvals: str) -> ParkedError:
 def _can_wait(ctx: RunContext[Any]) -> bool:
     """Whether the run has a capability that waits for people at the end of a step."""
     return any(getattr(each, "waits_for_people", False) for each in capabilities_of(ctx))
+
+
+# ---------------------------------------------------------------- the capability
+
+
+@dataclass
+class ToolkitCapability(AbstractCapability[Any]):
+    """What one agent may use of a toolkit."""
+
+    toolkit: Toolkit = field(repr=False)
+    agent: str
+    waits_for_people: ClassVar[bool] = True
+    """That a call may be left to `handle_deferred_tool_calls`."""
+
+    @override
+    def get_toolset(self) -> AgentToolset:
+        return self.toolkit.for_agent(self.agent)
+
+    @override
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Wait for people, now that the other calls of the step have ended.
+
+        Raises:
+            ParkedError: somebody has not answered in time, or must look at a call whose outcome nobody knows.
+        """
+        waiting = {call: name for call, said in requests.metadata.items() if (name := _own(said, WAITS)) is not None}
+        run = current_run()
+        if waiting and run is not None:
+            await self._wait(run, list(waiting.values()))
+        for said in requests.metadata.values():
+            if (reason := _own(said, PARKED)) is not None:
+                raise ParkedError(reason)
+        if not waiting or run is None:
+            return None
+        # A yes to all: it only means that the guard is asked again, which looks at the answers in the ledger itself.
+        return DeferredToolResults(approvals=dict.fromkeys(waiting, True))
+
+    async def _wait(self, run: LedgerRun, approvals: list[str]) -> None:
+        guard = self.toolkit.guard(self.agent)
+        found = [await find_approval(run.ledger, each, thread_id=run.thread_id) for each in approvals]
+        asked = [each for each in found if each is not None]
+        answered = await asyncio.gather(*(guard.wait(run.ledger, each) for each in asked))
+        missing = [each.id for each, is_there in zip(asked, answered, strict=True) if not is_there]
+        if missing:
+            raise waits_for(*missing)
+
+
+def _own(said: dict[str, Any], name: str) -> str | None:
+    found = said.get("antiphon", {}).get(name)
+    return found if isinstance(found, str) else None

@@ -1,21 +1,115 @@
-"""KnowledgeBase: documents in a ledger, passage by passage, found by their words and cited by id.
+"""KnowledgeBase: documents in a ledger, cut into passages, found by their words and cited by id.
 
-They are messages of one thread: so they are durable, verified, redacted and backed up like everything else that is said. A
-passage's message id is what it is cited by. A document that is added again replaces what its source said before; what was said
-before stays in the ledger, and is not found any more.
+Passages are messages of one thread: they are durable, verified, redacted and backed up like all messages. A passage is cited
+by its message id. A document that is added again replaces the earlier one of its source; the earlier passages stay in the
+ledger and are no longer found.
+
+`retrieve` finds records by a question. A ledger finds records that have all the words of a query; but a question has words
+that no answer has. So it queries the ledger several times: for all the words together, and for each word by itself. A record
+gets points for its rank in each list, more where the word is rare, and the best records are returned.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from math import log2
 
-from antiphon.agents.tools._passages import passages_of
-from antiphon.agents.tools._retrieval import retrieve
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, PartsPayload, TextPart
 
-__all__ = ["THREAD", "Added", "KnowledgeBase", "Passage"]
+# ---------------------------------------------------------------- retrieval
+
+_WORD = re.compile(r"[^\W_]+")
+_MOST_WORDS = 12
+"""Words of a question that are looked for."""
+_LOOKED_AT = 50
+"""Records of each list."""
+_TOGETHER = 4.0
+"""How much more it counts to have all the words than to have one."""
+_SHORTEST_STEM = 4
+_EMPTY = frozenset(
+    _WORD.findall(
+        "a about an and are as at be by can do does for from has have how i in is it its me my of on or our please tell that"
+        " the their there they this to was we were what when where which who whom whose why will with you your"
+    )
+)
+"""Words that say nothing about what is looked for; left out, unless there are no others."""
+
+
+async def retrieve(
+    ledger: Ledger, question: str, *, thread_id: str | None, limit: int, keep: Callable[[Record], Awaitable[bool]]
+) -> list[Record]:
+    """Return the records that answer best, of all threads or one, and that are to be kept."""
+    said = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
+    words = [word for word in said if word not in _EMPTY][:_MOST_WORDS] or said[:_MOST_WORDS]
+    if not words:
+        return []
+    points: dict[str, float] = {}
+    found: dict[str, Record] = {}
+    for typed, weight in [(" ".join(map(_stem, words)), _TOGETHER), *((_stem(word), 1.0) for word in words)]:
+        hits = await ledger.search(typed, thread_id=thread_id, limit=_LOOKED_AT)
+        for place, hit in enumerate(hits):
+            found[hit.record.hash] = hit.record
+            rarity = 1 / (1 + log2(1 + len(hits)))
+            points[hit.record.hash] = points.get(hit.record.hash, 0.0) + weight * rarity / (1 + place)
+    best: list[Record] = []
+    for key in sorted(found, key=lambda each: -points[each]):
+        if len(best) == limit:
+            break
+        if await keep(found[key]):
+            best.append(found[key])
+    return best
+
+
+def _stem(word: str) -> str:
+    """Return what to look for, so that one of several is found by several and the other way round."""
+    return f"{word.removesuffix('s')}*" if len(word) >= _SHORTEST_STEM else word
+
+
+# ---------------------------------------------------------------- passages
+
+_USUAL = 1200
+"""Characters that paragraphs are put together to."""
+_LONGEST = 2000
+_BREAK = re.compile(r"\n\s*\n")
+_HEADING = re.compile(r"#{1,6}\s|.+\n[=-]{3,}\s*$", re.DOTALL)
+
+
+def passages_of(text: str) -> list[str]:
+    """Return the passages of a text. A heading begins one; nothing of the text is left out but the space between."""
+    passages: list[str] = []
+    for paragraph in _paragraphs(text):
+        is_new = not passages or bool(_HEADING.match(paragraph))
+        if is_new or len(passages[-1]) + len(paragraph) > _USUAL:
+            passages.append(paragraph)
+        else:
+            passages[-1] += f"\n\n{paragraph}"
+    return passages
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in _BREAK.split(text.replace("\r\n", "\n")):
+        yield from _pieces(paragraph.strip())
+
+
+def _pieces(paragraph: str) -> Iterator[str]:
+    """Yield a paragraph in pieces that are short enough. The rest is not copied for each: it may be a whole book."""
+    start = 0
+    while start < len(paragraph):
+        end = start + _LONGEST
+        if end < len(paragraph):
+            cut = max(paragraph.rfind(" ", start, end), paragraph.rfind("\n", start, end))
+            end = cut if cut > start else end
+        yield paragraph[start:end].rstrip()
+        start = end
+        while paragraph[start : start + 1].isspace():
+            start += 1
+
+
+# ---------------------------------------------------------------- the knowledge base
 
 THREAD = "knowledge"
 _NAMESPACE = "knowledge"

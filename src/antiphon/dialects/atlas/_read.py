@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from antiphon.dialects._units import Unit, as_object
-from antiphon.messages import Part
+from antiphon.messages import OptionResultPayload, Part
 from antiphon.messages._trusted import data_part, text_part
 
 __all__ = ["read"]
@@ -112,14 +112,10 @@ def _tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str, noted:
 
 
 def _tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dict[str, Any]) -> str | None:
-    """Say a tool's result; of one that was said before, return the invocation."""
+    """Say a tool's result. Return the invocation instead if the same result was said before: another one is not an echo."""
     name, invocation, status = result.get("name", "unknown"), result.get("call_id"), result.get("status", "success")
     if not isinstance(name, str) or not isinstance(invocation, str):
         unit.fail("expected a name and a call_id as text", "tool_results", index)
-    done = f"done {invocation}"
-    if done in unit.reading.ids:
-        return invocation
-    unit.reading.ids.add(done)
     outcome: dict[str, Any] = {"result": result.get("result")}
     if status == "error":
         error, kind, retryable = result.get("error"), result.get("error_type"), result.get("retryable")
@@ -131,5 +127,9 @@ def _tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dict[str
             "result": result.get("details"),
         }
     payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
+    first = unit.reading.calls.get(f"done {invocation}")
+    if first is not None and first.payload == OptionResultPayload.model_validate(payload):
+        return invocation
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=noted)
+    unit.reading.calls.setdefault(f"done {invocation}", unit.made[-1])
     return None

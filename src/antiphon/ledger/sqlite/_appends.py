@@ -1,6 +1,6 @@
 """Appends: decided one after the other, written together.
 
-What an append changes is decided by the door (see `ledger._door`) before anything is written, so a refusal leaves nothing
+What an append changes is decided by `ledger._admission` before anything is written, so a refusal leaves nothing
 to undo, and the rows of many appends go into the file by a handful of statements. Between commits, the state of the threads
 in use is remembered; it is forgotten when another connection has committed anything, or anything went wrong. Then the schema
 is looked at again, too, if its version is another: a trigger could swallow what is written. For the same reason the rows that
@@ -21,11 +21,10 @@ from hashlib import sha256
 from typing import Any
 
 from antiphon.errors import AppendConflictError, AppendRefusedError
-from antiphon.ledger._chain import to_micros
-from antiphon.ledger._door import Admission, Row, State, admit, new_state
+from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
+from antiphon.ledger._chain import Record, to_micros
 from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
-from antiphon.ledger._record import Record
-from antiphon.ledger._request import Request
+from antiphon.ledger._request import AppendRequest
 from antiphon.ledger.sqlite._checksums import (
     NO_CHECKSUM,
     add_entries,
@@ -34,21 +33,20 @@ from antiphon.ledger.sqlite._checksums import (
     state_checksum,
     thread_checksum,
 )
-from antiphon.ledger.sqlite._media import keep_media, split
 from antiphon.ledger.sqlite._rows import (
-    Segment,
     Thread,
+    ThreadSegment,
     find_open_calls,
     find_thread,
+    keep_media,
     key_of,
     lineage,
     records_by_key,
     records_with_id,
+    split,
 )
 from antiphon.ledger.sqlite._schema import check_schema
 from antiphon.ledger.sqlite._sql import Connection
-
-__all__ = ["Appends", "insert_thread", "is_as_written", "snapshot_hash"]
 
 _MOST_THREADS = 10_000
 """Threads whose state is remembered."""
@@ -107,7 +105,7 @@ class _Known:
         messages = [record.message for record in found if record.message.invocation_id == invocation_id]
         return any(each.kind == "option_call" and (each.lane == "effect") == is_effect for each in messages)
 
-    def _segments(self) -> list[Segment]:
+    def _segments(self) -> list[ThreadSegment]:
         return lineage(self._connection, self.thread._replace(key=self.key, state=self.state))
 
 
@@ -157,7 +155,7 @@ class Appends:
         for pending in (self._messages, self._opened, self._closed, self._changed):
             pending.clear()
 
-    def take(self, connection: Connection, request: Request) -> tuple[Record, ...]:
+    def take(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
         """Let an append in.
 
         Raises:
@@ -173,7 +171,7 @@ class Appends:
                 raise
             is_careful = True  # it may be refused only because it is there already
             admission = self._ask(connection, known, request, is_careful)
-        if not admission.is_news:
+        if not admission.is_new:
             # Whoever is told that it is there already must be able to rely on it. It may have been written by a process
             # that died before the disk had it: so this, too, is a commit that waits for the disk, and for all before.
             connection.run("UPDATE counters SET value = value + 1 WHERE name = 'repeated'")
@@ -182,13 +180,13 @@ class Appends:
             self._write(connection, known, admission, request, is_careful)
         return admission.records
 
-    def _ask(self, connection: Connection, known: _Known, request: Request, is_careful: bool) -> Admission:
+    def _ask(self, connection: Connection, known: _Known, request: AppendRequest, is_careful: bool) -> Admission:
         if is_careful:
             self.flush(connection)
         known.is_looked_for = is_careful
         return admit(known.state, known.open_calls, request, known)
 
-    def _look_up(self, connection: Connection, request: Request) -> _Known:
+    def _look_up(self, connection: Connection, request: AppendRequest) -> _Known:
         thread = find_thread(connection, request.thread_id)
         if thread is None:
             state = new_state(request.thread_id, request.micros, is_redacted=request.redaction.is_on)
@@ -198,7 +196,9 @@ class Appends:
         self._known[request.thread_id] = known
         return known
 
-    def _write(self, connection: Connection, known: _Known, admission: Admission, request: Request, is_careful: bool) -> None:
+    def _write(
+        self, connection: Connection, known: _Known, admission: Admission, request: AppendRequest, is_careful: bool
+    ) -> None:
         if not known.key:
             known.key = insert_thread(connection, known.state, None, 0)
             self._known[request.thread_id] = known
@@ -217,7 +217,7 @@ class Appends:
             connection.run(_SNAPSHOT, (known.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value))
             check_written(connection.changes(), 1)
 
-    def _write_row(self, connection: Connection, thread: int, row: Row, micros: int, is_careful: bool) -> None:
+    def _write_row(self, connection: Connection, thread: int, row: AdmittedRow, micros: int, is_careful: bool) -> None:
         record, message, digest, open_from = row
         rest, holes = split(record.body)
         payload, correlation = message.payload, message.correlation_id
@@ -243,7 +243,7 @@ class Appends:
         if holes:
             keep_media(connection, position, holes)
 
-    def put(self, connection: Connection, thread: int, rows: Iterable[Row]) -> None:
+    def put(self, connection: Connection, thread: int, rows: Iterable[AdmittedRow]) -> None:
         """Write rows that have their own times, as they are."""
         for row in rows:
             self._write_row(connection, thread, row, to_micros(row.record.recorded_at), is_careful=True)
@@ -284,7 +284,7 @@ class Appends:
         check_written(connection.total_changes() - before, expected)
 
 
-def _add_outbox(connection: Connection, request: Request) -> None:
+def _add_outbox(connection: Connection, request: AppendRequest) -> None:
     name, before = request.thread_id, connection.total_changes()
     entries = [(name, _entry_hash(name, body), body) for body in request.outbox]
     connection.run_all("INSERT INTO outbox (thread_id, hash, body) VALUES (?, ?, ?)", entries)

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
+from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._chain import genesis
-from antiphon.ledger._door import State, new_state
+from antiphon.ledger._listing import head_of
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._redaction import LedgerRedaction
-from antiphon.ledger._request import Request
-from antiphon.ledger._restoring import Base, existing, missing_origin, restored
-from antiphon.ledger._summaries import head_of
+from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._values import Head, ThreadJournal
+from antiphon.ledger._verification import Base, existing, missing_origin, restored
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
 from antiphon.ledger.sqlite._checksums import add_entries, note_removed, set_checksum
-from antiphon.ledger.sqlite._media import forget_media
-from antiphon.ledger.sqlite._rows import Thread, find_thread, link_at, open_at
+from antiphon.ledger.sqlite._rows import Thread, find_thread, forget_media, link_at, open_at
 from antiphon.ledger.sqlite._sql import Connection
-
-__all__ = ["branch", "claim", "delete", "delivered", "expire", "restore"]
 
 
 def claim(connection: Connection, thread_id: str, now: int, redaction: LedgerRedaction) -> State:
@@ -38,7 +35,7 @@ def claim(connection: Connection, thread_id: str, now: int, redaction: LedgerRed
     return state
 
 
-def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: Request) -> Thread:
+def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Thread:
     """Make a branch that shares a thread's messages up to a place, and close the calls that are open there.
 
     Raises:

@@ -22,21 +22,8 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from antiphon.errors import LedgerCorruptError
-from antiphon.ledger._door import State
+from antiphon.ledger._admission import State
 from antiphon.ledger.sqlite._sql import Connection
-
-__all__ = [
-    "COUNTERS",
-    "NO_CHECKSUM",
-    "add_entries",
-    "check_written",
-    "entry_checksum",
-    "message_checksum",
-    "note_removed",
-    "set_checksum",
-    "state_checksum",
-    "thread_checksum",
-]
 
 COUNTERS = ("searchable", "repeated", "unchecked", "entries", "removed messages", "removed threads", "removed outbox")
 """All counters. `unchecked` is the last position that was written before there were checksums, `entries` is the sum."""

@@ -1,18 +1,24 @@
-"""Connections to a ledger's file: how they are opened, and what SQLite's errors mean to a caller."""
+"""Connections to a ledger's file: how they are opened, what SQLite's errors mean to a caller, and the threads that read.
+
+Each reader is a thread with a connection of its own, which reads while the writer writes.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import local
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerUnavailableError
-from antiphon.ledger._words import words_of
+from antiphon.ledger._listing import words_of
 from antiphon.ledger.sqlite._schema import migrate
 from antiphon.ledger.sqlite._sql import Connection
-
-__all__ = ["FATAL", "UNEXPECTED", "Place", "connect", "translated"]
 
 _LEAST = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, by which a commit could be lost (sqlite.org/wal.html#walresetbug)."""
@@ -42,7 +48,7 @@ UNEXPECTED = (TypeError, ValueError, AttributeError, ArithmeticError)
 """What Python says where a row holds something else than was ever written there."""
 
 
-class Place(NamedTuple):
+class LedgerFile(NamedTuple):
     """Where a ledger is, and how to be with it."""
 
     path: str
@@ -52,7 +58,7 @@ class Place(NamedTuple):
     """How SQLite reaches the file; None for the usual way. Tests put theirs here."""
 
 
-def connect(place: Place, *, create: bool = False, only_read: bool = False) -> Connection:
+def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False) -> Connection:
     """Open a connection that keeps the promises.
 
     Raises:
@@ -91,7 +97,7 @@ def _refuse_old_library(version: str) -> None:
         )
 
 
-def _prepare(connection: Connection, place: Place) -> None:
+def _prepare(connection: Connection, place: LedgerFile) -> None:
     connection.set_busy_timeout(int(place.busy_timeout * 1000))
     connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -133,3 +139,67 @@ def translated(exc: Exception, path: str) -> LedgerError:
             return LedgerUnavailableError(f"{path!r} cannot be used at present: {exc}")
         case _:
             return LedgerCorruptError(f"{path!r} is not as a ledger should be: {type(exc).__name__}: {exc}")
+
+
+# ---------------------------------------------------------------- readers
+
+_THREADS = 4
+
+ResultT = TypeVar("ResultT")
+
+
+class Readers:
+    """Looks at one consistent state of a ledger's file at a time."""
+
+    def __init__(self, place: LedgerFile) -> None:
+        self._place = place
+        self._own = local()
+        self._all: set[Connection] = set()
+        self._is_closed = False
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="antiphon-ledger-reader")
+
+    async def do(self, work: Callable[[Connection], ResultT], *, anew: bool = False) -> ResultT:
+        """Return what a function over a connection returns; `anew`, over one that remembers nothing and is thrown away after.
+
+        Raises:
+            LedgerError: the store cannot be used, or what is there is not what was written.
+        """
+        if self._is_closed:
+            raise LedgerUnavailableError("the ledger is closed; open it again")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._look, work, anew)
+
+    def _look(self, work: Callable[[Connection], ResultT], anew: bool) -> ResultT:
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection is not None and anew:
+            self._discard(connection)
+        if connection is None or anew:
+            connection = self._own.connection = connect(self._place, only_read=True)
+            self._all.add(connection)
+        try:
+            connection.run("BEGIN")
+            result = work(connection)
+            if anew:
+                self._discard(connection)
+            else:
+                connection.run("COMMIT")
+        except BaseException as exc:
+            # Whatever it was, no half-read state may stay open: it would keep the log from beginning anew.
+            self._discard(connection)
+            if isinstance(exc, (apsw.Error, *UNEXPECTED)):
+                raise translated(exc, self._place.path) from exc
+            raise
+        return result
+
+    def _discard(self, connection: Connection) -> None:
+        self._own.connection = None
+        self._all.discard(connection)
+        with suppress(apsw.Error):
+            connection.close(force=True)
+
+    async def close(self) -> None:
+        """Wait for those who look, and close the connections."""
+        self._is_closed = True
+        await asyncio.to_thread(self._pool.shutdown)
+        for connection in self._all:
+            connection.close()
+        self._all.clear()

@@ -1,6 +1,6 @@
 """SqliteLedger: a ledger in one file, for any number of tasks, threads and processes on one machine.
 
-One writer thread makes the changes (see `_writer`), a few reader threads look (see `_readers`), and this class is the
+One writer thread makes the changes (see `_writer`), a few reader threads look (see `_connection`), and this class is the
 contract in front of them. Several processes may use one file: SQLite's lock lets one write at a time, and everything that is
 compared (epoch, version, ids, the last link) is compared inside the transaction that writes.
 """
@@ -17,16 +17,12 @@ from pathlib import Path
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
-from antiphon.ledger._chain import to_micros
-from antiphon.ledger._door import new_state
-from antiphon.ledger._examination import missing_threads
-from antiphon.ledger._news import News
+from antiphon.ledger._admission import new_state
+from antiphon.ledger._chain import Record, to_micros
+from antiphon.ledger._listing import cursor_position, head_of, order_of, page_start, summary_of
 from antiphon.ledger._pairing import Pairing
-from antiphon.ledger._record import Record
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
-from antiphon.ledger._request import Request, check_limit, check_name, make_post, make_request
-from antiphon.ledger._restoring import proven
-from antiphon.ledger._summaries import cursor_position, head_of, order_of, page_start, summary_of
+from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._values import (
     Damage,
     Head,
@@ -41,13 +37,13 @@ from antiphon.ledger._values import (
     Undelivered,
     Verification,
 )
-from antiphon.ledger._verbs import Verbs
-from antiphon.ledger.sqlite import _changes, _listing, _search, _verify
-from antiphon.ledger.sqlite._connection import Place, connect, translated
-from antiphon.ledger.sqlite._readers import Readers
+from antiphon.ledger._verbs import CommitSignal, Verbs
+from antiphon.ledger._verification import missing_threads, proven
+from antiphon.ledger.sqlite import _changes, _queries, _verify
+from antiphon.ledger.sqlite._connection import LedgerFile, Readers, connect, translated
 from antiphon.ledger.sqlite._rows import (
-    Segment,
     Thread,
+    ThreadSegment,
     find_open_calls,
     find_thread,
     line_to,
@@ -61,8 +57,6 @@ from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._writer import Writer
 from antiphon.messages import Json, Message, current_port
 
-__all__ = ["SqliteLedger"]
-
 _MOST_REMEMBERED = 10_000
 """Threads of which it is remembered whether they are redacted."""
 _LOOK_AGAIN = 0.05
@@ -72,14 +66,14 @@ _LOOK_AGAIN = 0.05
 class SqliteLedger(Verbs):
     """A ledger in one SQLite file."""
 
-    def __init__(self, place: Place, connection: Connection, redaction: LedgerRedaction) -> None:
+    def __init__(self, place: LedgerFile, connection: Connection, redaction: LedgerRedaction) -> None:
         self._place = place
         self.redaction = redaction
         self._redacted: dict[str, bool | None] = {}
         """Whether threads are redacted that were claimed here, so that an owner need not look."""
-        self._news = News()
+        self._commits = CommitSignal()
         self._readers = Readers(place)
-        self._writer = Writer(place, connection, self._news.ring)
+        self._writer = Writer(place, connection, self._commits.notify)
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
@@ -100,7 +94,7 @@ class SqliteLedger(Verbs):
             LedgerFormatError: the file is something else, or of a later version.
             LedgerUnavailableError: it cannot be opened.
         """
-        place, rules = Place(os.fspath(path), busy_timeout, vfs), LedgerRedaction.of(redaction)
+        place, rules = LedgerFile(os.fspath(path), busy_timeout, vfs), LedgerRedaction.of(redaction)
         ledger = cls(place, await asyncio.to_thread(_opened, place, create), rules)
         try:
             yield ledger
@@ -114,7 +108,7 @@ class SqliteLedger(Verbs):
             await self._writer.close()
         finally:
             await self._readers.close()
-            self._news.ring()  # whoever follows gets to know that it is closed
+            self._commits.notify()  # whoever follows gets to know that it is closed
 
     # ------------------------------------------------------------ writing
 
@@ -172,7 +166,7 @@ class SqliteLedger(Verbs):
         self._redacted[thread_id] = state.is_redacted
         return state.epoch
 
-    async def branch(self, head: Head, at: int, pairing: Pairing, closing: Request) -> ThreadSummary:
+    async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Make a branch of a thread, as `fork` has found it should be."""
         return await self._writer.do(
             lambda connection: _summary(_changes.branch(connection, head, at, pairing, closing)), closing.weight
@@ -236,7 +230,7 @@ class SqliteLedger(Verbs):
         return await self._readers.do(look)
 
     async def heads(self) -> tuple[Head, ...]:
-        return await self._readers.do(_listing.heads)
+        return await self._readers.do(_queries.heads)
 
     async def thread(self, thread_id: str) -> ThreadSummary | None:
         def look(connection: Connection) -> ThreadSummary | None:
@@ -256,18 +250,18 @@ class SqliteLedger(Verbs):
         order_of(order)
         if page is not None:
             page_start(page)
-        return await self._readers.do(lambda connection: _listing.threads(connection, filter, order, page, limit))
+        return await self._readers.do(lambda connection: _queries.threads(connection, filter, order, page, limit))
 
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         position = cursor_position(after)
         while True:
-            rung = self._news.rung
+            seen = self._commits.count
             found = await self._since(position, thread_id)
             for position, record in found:
                 yield Tailed(record, str(position))
             if not found:
                 self._watch_others()
-                await self._news.wait(rung)
+                await self._commits.wait(seen)
 
     async def _since(self, position: int, thread_id: str | None) -> list[tuple[int, Record]]:
         def look(connection: Connection) -> list[tuple[int, Record]]:
@@ -285,13 +279,13 @@ class SqliteLedger(Verbs):
     async def _look_for_others(self) -> None:
         """Ring when another process has committed something, as long as somebody waits for it."""
         seen: str | None = None  # so it rings once at first: something may have come since the one who waits has looked
-        while self._news.is_awaited:
+        while self._commits.is_awaited:
             now: str | None = None
             with suppress(LedgerError):  # whoever waits is woken, looks, and gets the error
                 now = await self.horizon()
             if now is None or now != seen:
                 seen = now
-                self._news.ring()
+                self._commits.notify()
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def horizon(self) -> str:
@@ -306,7 +300,7 @@ class SqliteLedger(Verbs):
 
     async def _by(self, kind: str, name: str, fits: Callable[[Message], bool], thread_id: str | None) -> tuple[Record, ...]:
         def look(connection: Connection) -> tuple[Record, ...]:
-            segments: list[Segment] | None = None
+            segments: list[ThreadSegment] | None = None
             if thread_id is not None:
                 thread = find_thread(connection, thread_id)
                 segments = [] if thread is None else lineage(connection, thread)
@@ -326,9 +320,9 @@ class SqliteLedger(Verbs):
 
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         check_limit(limit)
-        while await self._writer.do(_search.index_some):
+        while await self._writer.do(_queries.index_some):
             pass
-        return await self._readers.do(lambda connection: _search.find(connection, text, thread_id, limit))
+        return await self._readers.do(lambda connection: _queries.find(connection, text, thread_id, limit))
 
     # ------------------------------------------------------------ what the verbs ask
 
@@ -346,13 +340,13 @@ class SqliteLedger(Verbs):
 
     async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
         """Return the place and the state of a fold's snapshot that is not after a message."""
-        return await self._readers.do(lambda connection: _listing.snapshot(connection, thread_id, fold, upto))
+        return await self._readers.do(lambda connection: _queries.snapshot(connection, thread_id, fold, upto))
 
     # ------------------------------------------------------------ outbox and care
 
     async def undelivered(self, limit: int = 100) -> tuple[Undelivered, ...]:
         check_limit(limit)
-        return await self._readers.do(lambda connection: _listing.undelivered(connection, limit))
+        return await self._readers.do(lambda connection: _queries.undelivered(connection, limit))
 
     async def delivered(self, entries: Iterable[Undelivered]) -> None:
         positions = [entry.position for entry in entries]
@@ -410,7 +404,7 @@ def _summary(thread: Thread) -> ThreadSummary:
     return summary_of(thread.state, thread.open_calls)
 
 
-def _opened(place: Place, create: bool) -> Connection:
+def _opened(place: LedgerFile, create: bool) -> Connection:
     """Open the first connection, which brings the file to the present form."""
     if create:
         _make_folder(Path(place.path).parent)
@@ -426,7 +420,7 @@ def _make_folder(folder: Path) -> None:
         raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be made: {exc}; look at the path") from exc
 
 
-def _emptied(place: Place) -> None:
+def _emptied(place: LedgerFile) -> None:
     with suppress(apsw.Error, LedgerError):  # the deletion itself is done, and nobody should think that it is not
         connection = connect(place._replace(busy_timeout=1.0))
         try:
@@ -435,7 +429,7 @@ def _emptied(place: Place) -> None:
             connection.close()
 
 
-def _copied(place: Place, target: Path) -> None:
+def _copied(place: LedgerFile, target: Path) -> None:
     """Write a copy beside its place, make it durable, and only then give it its name."""
     if target.exists():
         raise FileExistsError(f"{str(target)!r} is there already; a backup is written to a new file")

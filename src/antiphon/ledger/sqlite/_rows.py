@@ -1,39 +1,93 @@
-"""From rows to records: threads, what they share with their origins, and messages whose link has been checked."""
+"""From rows to records: large media, threads and what they share with their origins, and messages whose link is checked.
+
+Large media are taken out of a message's bytes, kept once by content, and put back where they were. What is taken out is the
+inside of a JSON text that begins with `data:`, by its place in the bytes. The bytes never say that something is missing: the
+table of uses does. So nobody can forge a reference in a message, and what remains is still JSON.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import NamedTuple
 from zlib import crc32
 
 from antiphon.errors import LedgerCorruptError
-from antiphon.ledger._chain import from_micros, genesis, link
-from antiphon.ledger._door import State
+from antiphon.ledger._admission import State
+from antiphon.ledger._chain import Record, from_micros, genesis, link
 from antiphon.ledger._pairing import OpenCall, Pairing
-from antiphon.ledger._record import Record
-from antiphon.ledger.sqlite._media import join, media_at
+from antiphon.ledger.sqlite._schema import MEDIA_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
-__all__ = [
-    "Ancestor",
-    "Segment",
-    "Thread",
-    "find_open_calls",
-    "find_thread",
-    "key_of",
-    "line_to",
-    "lineage",
-    "link_at",
-    "name_of",
-    "open_at",
-    "page_of_thread",
-    "record_at",
-    "records_by_key",
-    "records_since",
-    "records_with_id",
-    "seq_at",
-]
+# ---------------------------------------------------------------- media
+
+_LARGE = 8192
+"""Bytes from which on a text is kept outside the row: as much as a page."""
+_DATA = re.compile(rb'"(data:[^"\\]{%d,})"' % _LARGE, re.IGNORECASE)
+
+
+class Hole(NamedTuple):
+    """Where something was taken out, in the bytes that remain, and what."""
+
+    place: int
+    text: bytes
+
+
+def split(body: bytes) -> tuple[bytes, list[Hole]]:
+    """Return the bytes of a message without its large media, and these."""
+    if len(body) < _LARGE:
+        return body, []
+    pieces: list[bytes] = []
+    holes: list[Hole] = []
+    end = taken = 0
+    for match in _DATA.finditer(body):
+        start, stop = match.span(1)
+        pieces.append(body[end:start])
+        holes.append(Hole(start - taken, body[start:stop]))
+        taken += stop - start
+        end = stop
+    return (b"".join((*pieces, body[end:])), holes) if holes else (body, [])
+
+
+def join(rest: bytes, holes: Iterable[Hole]) -> bytes:
+    """Return what `split` was given."""
+    pieces: list[bytes] = []
+    end = 0
+    for place, text in holes:
+        pieces += (rest[end:place], text)
+        end = place
+    return b"".join((*pieces, rest[end:]))
+
+
+def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> None:
+    """Keep what was taken out of a row."""
+    connection.run(MEDIA_TABLES)
+    for place, text in holes:
+        digest = sha256(text).digest()
+        connection.run("INSERT INTO media (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, text))
+        key = connection.value("SELECT key FROM media WHERE hash = ?", (digest,))
+        connection.run("INSERT INTO media_uses VALUES (?, ?, ?)", (position, place, key))
+
+
+def forget_media(connection: Connection, positions: Iterable[int]) -> None:
+    """Forget what was taken out of rows, as far as no other row uses it."""
+    connection.run(MEDIA_TABLES)
+    for position in positions:
+        connection.run("DELETE FROM media_uses WHERE position = ?", (position,))
+    connection.run("DELETE FROM media WHERE key NOT IN (SELECT media FROM media_uses)")
+
+
+def media_at(connection: Connection, position: int) -> list[Hole]:
+    """Return what was taken out of a row, as far as it is there."""
+    found = connection.rows(
+        "SELECT place, text FROM media_uses JOIN media ON media.key = media_uses.media WHERE position = ? ORDER BY place",
+        (position,),
+    )
+    return [Hole(place, text) for place, text in found if isinstance(place, int) and isinstance(text, bytes)]
+
+
+# ---------------------------------------------------------------- threads and messages
 
 _MOST_ROWS = 256
 _MOST_BYTES = 4 * 1024 * 1024
@@ -110,7 +164,7 @@ class Thread(NamedTuple):
     """That of epoch, status, pattern and times."""
 
 
-class Segment(NamedTuple):
+class ThreadSegment(NamedTuple):
     """Messages of a thread that are held by one row of `threads`: its own, or those of an origin."""
 
     key: int
@@ -158,13 +212,13 @@ def line_to(connection: Connection, key: int, seq: int) -> list[Ancestor]:
     return [Ancestor(*row) for row in connection.rows(_LINE, (key, seq))]
 
 
-def lineage(connection: Connection, thread: Thread) -> list[Segment]:
+def lineage(connection: Connection, thread: Thread) -> list[ThreadSegment]:
     """Return where the messages of a thread are, from the first to the last."""
-    segments = [Segment(thread.key, thread.base_seq + 1, thread.state.seq)]
+    segments = [ThreadSegment(thread.key, thread.base_seq + 1, thread.state.seq)]
     last = thread.base_seq
     for each in line_to(connection, thread.key, 1)[1:] if thread.base is not None else ():
         if each.base_seq < last:
-            segments.append(Segment(each.key, each.base_seq + 1, last))
+            segments.append(ThreadSegment(each.key, each.base_seq + 1, last))
             last = each.base_seq
     return [segment for segment in reversed(segments) if segment.first <= segment.last]
 
@@ -241,7 +295,7 @@ def page_of_thread(
 
 
 def _stretch(
-    connection: Connection, segments: Sequence[Segment], first: int, last: int, *, reverse: bool
+    connection: Connection, segments: Sequence[ThreadSegment], first: int, last: int, *, reverse: bool
 ) -> Iterator[tuple[int, Record]]:
     """Yield the messages from one place to another, or back, whichever threads hold them, up to one that nobody holds."""
     sql, place = (_BACKWARD, last) if reverse else (_FORWARD, first)
@@ -306,7 +360,7 @@ def seq_at(connection: Connection, thread: Thread | None, position: int) -> int:
     return 0
 
 
-def _last_before(connection: Connection, segment: Segment, position: int) -> int | None:
+def _last_before(connection: Connection, segment: ThreadSegment, position: int) -> int | None:
     """Return the last message of a segment at or before a place; by halves, because both numbers grow together."""
     sql = "SELECT seq, position FROM messages WHERE thread = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT 1"
     found, low, high = None, segment.first, segment.last
@@ -321,7 +375,7 @@ def _last_before(connection: Connection, segment: Segment, position: int) -> int
     return found
 
 
-def records_with_id(connection: Connection, id: str, segments: Iterable[Segment]) -> list[Record]:
+def records_with_id(connection: Connection, id: str, segments: Iterable[ThreadSegment]) -> list[Record]:
     """Return the messages that have an id: those under its number, and then under each other number it may have.
 
     Raises:
@@ -336,7 +390,7 @@ def records_with_id(connection: Connection, id: str, segments: Iterable[Segment]
     return [record for record in found if record.message.id == id]
 
 
-def records_by_key(connection: Connection, kind: str, name: str, segments: Iterable[Segment] | None) -> list[Record]:
+def records_by_key(connection: Connection, kind: str, name: str, segments: Iterable[ThreadSegment] | None) -> list[Record]:
     """Return the messages under a name's number, which may be some of other names: in some segments, or everywhere.
 
     Raises:

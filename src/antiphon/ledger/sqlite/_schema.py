@@ -27,13 +27,9 @@ from typing import TypeAlias
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
-from antiphon.ledger._door import State
+from antiphon.ledger._admission import State
 from antiphon.ledger.sqlite._checksums import add_entries, set_checksum
-from antiphon.ledger.sqlite._media import MEDIA_TABLES
-from antiphon.ledger.sqlite._search import SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
-
-__all__ = ["APPLICATION_ID", "MIGRATIONS", "check_schema", "differences", "migrate"]
 
 APPLICATION_ID = 0x616E7470
 """`antp`: how a file says that it is a ledger."""
@@ -121,6 +117,23 @@ INSERT INTO counters VALUES
     ('removed outbox',
         (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'outbox') - (SELECT count(*) FROM outbox));
 """
+
+MEDIA_TABLES = """
+CREATE TABLE IF NOT EXISTS media (key INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, text BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS media_uses (
+    position INTEGER NOT NULL, place INTEGER NOT NULL, media INTEGER NOT NULL, PRIMARY KEY (position, place)
+) WITHOUT ROWID;
+"""
+"""Made when the first medium comes; a row that has none is never looked up in them."""
+
+SEARCH_TABLES = """
+CREATE VIEW said AS SELECT position, words_of(body) AS words FROM messages;
+CREATE VIRTUAL TABLE search USING fts5 (
+    words, content = 'said', content_rowid = 'position', tokenize = 'unicode61 remove_diacritics 2'
+);
+INSERT INTO search (search, rank) VALUES ('secure-delete', 1);
+"""
+"""Made when somebody first searches: a ledger that nobody searches does not pay for it."""
 
 _STATES = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,

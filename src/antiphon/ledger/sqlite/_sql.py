@@ -7,8 +7,6 @@ from typing import Any, TypeAlias, cast
 
 import apsw
 
-__all__ = ["Connection", "Values"]
-
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 

@@ -12,19 +12,26 @@ from typing import Any, NamedTuple
 import apsw
 
 from antiphon.errors import DecodeError
-from antiphon.ledger._examination import Examination, StoredRow
 from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._values import Damage, Head
+from antiphon.ledger._verification import Examination, StoredRow
 from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
 from antiphon.ledger.sqlite._checksums import COUNTERS, entry_checksum, message_checksum, state_checksum, thread_checksum
-from antiphon.ledger.sqlite._media import join, media_at
-from antiphon.ledger.sqlite._rows import Thread, find_open_calls, find_thread, key_of, lineage, link_at, name_of
+from antiphon.ledger.sqlite._rows import (
+    Thread,
+    find_open_calls,
+    find_thread,
+    join,
+    key_of,
+    lineage,
+    link_at,
+    media_at,
+    name_of,
+)
 from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import Message, loads
 from antiphon.messages._limits import NO_LIMITS
-
-__all__ = ["Subject", "begin", "damages_of_file", "damages_of_schema", "is_there", "look", "names"]
 
 _STEP = 1000
 """Rows that are looked at in one transaction: a longer one would keep the log from beginning anew."""

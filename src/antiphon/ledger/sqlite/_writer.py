@@ -27,13 +27,11 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from antiphon.errors import LedgerError, LedgerUnavailableError
-from antiphon.ledger._record import Record
-from antiphon.ledger._request import Request
+from antiphon.ledger._chain import Record
+from antiphon.ledger._request import AppendRequest
 from antiphon.ledger.sqlite._appends import Appends
-from antiphon.ledger.sqlite._connection import FATAL, UNEXPECTED, Place, connect, translated
+from antiphon.ledger.sqlite._connection import FATAL, UNEXPECTED, LedgerFile, connect, translated
 from antiphon.ledger.sqlite._sql import Connection
-
-__all__ = ["Writer"]
 
 _MOST_CHANGES = 1000
 """In one commit: enough that the wait for the disk is nothing, and few enough that nobody waits long."""
@@ -54,7 +52,7 @@ class _Change:
 
     __slots__ = ("done", "outcome", "weight", "work")
 
-    def __init__(self, work: Request | Callable[[Connection], Any], done: asyncio.Future[Any], weight: int) -> None:
+    def __init__(self, work: AppendRequest | Callable[[Connection], Any], done: asyncio.Future[Any], weight: int) -> None:
         self.work = work
         self.done = done
         self.weight = weight
@@ -73,7 +71,7 @@ class _Failed:
 class Writer:
     """Makes changes to a ledger's file, one after the other, many to a commit."""
 
-    def __init__(self, place: Place, connection: Connection, on_commit: Callable[[], None]) -> None:
+    def __init__(self, place: LedgerFile, connection: Connection, on_commit: Callable[[], None]) -> None:
         self._place = place
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
@@ -98,7 +96,7 @@ class Writer:
         """
         return cast("ResultT", await self._queued(work, weight))
 
-    async def append(self, request: Request) -> tuple[Record, ...]:
+    async def append(self, request: AppendRequest) -> tuple[Record, ...]:
         """Have an append made, and return the records once they are durable.
 
         Raises:
@@ -106,7 +104,7 @@ class Writer:
         """
         return cast("tuple[Record, ...]", await self._queued(request, request.weight))
 
-    async def _queued(self, work: Request | Callable[[Connection], Any], weight: int) -> Any:
+    async def _queued(self, work: AppendRequest | Callable[[Connection], Any], weight: int) -> Any:
         if asyncio.get_running_loop() is not self._loop:
             raise LedgerUnavailableError("the ledger belongs to the event loop that it was opened in; open it in this one too")
         while self._room < weight and self._room < _ROOM:
@@ -210,7 +208,7 @@ class Writer:
 
     def _try(self, connection: Connection, change: _Change, *, is_careful: bool) -> None:
         work = change.work
-        if isinstance(work, Request) and not is_careful:
+        if isinstance(work, AppendRequest) and not is_careful:
             try:
                 change.outcome = self._appends.take(connection, work)
             except LedgerError as exc:
@@ -220,7 +218,7 @@ class Writer:
         self._appends.forget()
         connection.run("SAVEPOINT change")
         try:
-            change.outcome = self._made(connection, work) if isinstance(work, Request) else work(connection)
+            change.outcome = self._made(connection, work) if isinstance(work, AppendRequest) else work(connection)
         except FATAL:
             raise
         except Exception as exc:  # noqa: BLE001 (the caller gets it)
@@ -229,7 +227,7 @@ class Writer:
             change.outcome = _Failed(self._translated(exc))
         connection.run("RELEASE change")
 
-    def _made(self, connection: Connection, request: Request) -> tuple[Record, ...]:
+    def _made(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
         records = self._appends.take(connection, request)
         self._appends.flush(connection)
         return records

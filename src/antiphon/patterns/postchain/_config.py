@@ -1,23 +1,110 @@
-"""ChainConfig: how a chain is set up, in Python or a TOML file; and what INITIALIZE_PHASE and UPDATE_AGENT_CONFIG change."""
+"""How a chain is set up: prompts, limits, `ChainConfig`, and what INITIALIZE_PHASE and UPDATE_AGENT_CONFIG change.
+
+A user's input is accepted whole or refused with the limit; it is never cut. Agents' answers and tool arguments pass from phase
+to phase, so long ones are cut there: six phases would otherwise repeat more than one message may hold. The ledger has the
+full text.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from antiphon.agents._config import read_toml
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
-from antiphon.patterns.postchain._prompts import prompt_of
+from antiphon.patterns.postchain._protocol import config_thread
 from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, PrepareContext, UpdateAgentConfig
-from antiphon.runtime import system_thread
 
-__all__ = ["ChainConfig", "ChainConfigError", "agent_of", "config_thread", "current_agent", "phase_of_agent", "prepared_agent"]
+_FORM = re.compile(r"version: (\d+)\n\n(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a phase's agent is told before anything else."""
+
+    phase: Phase
+    version: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """What a thread records, such as `action@1`."""
+        return f"{self.phase}@{self.version}"
+
+
+@cache
+def prompt_of(phase: Phase) -> Prompt:
+    """Return the prompt of a phase."""
+    assert phase in PHASES  # noqa: S101 (it names a file)
+    found = _FORM.fullmatch((Path(__file__).parent / "prompts" / f"{phase}.md").read_text())
+    if found is None:
+        raise ValueError(f"the prompt of {phase} does not begin with `version: N` and an empty line")
+    return Prompt(phase, int(found[1]), found[2].strip())
+
+
+TOO_LARGE: Final = "TOO_LARGE"
+"""The code of what is refused for its size."""
+ANSWER: Final = 16_000
+"""Characters of an answer that other phases, and the client, are told."""
+MENTIONED: Final = 600
+"""Characters of a source, or of an argument, that a thread has in mind."""
+_ABOUT: Final = 8_000
+"""Bytes of what is said about a thread besides the input, as JSON: it goes with every message to a phase."""
+
+
+def check_input(text: object, limit: int) -> None:
+    """Refuse an input that is too long, before anything is done with it.
+
+    Raises:
+        RefusedError: it is: TOO_LARGE, with the limit.
+    """
+    size = len(text) if isinstance(text, str) else 0
+    if size > limit:
+        advice = "add it to the knowledge base and ask about it, or raise `input_limit`"
+        details = {"limit": limit, "size": size}
+        raise RefusedError(f"the input has {size} characters, more than {limit}: {advice}", TOO_LARGE, details=details)
+
+
+def check_about(user_id: str, metadata: Mapping[str, Any] | None) -> None:
+    """Refuse to carry more about a thread than is concise.
+
+    Raises:
+        RefusedError: it is: TOO_LARGE, with the limit.
+    """
+    size = len(user_id.encode(errors="replace")) + len(to_json(dict(metadata or {}), fallback=str))
+    if size > _ABOUT:
+        reason = f"user_id and metadata have {size} bytes, more than {_ABOUT}: say where to find it instead"
+        raise RefusedError(reason, TOO_LARGE, details={"limit": _ABOUT, "size": size})
+
+
+def cut(text: str, most: int = ANSWER) -> str:
+    """Return a text, or its beginning with a note that says what is missing."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}… ({len(text) - most} more characters are in the ledger)"
+
+
+def cut_values(arguments: Mapping[str, Any], most: int = MENTIONED) -> dict[str, Any]:
+    """Return the arguments of a call, of each the beginning."""
+    return {name: _cut_value(value, most) for name, value in arguments.items()}
+
+
+def _cut_value(value: Any, most: int) -> Any:
+    if isinstance(value, bool | int | float | None):
+        return value
+    text = value if isinstance(value, str) else to_json(value, fallback=str).decode()
+    return value if len(text) <= most else cut(text, most)
+
 
 _PREPARE: Final = PrepareContext.message_type
 _CHANGES: Final = (InitializePhase.message_type, UpdateAgentConfig.message_type)
@@ -97,21 +184,6 @@ class ChainConfig(BaseModel):
 
 _TOOLS: Final[Mapping[Phase, tuple[str, ...]]] = {"action": ("calculator", "knowledge_base")}
 """What agents may use, unless something else is said."""
-
-
-def agent_of(phase: str) -> str:
-    """Return the name of a phase's agent, and the address of who manages it."""
-    return f"agent/{phase}"
-
-
-def phase_of_agent(agent_id: str) -> Phase | None:
-    """Return the phase whose agent has a name; None if none has."""
-    return next((phase for phase in PHASES if agent_id.partition(":")[0] == agent_of(phase)), None)
-
-
-def config_thread(phase: str) -> str:
-    """Return the thread of what is said about a phase's agent and concerns no conversation."""
-    return system_thread(agent_of(phase))
 
 
 async def prepared_agent(ledger: Ledger, thread_id: str, phase: Phase | None) -> AgentConfig | None:

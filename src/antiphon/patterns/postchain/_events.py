@@ -1,8 +1,13 @@
-"""ChainEvents: what happens in a thread while it happens, for a terminal or a page. What is true for good is in the ledger."""
+"""Events of a thread while it runs, for a terminal or a page; and the log of a chain, which never contains message text.
+
+The log goes to `antiphon.postchain`: messages at DEBUG, errors with their code at INFO. Both are made from records after they
+are in the ledger, so they report nothing that did not happen.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -21,8 +26,7 @@ from antiphon.protocol import (
     TerminateThread,
     ThreadResult,
 )
-
-__all__ = ["ChainEvent", "ChainEvents", "EventKind", "event_of"]
+from antiphon.runtime import response_type
 
 EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
 
@@ -148,3 +152,43 @@ def _tool(thread_id: str, payload: Any, seq: int, phase: Phase | None) -> ChainE
 def _object(value: Any) -> dict[str, Any]:
     plain: Any = thaw(value)
     return cast("dict[str, Any]", plain) if isinstance(plain, dict) else {}
+
+
+LOG: Final = logging.getLogger("antiphon.postchain")
+
+
+def log_flow(record: Record) -> None:
+    """Log a message of a thread, if it is one that actors say to each other."""
+    message = record.message
+    if message.lane != "control" or not message.to:
+        return
+    payload = message.payload
+    code = payload.error_type if isinstance(payload, OptionResultPayload) and payload.is_error else None
+    level = logging.DEBUG if code is None else logging.INFO
+    if not LOG.isEnabledFor(level) or not (kind := _kind(message)):
+        return
+    fields = {
+        "antiphon.thread.id": message.thread_id,
+        "antiphon.message.id": message.id,
+        "antiphon.message.type": kind,
+        "antiphon.correlation.id": message.correlation_id,
+    }
+    said = kind if code is None else f"{kind} {code}"
+    LOG.log(level, "%s: %s -> %s: %s", message.thread_id, message.policy, message.to[0], said, extra=fields)
+
+
+def _kind(message: Message) -> str:
+    """Return what a message is called in the protocol; empty: it is none of that."""
+    match message.payload:
+        case OptionCallPayload(option_name=name):
+            return name
+        case OptionResultPayload(is_error=True):
+            return "ERROR"
+        case OptionResultPayload():
+            return response_type(message)
+        case _:
+            match message.parts:
+                case (DataPart(data=JsonObject() as said),):
+                    return str(said.get("type", ""))
+                case _:
+                    return ""

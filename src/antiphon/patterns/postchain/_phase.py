@@ -1,4 +1,4 @@
-"""PhaseActor: what all phases do. Each has its own work before and after the agent is asked, in a file of its own.
+"""PhaseActor: what all phases do. Each has its own work before and after the agent is asked, in `_phases.py`.
 
 Whatever goes wrong is an answer, PHASE_PROCESSING_ERROR, and no failure of the actor: it is at work for many threads.
 """
@@ -11,15 +11,13 @@ from typing import Any, ClassVar, TypeVar
 from antiphon.errors import AntiphonError, DeliveryError, RefusedError
 from antiphon.messages import thaw
 from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected
-from antiphon.patterns.postchain._config import agent_of
-from antiphon.patterns.postchain._given import items_given
-from antiphon.patterns.postchain._operations import Add, ContextOperation, operations_to
-from antiphon.patterns.postchain._prompts import prompt_of
-from antiphon.patterns.postchain._recursion import GO_ON_WITH
-from antiphon.patterns.postchain._supervisor import SUPERVISOR
-from antiphon.patterns.postchain._waiting import waiting_for
-from antiphon.patterns.postchain._work import PhaseWork
-from antiphon.patterns.postchain._workshop import Workshop
+from antiphon.patterns.postchain._chain import Workshop
+from antiphon.patterns.postchain._config import prompt_of
+from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, operations_to
+from antiphon.patterns.postchain._pausing import waiting_for
+from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
+from antiphon.patterns.postchain._retrieval import items_given
+from antiphon.patterns.postchain._tools import GO_ON_WITH
 from antiphon.protocol import (
     PHASES,
     AgentContext,
@@ -46,8 +44,6 @@ from antiphon.protocol import (
     Retry,
 )
 from antiphon.runtime import Actor, Context, handles
-
-__all__ = ["PhaseActor"]
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 

@@ -23,14 +23,12 @@ from antiphon.agents import Toolkit
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
-from antiphon.patterns.postchain._chain import PostChain
+from antiphon.patterns.postchain._chain import make_named_model
 from antiphon.patterns.postchain._config import ChainConfig
-from antiphon.patterns.postchain._life import LIFE
-from antiphon.patterns.postchain._workshop import make_named_model
+from antiphon.patterns.postchain._lifecycle import LIFE
+from antiphon.patterns.postchain._postchain import PostChain
 from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
 from antiphon.runtime import AGAIN
-
-__all__ = ["Divergence", "rerun"]
 
 _AGAIN: Final = frozenset(kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessWithAgent, Retry))
 """What is answered anew."""

@@ -17,30 +17,19 @@ from datetime import datetime
 from typing import Any
 
 from antiphon.agents import ledger_run
-from antiphon.errors import (
-    BudgetExceededError,
-    DeliveryError,
-    HopLimitError,
-    RefusedError,
-    UndeliverableError,
-    WithdrawnError,
-)
+from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
 from antiphon.patterns.cast import UNHURRIED
-from antiphon.patterns.postchain._bounds import check_about, check_input
-from antiphon.patterns.postchain._client import CLIENT
-from antiphon.patterns.postchain._history import history_of
-from antiphon.patterns.postchain._life import LIFE, PATTERN, ThreadLife
-from antiphon.patterns.postchain._operations import ChainContext, operations_from
-from antiphon.patterns.postchain._subscription import SubscribeThread, ThreadSubscribed
-from antiphon.patterns.postchain._waiting import open_approvals, waiting_for, withdrawal
-from antiphon.patterns.postchain._work import items_to
-from antiphon.patterns.postchain._workshop import Workshop
+from antiphon.patterns.postchain._chain import Workshop
+from antiphon.patterns.postchain._config import check_about, check_input
+from antiphon.patterns.postchain._context import ChainContext, items_to, operations_from
+from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
+from antiphon.patterns.postchain._pausing import open_approvals, waiting_for, withdrawal
+from antiphon.patterns.postchain._protocol import CLIENT, RunThread, SubscribeThread, ThreadSubscribed
 from antiphon.protocol import (
     CreateThread,
     ErrorCode,
     GetThreadStatus,
-    Notice,
     PauseThread,
     Phase,
     PhaseContext,
@@ -57,14 +46,6 @@ from antiphon.protocol import (
     ThreadTerminated,
 )
 from antiphon.runtime import Actor, Context, handles
-
-__all__ = ["RunThread", "ThreadActor"]
-
-
-class RunThread(Notice, frozen=True, type="RUN_THREAD", family="thread"):
-    """Go through the phases, from where the thread is."""
-
-    thread_id: str
 
 
 class ThreadActor(Actor):

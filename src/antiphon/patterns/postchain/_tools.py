@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
@@ -26,10 +26,21 @@ from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.patterns.postchain._config import ChainConfigError
-from antiphon.patterns.postchain._recursion import go_on_with
 from antiphon.protocol import AgentConfig, ErrorCode, Phase
 
-__all__ = ["ChainTools"]
+
+async def go_on_with(phase: Phase, reason: str) -> str:
+    """Do not answer yet: have the question go through another phase first.
+
+    Args:
+        phase: The phase to go on with, and all that follow it.
+        reason: What is missing.
+    """
+    return f"after this, the thread goes on with {phase}, if it may"
+
+
+GO_ON_WITH: Final = go_on_with.__name__
+"""What the tool is called."""
 
 _built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
 """What chains have put into toolkits, by name, with the ledger that it looks into."""

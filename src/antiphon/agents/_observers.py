@@ -1,0 +1,162 @@
+"""What observers get of a run: its operations by the GenAI conventions, and deltas while a model answers.
+
+**Each operation is reported once.** Pydantic AI can make such spans itself (`Agent.instrument_all()`, the capability
+`Instrumentation`). It makes them around what the ledger does, so also for a request whose answer comes from the ledger. A run
+that is instrumented that way is reported as effects only, below the spans of Pydantic AI: names, tokens and times of models
+and tools are not reported twice.
+
+**Deltas are not stored.** The whole answer is, once, when it is complete. A slow listener misses deltas, and never delays
+the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.capabilities import AbstractCapability, Instrumentation
+from pydantic_ai.messages import AgentStreamEvent
+from pydantic_ai.tools import AgentDepsT, RunContext
+
+from antiphon.agents._run import LedgerRun, current_effect, current_run
+from antiphon.ledger import Ledger
+from antiphon.runtime import AgentOperation
+
+# ---------------------------------------------------------------- operations
+
+ResultT = TypeVar("ResultT")
+
+_PROVIDERS: Final = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "bedrock-mantle": "aws.bedrock",
+    "google": "gcp.gemini",
+    "google-cloud": "gcp.vertex_ai",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "grok": "x_ai",
+    "mistral": "mistral_ai",
+    "moonshotai": "moonshot_ai",
+    "xai": "x_ai",
+}
+"""By the name that Pydantic AI has for a provider, that of the conventions, where it is another:
+https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/registry/attributes/gen-ai.md"""
+_SEVERAL: Final = "fallback:"
+
+
+def provider_of(ctx: RunContext[Any]) -> str:
+    """Return the provider of the model that a run uses; of several, the first one that is asked."""
+    system: str = getattr(ctx.model, "system", "")
+    return provider_named(system.removeprefix(_SEVERAL).partition(",")[0])
+
+
+def provider_named(name: str) -> str:
+    """Return a provider as the conventions name it."""
+    return _PROVIDERS.get(name, name)
+
+
+def capabilities_of(ctx: RunContext[Any]) -> list[AbstractCapability[Any]]:
+    """Return the capabilities of a run, also those inside of others."""
+    found: list[AbstractCapability[Any]] = []
+    if ctx.root_capability is not None:
+        ctx.root_capability.apply(found.append)
+    return found
+
+
+def is_told(run: LedgerRun, ctx: RunContext[Any]) -> bool:
+    """Whether somebody watches who is to be told of models, tools and agents: not where Pydantic AI tells the same."""
+    if run.journal.hooks is None:
+        return False
+    return not any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
+
+
+async def told_as_agent(run: LedgerRun, ctx: RunContext[Any], name: str, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Have an agent run, and tell that to whoever watches. `name` is what the journal calls it."""
+    hooks = run.journal.hooks
+    if hooks is None or not is_told(run, ctx):
+        return await running()
+    agent = ctx.agent
+    operation = AgentOperation(
+        name if agent is None or agent.name is None else agent.name,
+        name,
+        description=None if agent is None else agent.description,
+        model=getattr(ctx.model, "model_name", None),
+        provider=provider_of(ctx),
+    )
+    return await hooks.operation(run.course, operation, running)
+
+
+# ---------------------------------------------------------------- live
+
+_ROOM = 1_000
+"""How many deltas wait for whoever listens, before some are missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Something that happens in a thread just now."""
+
+    thread_id: str
+    agent: str | None
+    invocation_id: str | None
+    """The request in whose course it happens; the same comes again if the request is made again. None: between requests."""
+    event: AgentStreamEvent
+
+
+_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[Delta]]]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[Delta], None]:
+    """Listen to what agents say in a thread, for an `async with` block; iterate over what it gives.
+
+    Their `LedgerDurability` must say `live=True`, and they must run in this process.
+    """
+    queue: asyncio.Queue[Delta] = asyncio.Queue(_ROOM)
+    queues = _listeners.setdefault(ledger, {}).setdefault(thread_id, [])
+    queues.append(queue)
+    try:
+        yield _each(queue)
+    finally:
+        queues.remove(queue)
+        if not queues:
+            _listeners[ledger].pop(thread_id, None)
+
+
+async def _each(queue: asyncio.Queue[Delta]) -> AsyncIterator[Delta]:
+    while True:
+        yield await queue.get()
+
+
+def live_handler(handler: EventStreamHandler[AgentDepsT] | None) -> EventStreamHandler[AgentDepsT]:
+    """Return what hands events to those who listen, and then to a handler, if there is one."""
+
+    async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
+        events = _published(None if ctx.agent is None else ctx.agent.name, stream)
+        if handler is not None:
+            await handler(ctx, events)
+        async for _ in events:
+            pass
+
+    return handle
+
+
+async def _published(agent: str | None, stream: AsyncIterable[AgentStreamEvent]) -> AsyncIterator[AgentStreamEvent]:
+    async for event in stream:
+        _publish(agent, event)
+        yield event
+
+
+def _publish(agent: str | None, event: Any) -> None:
+    run, effect = current_run(), current_effect()
+    if run is None:
+        return
+    delta = Delta(run.thread_id, agent, None if effect is None else effect.key, event)
+    for queue in _listeners.get(run.ledger, {}).get(run.thread_id, ()):
+        if not queue.full():
+            queue.put_nowait(delta)

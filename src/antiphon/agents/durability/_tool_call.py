@@ -1,0 +1,264 @@
+"""A tool call as an effect: the effects a tool declares in its metadata, and what happens if the outcome is unknown.
+
+Also what is recorded about the tools of a server. A list that equals the last one is stored as a reference to that row. What
+was offered is recorded, and a run that goes on offers the same; so the server is asked again before its tool is called, and a
+tool that has changed is not called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from shlex import quote
+from typing import Any, Final, TypeAlias, cast, get_args
+
+import orjson
+from pydantic import TypeAdapter
+from pydantic_ai.durable_exec import DynamicToolsetCallToolParams, ToolsetCallToolId, ToolsetCallToolParams
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.tools import ToolDefinition
+from pydantic_core import to_jsonable_python
+from typing_extensions import override
+
+from antiphon.agents._budget import Limits
+from antiphon.agents._run import LedgerRun
+from antiphon.agents.durability._talk import Talk
+from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.runtime import Effect, Effects, FailedError, ToolOperation, describe, is_too_large
+
+# ---------------------------------------------------------------- the effect
+
+_FAILURES: Final = frozenset({"model_retry", "run_cancelled", "tool_failed", "validation_error"})
+"""The kinds of what a call returns that are failures."""
+_any: TypeAdapter[Any] = TypeAdapter(Any)
+
+METADATA_KEY: Final = "antiphon"
+"""Where a tool's metadata says what concerns us: `{"antiphon": {"effects": "none"}}`."""
+
+
+def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effects]) -> Effects:
+    """Return what a tool's calls do to the world: as whoever made the agent says, else the tool itself, else `once`.
+
+    Raises:
+        UserError: the tool says something else.
+    """
+    own: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
+    said = given.get(name) or (cast("dict[str, Any]", own).get("effects", "once") if isinstance(own, dict) else own)
+    if said not in get_args(Effects):
+        raise UserError(f"the effects of tool {name!r} are one of {', '.join(get_args(Effects))}, not {said!r}")
+    return cast("Effects", said)
+
+
+def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Json]:
+    """Return the arguments of a call as JSON that is the same in every process.
+
+    A set has another order in each, and an object that is no JSON another address: the one is sorted, of the other the type is
+    written down. NaN is written as text.
+    """
+    plain = to_jsonable_python(_steady(_any.dump_python(dict(arguments), fallback=_type_of)), fallback=_type_of)
+    return cast("dict[str, Json]", plain)
+
+
+def _type_of(value: Any) -> str:
+    return type(value).__qualname__
+
+
+def _steady(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _steady(each) for key, each in cast("dict[Any, Any]", value).items()}
+        case set() | frozenset():
+            members = cast("set[Any]", value)
+            return sorted((_steady(each) for each in members), key=_place)
+        case list() | tuple():
+            return [_steady(each) for each in cast("list[Any]", value)]
+        case float() if not isfinite(value):
+            return str(value)
+        case _:
+            return value
+
+
+def _place(value: Any) -> bytes:
+    return orjson.dumps(to_jsonable_python(value, fallback=_type_of), option=orjson.OPT_NON_STR_KEYS, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A call that was started, and nobody knows what became of it."""
+
+    thread_id: str
+    invocation_id: str
+    tool: str
+    arguments: dict[str, Any]
+    key: str
+    """The idempotency key that the tool was given."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """What `reconcile` returns if the thing was not done: it is started again."""
+
+
+Reconcile: TypeAlias = Callable[[Unsettled], Awaitable[Any]]
+"""Finds out what became of a call: returns its result, `NotDone()`, or None if it cannot say; then a person must."""
+
+
+class Called(Effect):
+    """A call of a tool."""
+
+    def __init__(
+        self,
+        run: LedgerRun,
+        tool: str,
+        arguments: Mapping[str, Json],
+        *,
+        key: str,
+        option: str,
+        effects: Effects,
+        parent_id: str | None,
+        settle: Callable[[Unsettled], Awaitable[Json | NotDone | None]] | None,
+        limits: Limits,
+        operation: ToolOperation | None = None,
+    ) -> None:
+        super().__init__(
+            run.journal,
+            run.course,
+            key,
+            {"tool": tool, "arguments": dict(arguments)},
+            effects=effects,
+            park=run.park,
+            option=option,
+            parent_id=parent_id,
+            forgiven=run.forgiven,
+        )
+        self.operation = operation
+        self._run_of = run
+        self._talk = Talk.of(run)
+        self._tool = tool
+        self._settle = settle
+        self._limits = limits
+
+    @override
+    async def begin(self) -> Message:
+        await self._talk.spend(self._run_of, [self._limits], "tool", self.id)
+        (record,) = await self.journal.write(self.thread_id, [self.intent()])
+        self._talk.reach(record.seq)
+        return record.message
+
+    @override
+    async def end(self, outcome: Message) -> Message:
+        (stored,) = await self.journal.write_soon(self.thread_id, [outcome])
+        return stored
+
+    def returned(self, value: Any) -> None:
+        """Say what came of it to whoever watches: also a failure is returned, as the journal has it."""
+        operation = self.operation
+        if isinstance(operation, ToolOperation):
+            kind = value["kind"]
+            if kind in _FAILURES:
+                describe(replace(operation, error_type=kind.upper()))
+            else:
+                describe(replace(operation, result=value.get("result")))
+
+    @override
+    def is_same(self, intent: Message) -> bool:
+        if super().is_same(intent):
+            return True
+        reason = f"the program calls tool {self._tool!r} with {self._change(intent)} than thread {self.thread_id!r} says"
+        raise HistoryMismatchError(f"{reason}, in {self.id!r}", self.course.to)
+
+    def _change(self, intent: Message) -> str:
+        """Return what differs from a call that is recorded."""
+        recorded, own = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
+        if recorded.option_name != own.option_name:
+            return f"another name ({own.option_name!r}, not {recorded.option_name!r})"
+        if recorded.arguments.get("effects") != own.arguments.get("effects"):
+            return f"other effects ({own.arguments.get('effects')!r}, not {recorded.arguments.get('effects')!r})"
+        return "other arguments"
+
+    @override
+    async def unknown(self, reason: str) -> Message:
+        if self._settle is None:
+            return await self._parked(reason)
+        arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
+        found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.id, reason))
+        return await self._parked(reason) if found is None else self.outcome(**_fields(found))
+
+    async def _parked(self, reason: str) -> Message:
+        """Park it, and say to whoever started the program what there is to do."""
+        try:
+            return await super().unknown(reason)
+        except ParkedError as exc:
+            command = f"antiphon settle {quote(self.thread_id)} {quote(self.id)}"
+            todo = f"find out, say it with `{command} --result JSON | --error TEXT | --retry`, and start the program again"
+            raise ParkedError(f"{reason}; {todo}", exc.address) from None
+
+
+def _fields(found: Json | NotDone) -> dict[str, Any]:
+    if isinstance(found, NotDone):
+        reason = "it was not done, as was found out"
+        return {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
+    return {"result": found}
+
+
+# ---------------------------------------------------------------- lists of tools
+
+
+class Found:
+    """What the operations of a run have found, by their names."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, Json]] = {}
+        self._known: dict[str, Json] = {}
+
+    @classmethod
+    def of(cls, run: LedgerRun) -> Found:
+        """Return the one of a run and all its parts."""
+        return run.opened.share(cls)
+
+    def write(self, name: str, id: str, value: Json) -> Json:
+        """Return what the journal says of something that was found.
+
+        Raises:
+            FailedError: it is too large to be written down. It is not cut: nobody could use half of it.
+        """
+        before = self._last.get(name)
+        if before is not None and before[1] == value:
+            return {"same_as": before[0]}
+        if is_too_large(value):
+            raise FailedError(f"what {name!r} found is too large to be written down", "TOO_LARGE")
+        self._last[name] = (id, value)
+        self._known[id] = value
+        return {"found": value}
+
+    async def read(self, run: LedgerRun, said: Any) -> Any:
+        """Return what was found, as the journal says."""
+        if "found" in said:
+            return said["found"]
+        first = said["same_as"]
+        if first not in self._known:
+            records = await run.ledger.by_invocation(first, thread_id=run.thread_id)
+            rows = [row.message for row in records if row.message.lane == "effect"]
+            (payload,) = [row.payload for row in rows if isinstance(row.payload, OptionResultPayload)]
+            self._known[first] = thaw(payload.result)["found"]
+        return self._known[first]
+
+
+async def change_since_offered(
+    run: LedgerRun, id: object, params: ToolsetCallToolParams | DynamicToolsetCallToolParams
+) -> str | None:
+    """Return what has become of a server's tool since it was offered; None if it takes what it took."""
+    is_served = isinstance(id, ToolsetCallToolId) and id.toolset_kind == "mcp"
+    if not run.is_again or not is_served or not isinstance(params, ToolsetCallToolParams) or params.tool is None:
+        return None
+    async with params.tool.toolset as toolset:
+        tools: dict[str, Any] = await toolset.get_tools(params.ctx)
+    now = tools.get(params.name)
+    if now is None:
+        return f"{params.name!r} is offered no more, and was not called"
+    if now.tool_def.parameters_json_schema != params.tool.tool_def.parameters_json_schema:
+        return f"{params.name!r} takes other arguments now, and was not called"
+    return None

@@ -1,0 +1,266 @@
+"""The decision on a tool call: permissions, approval rules and `judge`, which applies them.
+
+A call that nobody has granted is denied. A grant names an agent and a tool (`*`: all of them). It may also have a JSON schema
+that the arguments must meet, a number of calls in a thread, and an expiry time. A revocation holds until the next grant, even
+for an agent that was granted everything.
+
+`judge` is a pure function: it reads no clock and no ledger. The same call under the same circumstances always gets the same
+decision.
+"""
+
+from __future__ import annotations
+
+from base64 import b32encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias
+
+from antiphon.agents._guards import TAINTED
+from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
+from antiphon.agents.toolkit._schema import Schema, canonical
+
+# ---------------------------------------------------------------- the call
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a tool by an agent."""
+
+    agent: str
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    thread_id: str | None = None
+    invocation_id: str = ""
+    recorded: str | None = None
+    """The digest that the thread has of it, where not all of the arguments are there any more."""
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the exact call: another argument, agent, thread or invocation gives another one.
+
+        In base 32, because in hexadecimal one in some hundred looks like the number of a card, and would be redacted.
+        """
+        if self.recorded is not None:
+            return self.recorded
+        said = [self.agent, self.tool, dict(self.arguments), self.thread_id, self.invocation_id]
+        return b32encode(sha256(canonical(said).encode()).digest()).decode().rstrip("=").lower()
+
+
+# ---------------------------------------------------------------- permissions
+
+
+@dataclass(frozen=True)
+class Grant:
+    """That an agent may call a tool.
+
+    Raises:
+        ValueError: a name, the schema, the number or the time is none.
+    """
+
+    agent: str
+    tool: str
+    where: Schema | None = None
+    """What the arguments must be."""
+    calls: int | None = None
+    """How often, in one thread; None: as often as it wants to."""
+    until: datetime | None = None
+    """When it ends; None: when it is revoked."""
+
+    def __post_init__(self) -> None:
+        check_agent(self.agent, or_any=True)
+        check_tool(self.tool, or_any=True)
+        if self.calls is not None and self.calls < 1:
+            raise ValueError(f"a grant is for at least one call, not {self.calls}; to forbid a tool, revoke it")
+        if self.until is not None and self.until.utcoffset() is None:
+            raise ValueError("the end of a grant needs its zone: use datetime.now(UTC) + timedelta(...)")
+
+    def covers(self, agent: str, tool: str) -> bool:
+        """Whether it is about this agent and this tool."""
+        return self.agent in (agent, ANY) and self.tool in (tool, ANY)
+
+    def refusal(self, call: Call, used: int, now: datetime) -> str | None:
+        """Return why it does not permit a call that it covers; None if it does."""
+        if self.until is not None and now >= self.until:
+            return f"the grant ended at {self.until.isoformat()}"
+        if self.calls is not None and used >= self.calls:
+            return f"the grant was for {self.calls} call(s) in a thread, and they are used up"
+        if self.where is not None and (problems := self.where.problems(call.arguments)):
+            return f"the grant is for other arguments: {'; '.join(problems)}"
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        said: dict[str, Any] = {"agent": self.agent, "tool": self.tool}
+        if self.where is not None:
+            said["where"] = self.where.to_json()
+        if self.calls is not None:
+            said["calls"] = self.calls
+        if self.until is not None:
+            said["until"] = self.until.isoformat()
+        return said
+
+
+@dataclass(frozen=True)
+class Permit:
+    """What the permissions say about a call."""
+
+    allowed: bool
+    reason: str
+    grant: Grant | None = None
+    """The grant that it rests on."""
+
+
+@dataclass(frozen=True)
+class Revocation:
+    """That an agent may no longer call a tool, whatever was granted before."""
+
+    agent: str
+    tool: str
+
+    def covers(self, agent: str, tool: str) -> bool:
+        """Whether it is about this agent and this tool, or all that these stand for."""
+        return self.agent in (agent, ANY) and self.tool in (tool, ANY)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        return {"agent": self.agent, "tool": self.tool, "revoked": True}
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What was granted and revoked, in order: about an agent and a tool, the last word counts. A change gives new ones."""
+
+    changes: tuple[Grant | Revocation, ...] = ()
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """All grants, also those that were revoked in part."""
+        return tuple(change for change in self.changes if isinstance(change, Grant))
+
+    def grant(self, grant: Grant) -> Permissions:
+        """Return the permissions with one more grant."""
+        kept = tuple(change for change in self.changes if change != grant)
+        return Permissions((*kept, grant))
+
+    def revoke(self, agent: str, tool: str = ANY) -> Permissions:
+        """Return the permissions without those of an agent for a tool, or for all tools.
+
+        Raises:
+            ValueError: a name is none.
+        """
+        revoked = Revocation(check_agent(agent, or_any=True), check_tool(tool, or_any=True))
+        kept = tuple(change for change in self.changes if not revoked.covers(change.agent, change.tool))
+        return Permissions((*kept, revoked))
+
+    def of(self, agent: str) -> list[dict[str, Any]]:
+        """Return what concerns an agent, as it is written down."""
+        return [change.to_json() for change in self.changes if change.agent in (agent, ANY)]
+
+    def knows(self, agent: str, tool: str) -> bool:
+        """Whether an agent may call a tool at all: with some arguments, at some time."""
+        return bool(self._granted(agent, tool)[0])
+
+    def decide(self, call: Call, used: Mapping[Grant, int], now: datetime) -> Permit:
+        """Decide on a call; `used` is how many calls of the thread each grant has permitted before."""
+        grants, was_revoked = self._granted(call.agent, call.tool)
+        refusals: list[str] = []
+        for grant in grants:
+            refusal = grant.refusal(call, used.get(grant, 0), now)
+            if refusal is None:
+                return Permit(allowed=True, reason="granted", grant=grant)
+            refusals.append(refusal)
+        if refusals:
+            return Permit(allowed=False, reason=refusals[0])
+        if was_revoked:
+            return Permit(allowed=False, reason=f"{call.tool!r} was revoked for {call.agent!r}")
+        return Permit(allowed=False, reason=f"nobody has granted {call.tool!r} to {call.agent!r}")
+
+    def _granted(self, agent: str, tool: str) -> tuple[list[Grant], bool]:
+        """Return the grants that hold for an agent and a tool, and whether something was revoked."""
+        grants: list[Grant] = []
+        was_revoked = False
+        for change in self.changes:
+            if change.covers(agent, tool):
+                if isinstance(change, Grant):
+                    grants.append(change)
+                else:
+                    grants.clear()
+                    was_revoked = True
+        return grants, was_revoked
+
+
+# ---------------------------------------------------------------- rules, and the decision
+
+Verdict: TypeAlias = Literal["allow", "ask", "deny"]
+
+
+@dataclass(frozen=True)
+class ApprovalRule:
+    """Calls that a person must approve: of a tool, by an agent, with such arguments.
+
+    Raises:
+        ValueError: a name is none.
+    """
+
+    tool: str = ANY
+    agent: str = ANY
+    where: Schema | None = None
+    """Which arguments; None: any."""
+
+    def __post_init__(self) -> None:
+        check_agent(self.agent, or_any=True)
+        check_tool(self.tool, or_any=True)
+
+    def covers(self, agent: str, tool: str) -> bool:
+        """Whether it is about this agent and this tool, with some arguments."""
+        return self.agent in (agent, ANY) and self.tool in (tool, ANY)
+
+    def matches(self, call: Call) -> bool:
+        """Whether it is about a call."""
+        if not self.covers(call.agent, call.tool):
+            return False
+        return self.where is None or self.where.accepts(call.arguments)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a call: it is allowed, a person is asked, or it is denied."""
+
+    verdict: Verdict
+    reason: str
+    grant: Grant | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        said: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
+        return said if self.grant is None else {**said, "grant": self.grant.to_json()}
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What counts besides the call and the permissions."""
+
+    now: datetime
+    used: Mapping[Grant, int]
+    """How many calls of the thread each grant has permitted."""
+    approval: bool = False
+    """Whether the tool always needs a person's word."""
+    tainted: str | None = None
+    """What untrusted content the turn has read, where the tool does not allow that; None: nothing."""
+
+
+def judge(permissions: Permissions, rules: Iterable[ApprovalRule], call: Call, circumstances: Circumstances) -> Decision:
+    """Decide on a call."""
+    permit = permissions.decide(call, circumstances.used, circumstances.now)
+    if not permit.allowed:
+        return Decision("deny", permit.reason)
+    if circumstances.approval:
+        return Decision("ask", f"{call.tool!r} needs an approval, whatever it is called with", permit.grant)
+    if any(rule.matches(call) for rule in rules):
+        return Decision("ask", f"a rule asks for an approval of such calls of {call.tool!r}", permit.grant)
+    if circumstances.tainted is not None:
+        return Decision("ask", f"{TAINTED}: {circumstances.tainted}", permit.grant)
+    return Decision("allow", permit.reason, permit.grant)

@@ -1,0 +1,423 @@
+"""Tools of others: toolsets of Pydantic AI and MCP servers, and the warnings about them.
+
+Tools are listed again for each step, because a server may change them. In a run the list is recorded: a program that runs
+again is offered the recorded tools until it comes to a new step. A tool is started only if it is still what was offered. What
+a server says about its tools (read-only, idempotent) is not trusted: the caller of `add_mcp` or `add_toolset` says so.
+
+A server cannot harm the others. One that does not start, does not answer or offers nonsense is left out with a warning: a row
+`TOOL_WARNING` of the thread, once for each part of a run, and a line of the log. For a server that was registered with
+`required=True` a warning is a `ToolServerError`.
+
+| code | what is left out |
+|---|---|
+| `SERVER_FAILED` | the server: it does not start, cannot be reached, disconnects, or fails to list its tools |
+| `SERVER_TIMEOUT` | the server: it takes too long to start, or to list its tools |
+| `NAME_TAKEN` | the tool: another tool has its name; give the server a prefix |
+| `NAME_INVALID` | the tool: its name could be mistaken for another |
+| `SCHEMA_INVALID` | the tool: its arguments are not a JSON schema that can be used |
+| `TOO_MUCH` | the tools beyond the size limit of a row |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b32encode
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pydantic_ai import RunContext
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_ai.usage import RunUsage
+
+from antiphon.agents._run import LedgerRun
+from antiphon.agents.durability._tool_call import Found
+from antiphon.agents.toolkit._names import is_tool_name
+from antiphon.agents.toolkit._outcome import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
+from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.agents.toolkit._tool import Slots, ToolkitTool, ToolSettings, check_by, own_settings
+from antiphon.errors import HistoryMismatchError, ToolServerError
+from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
+from antiphon.messages._cut import cut_text
+from antiphon.runtime import is_too_large, text_of
+
+# ---------------------------------------------------------------- warnings
+
+SERVER_FAILED: Final = "SERVER_FAILED"
+SERVER_TIMEOUT: Final = "SERVER_TIMEOUT"
+NAME_TAKEN: Final = "NAME_TAKEN"
+NAME_INVALID: Final = "NAME_INVALID"
+SCHEMA_INVALID: Final = "SCHEMA_INVALID"
+TOO_MUCH: Final = "TOO_MUCH"
+
+_TYPE: Final = "TOOL_WARNING"
+_LOG: Final = logging.getLogger("antiphon.agents.toolkit")
+
+
+@dataclass(frozen=True)
+class ToolWarning:
+    """What is wrong with a server, or with one of its tools."""
+
+    server: str
+    code: str
+    reason: str
+    tool: str | None = None
+    """The tool that is left out; None: all of the server."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def sentence(self) -> str:
+        """What is told to people."""
+        what = "its tools are left out" if self.tool is None else f"its tool {self.tool!r} is left out"
+        return f"tool server {self.server!r}: {self.reason}; {what} ({self.code})"
+
+
+class _Written:
+    """What the parts of a run have written down."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[str, str]] = set()
+
+
+def raise_if_required(warnings: list[ToolWarning]) -> None:
+    """Raise what is wrong with a server that is required.
+
+    Raises:
+        ToolServerError: something is.
+    """
+    for each in warnings:
+        about = "" if each.tool is None else f"tool {each.tool!r}: "
+        todo = "mend it, or register it without required=True"
+        raise ToolServerError(f"{about}{each.reason} ({each.code}); {todo}", each.server)
+
+
+async def warn(warnings: list[ToolWarning], run: LedgerRun | None) -> None:
+    """Write warnings down, each once in a part of a run."""
+    for each in warnings:
+        if run is None:
+            _LOG.warning("%s", each.sentence)
+            continue
+        name = f"warning:{sha256(canonical(each.to_json()).encode()).hexdigest()[:24]}"
+        own = run.course.invocation_id, name
+        written = run.opened.share(_Written).keys
+        if own not in written:
+            written.add(own)
+            _LOG.warning("%s", each.sentence, extra={"antiphon.thread.id": run.thread_id})
+            part = DataPart(data={"type": _TYPE, **each.to_json()})
+            await run.note(Message(policy=RUNTIME_POLICY, payload=PartsPayload(parts=(part,))), key=name)
+
+
+# ---------------------------------------------------------------- toolsets and servers
+
+_LISTED: Final = "LIST_TOOLS"
+"""What the journal calls it that somebody was asked for their tools."""
+_MOST_DESCRIPTION: Final = 16 * 1024
+_MOST_READ: Final = 64 * 1024
+_MOST_WORDS: Final = 300
+_MOST_NAME: Final = 128
+_MOST_TOOLS: Final = 1000
+"""Tools of one server that are looked at. No model can choose among more."""
+_TURN: Final = 100
+"""Tools after which others get a turn of the event loop."""
+_MOST_WARNINGS: Final = 20
+"""Warnings about one list: a server may offer any number of bad tools."""
+_PAUSE: Final = 30.0
+"""Seconds for which a server that has failed is left alone."""
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A tool as it is offered."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    settings: ToolSettings
+
+    @classmethod
+    def of(cls, tool: ToolDefinition) -> _Offer:
+        own: ToolSettings = {"approval": tool.kind == "unapproved", "timeout": tool.timeout}
+        settings: ToolSettings = {**own, **own_settings(tool.metadata)}
+        description = cut_text(tool.description or "", _MOST_DESCRIPTION)
+        return cls(tool.name, description, dict(tool.parameters_json_schema), settings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written down."""
+        return {name: getattr(self, name) for name in ("name", "description", "parameters", "settings")}
+
+    def change(self, now: _Offer | None) -> str | None:
+        """Return what has become of it; None if it takes what it took. Its description is for the model, and may change."""
+        if now is None:
+            return "is offered no more"
+        return None if now.parameters == self.parameters else "takes other arguments now"
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """What a server offers, and what is wrong with it."""
+
+    offers: list[_Offer]
+    warnings: list[ToolWarning]
+
+    def to_json(self) -> Json:
+        """Return it as it is written down; warnings only where there are some."""
+        said: dict[str, Any] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
+        return {**said, "warnings": [each.to_json() for each in self.warnings]} if self.warnings else said
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> _Listed:
+        """Return what `to_json` gave."""
+        warnings = [ToolWarning(**each) for each in said.get("warnings", ())]
+        return cls([_Offer(**offer) for offer in said["tools"]], warnings)
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same offers."""
+        text = canonical([offer.to_json() for offer in self.offers])
+        return b32encode(sha256(text.encode()).digest()).decode().rstrip("=").lower()
+
+
+@dataclass
+class ForeignTools:
+    """A toolset, and what is said about its tools: all of them, or some by name.
+
+    Whatever is wrong with it costs it alone: it is left out, or one of its tools, with a warning. While somebody is connected,
+    one that has failed is left alone for a while, so that it does not cost its time again and again.
+    """
+
+    toolset: AbstractToolset[Any]
+    settings: ToolSettings
+    by_name: Mapping[str, ToolSettings] = field(default_factory=dict[str, ToolSettings])
+    name: str = ""
+    """What warnings call it."""
+    required: bool = False
+    """Whether a warning is an error."""
+    within: float = 10.0
+    """Seconds that it has to start, and to list its tools."""
+    clean: Callable[[str], str] = str
+    """Takes secrets out of what is said about it."""
+    _slots: dict[str, Slots] = field(default_factory=dict[str, Slots], repr=False)
+    _users: int = field(default=0, repr=False)
+    _failed: ToolWarning | None = field(default=None, repr=False)
+    _failed_at: float = field(default=0.0, repr=False)
+
+    # ------------------------------------------------------------ connecting
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[None]:
+        """Be connected to it, for as long as the block lasts; or not, if that fails."""
+        is_left_alone = self.down is not None
+        self._users += 1
+        try:
+            is_entered = not is_left_alone and await self._enter()
+            try:
+                yield
+            finally:
+                if is_entered:
+                    await self._leave()
+        finally:
+            self._users -= 1
+
+    async def _enter(self) -> bool:
+        """Connect to it, and say whether that succeeded. What a cancelled connection has begun, it ends itself."""
+        try:
+            async with asyncio.timeout(self.within):
+                await self.toolset.__aenter__()
+        except Exception as exc:  # noqa: BLE001 (whatever it is: it costs this server)
+            self._fail(exc, "start")
+            return False
+        self._failed = None
+        return True
+
+    def _fail(self, error: Exception, doing: str) -> ToolWarning:
+        self._failed, self._failed_at = self._failure(error, doing), asyncio.get_running_loop().time()
+        return self._failed
+
+    async def _leave(self) -> None:
+        try:
+            await self.toolset.__aexit__(None, None, None)
+        except Exception as exc:  # noqa: BLE001 (what was done with it is done)
+            _LOG.warning("tool server %r: disconnecting failed with %s", self.name, type(exc).__qualname__)
+
+    def check(self) -> None:
+        """Check that one that is required could be connected to.
+
+        Raises:
+            ToolServerError: it could not.
+        """
+        if self.required and self.down is not None:
+            raise_if_required([self.down])
+
+    @property
+    def down(self) -> ToolWarning | None:
+        """Why it is not asked, while somebody is connected and it has failed a short while ago."""
+        if self._failed is None or not self._users:
+            return None
+        return self._failed if asyncio.get_running_loop().time() - self._failed_at < _PAUSE else None
+
+    def _failure(self, error: Exception, doing: str) -> ToolWarning:
+        if isinstance(error, TimeoutError):
+            reason = f"it did not {doing} within {self.within:g} s"
+            return ToolWarning(self.name, SERVER_TIMEOUT, reason)
+        said = self.clean(text_of(error)[:_MOST_READ]).strip().partition("\n")[0][:_MOST_WORDS]
+        reason = f"it did not {doing}: {type(error).__qualname__}" + (f": {said}" if said else "")
+        return ToolWarning(self.name, SERVER_FAILED, reason.encode(errors="replace").decode())
+
+    # ------------------------------------------------------------ listing
+
+    async def tools(
+        self, ctx: RunContext[Any], run: LedgerRun | None = None, key: str = "tools"
+    ) -> tuple[dict[str, ToolkitTool], list[ToolWarning]]:
+        """Return its tools and what is wrong with it, as it is now; in a run that runs again, as it was then.
+
+        `key` is what the list is known by in the run.
+
+        Raises:
+            ToolServerError: something is wrong, and it is required.
+        """
+        listed = await self._look(ctx) if run is None else await self._recorded(ctx, run, key)
+        return {offer.name: self._tool(offer) for offer in listed.offers}, listed.warnings
+
+    async def _look(self, ctx: RunContext[Any]) -> _Listed:
+        """Ask it for its tools."""
+        if (down := self.down) is not None:
+            listed = _Listed([], [down])
+        else:
+            try:
+                async with asyncio.timeout(self.within):
+                    found = await self.toolset.get_tools(ctx)
+            except Exception as exc:  # noqa: BLE001 (whatever it is: it costs this server)
+                listed = _Listed([], [self._fail(exc, "list its tools")])
+            else:
+                listed = await self._judged(found)
+        if self.required:
+            raise_if_required(listed.warnings)
+        return listed
+
+    async def _judged(self, found: Mapping[str, ToolsetTool[Any]]) -> _Listed:
+        """Return which of its tools can be offered."""
+        offers, warnings, left = list[_Offer](), list[ToolWarning](), current_limits().message_bytes // 2
+        for number, (name, tool) in enumerate(islice(found.items(), _MOST_TOOLS)):
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
+            offer = _Offer.of(tool.tool_def)
+            if (problem := _problem(name, offer)) is not None:
+                shown = name.encode("ascii", "backslashreplace").decode()[:_MOST_NAME]
+                warnings.append(ToolWarning(self.name, problem[0], self.clean(problem[1]), shown))
+            elif (left := left - len(canonical(offer.to_json()))) >= 0:
+                offers.append(offer)
+        kept = warnings[:_MOST_WARNINGS]
+        if (others := len(found) - len(offers) - len(kept)) > 0:
+            reason = f"it offers {len(found)} tools, and {others} more are left out: they are wrong, or too many"
+            kept.append(ToolWarning(self.name, TOO_MUCH, reason, "*"))
+        return _Listed(offers, kept)
+
+    async def _recorded(self, ctx: RunContext[Any], run: LedgerRun, key: str) -> _Listed:
+        found, seen = Found.of(run), list[_Listed]()
+
+        async def look(id: str) -> Json:
+            seen[:] = [await self._look(ctx)]
+            return found.write(f"{run.course.invocation_id}/{key}", id, seen[0].to_json())
+
+        said = await found.read(run, await run.effect(key, {}, look, effects="none", option=_LISTED))
+        listed = _Listed.from_json(said)
+        if said["digest"] == listed.digest:
+            return listed
+        now = seen[0] if seen else await self._look(ctx)  # the ledger has taken something out that looks like a secret
+        if said["digest"] != now.digest:
+            reason = f"{self.toolset.label} offers other tools than thread {run.thread_id!r} says, in {key!r}"
+            raise HistoryMismatchError(reason, run.course.to)
+        return now
+
+    # ------------------------------------------------------------ starting
+
+    def _tool(self, offer: _Offer) -> ToolkitTool:
+        async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+            tool = await self._still(offer, ctx)
+            validated = tool.args_validator.validate_python(arguments)
+            await check_by(tool.args_validator_func, validated, ctx)
+            return await self.toolset.call_tool(offer.name, validated, ctx, tool)
+
+        settings: ToolSettings = {**offer.settings, **self.settings, **self.by_name.get(offer.name, {})}
+        return ToolkitTool(
+            offer.name,
+            offer.description,
+            offer.parameters,
+            start,
+            shared_slots=self._slots.setdefault(offer.name, Slots(settings.get("concurrency"))),
+            **settings,
+        )
+
+    async def _still(self, offer: _Offer, ctx: RunContext[Any]) -> ToolsetTool[Any]:
+        """Return a tool that was offered, if it is still what it was.
+
+        Raises:
+            ToolRefusal: it is not, or its server does not say. The model has called another tool than would be started.
+        """
+        try:
+            async with asyncio.timeout(self.within):
+                tool = (await self.toolset.get_tools(ctx)).get(offer.name)
+        except Exception as exc:  # noqa: BLE001 (nothing was started, so that is what there is to tell)
+            reason = self._failure(exc, "list its tools").reason
+            raise ToolRefusal(TOOL_FAILED, f"{reason}; {offer.name!r} was not started", retryable=True) from None
+        change = offer.change(None if tool is None else _Offer.of(tool.tool_def))
+        if tool is None or change is not None:
+            raise ToolRefusal(TOOL_CHANGED, f"{offer.name!r} {change}, and was not started")
+        return tool
+
+
+def _problem(name: str, offer: _Offer) -> tuple[str, str] | None:
+    """Return why a tool cannot be offered."""
+    if not is_tool_name(name):
+        return NAME_INVALID, "its name is not made of ASCII letters, digits, '_', '-' and '.', or is too long"
+    if is_too_large(offer.parameters):
+        return SCHEMA_INVALID, "its JSON schema is too large, or nested too deep"
+    try:
+        Schema(offer.parameters)
+    except ValueError as exc:
+        return SCHEMA_INVALID, str(exc)[:_MOST_WORDS]
+    return None
+
+
+def mcp_toolset(
+    server: str | Sequence[str], *, env: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
+) -> AbstractToolset[Any]:
+    """Return a server's tools: of a URL over HTTP, of a command over its standard input and output.
+
+    Raises:
+        ModuleNotFoundError: what it takes is not installed; the message says what to install.
+    """
+    try:
+        from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 (only where it is used)
+        from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415
+    except ImportError as exc:
+        raise ModuleNotFoundError('MCP servers need more: pip install "antiphon[mcp]"') from exc
+    if isinstance(server, str):
+        return MCPToolset[Any](server, headers=dict(headers or {}), tool_error_behavior="failed")
+    command, *arguments = server
+    transport = StdioTransport(command=command, args=arguments, env=dict(env or {}), keep_alive=False)
+    return MCPToolset[Any](transport, tool_error_behavior="failed")
+
+
+def server_name(server: str | Sequence[str]) -> str:
+    """Return what a server is called if nobody says it: without what may be secret in its address or its arguments."""
+    if not isinstance(server, str):
+        return " ".join(each.rpartition("/")[2] for each in server[:2])[:_MOST_NAME]
+    parts = urlsplit(server)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:_MOST_NAME]
+
+
+def bare_context() -> RunContext[Any]:
+    """Return what a tool is given that is called outside of an agent's run."""
+    nobody: Any = None
+    return RunContext[Any](deps=None, model=nobody, usage=RunUsage())

@@ -1,0 +1,190 @@
+"""The toolkit under the names of Atlas, for code that runs in threads and has no event loop.
+
+It is a thin layer: permissions, checks and limits are those of `Toolkit`. A program with an event loop uses `Toolkit`. The
+agent that goes with it is `antiphon.patterns.workers.ToolCapableAgent`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, Unpack
+
+from pydantic_ai import Tool as PydanticTool
+from typing_extensions import override
+
+from antiphon.agents.toolkit._names import ANY
+from antiphon.agents.toolkit._outcome import INVALID_ARGUMENTS, PERMISSION_DENIED
+from antiphon.agents.toolkit._schema import Schema
+from antiphon.agents.toolkit._tool import ToolSettings
+from antiphon.agents.toolkit._toolkit import Toolkit
+from antiphon.messages import OptionResultPayload, thaw
+
+__all__ = ["AgentToolkit", "FunctionTool", "Tool", "ToolSchema"]
+
+# ---------------------------------------------------------------- tools
+
+
+@dataclass(frozen=True)
+class ToolSchema:
+    """What a tool is called with."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """A JSON schema of an object."""
+    returns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> Self:
+        """Return the schema that type hints and docstring say."""
+        made = PydanticTool[Any](function, name=name, description=description)
+        known = made.tool_def
+        return cls(made.name, known.description or "", known.parameters_json_schema, known.return_schema or {})
+
+
+class Tool(ABC):
+    """A tool. Subclass it, give it a schema, and do the work in `execute`."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> ToolSchema:
+        """What it is called with."""
+
+    @abstractmethod
+    def execute(self, **arguments: Any) -> Any:
+        """Do it; the arguments have been checked."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.schema.name
+
+    @property
+    def description(self) -> str:
+        """What it does, for whoever chooses it."""
+        return self.schema.description
+
+    def validate_args(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Return what is wrong with arguments, by the whole schema; nothing if they are well."""
+        return list(Schema(self.schema.parameters).problems(arguments))
+
+
+class FunctionTool(Tool):
+    """A function as a tool."""
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> None:
+        self.function = function
+        self._schema = ToolSchema.from_function(function, name, description)
+
+    @property
+    @override
+    def schema(self) -> ToolSchema:
+        return self._schema
+
+    @override
+    def execute(self, **arguments: Any) -> Any:
+        return self.function(**arguments)
+
+
+# ---------------------------------------------------------------- the toolkit
+
+
+class AgentToolkit:
+    """Tools, and who may use them. Nobody may, before it is granted."""
+
+    def __init__(self, toolkit: Toolkit | None = None) -> None:
+        self.toolkit = toolkit or Toolkit()
+        self._tools: dict[str, Tool] = {}
+
+    # ------------------------------------------------------------ tools
+
+    def register_tool(self, tool: Tool | Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
+        """Add a tool or a function, and return its name.
+
+        Raises:
+            ValueError: there is one of this name, or a setting is none.
+        """
+        made = tool if isinstance(tool, Tool) else FunctionTool(tool)
+        schema = made.schema
+        if isinstance(made, FunctionTool):
+            self.toolkit.add(made.function, name=made.name, description=made.description, **settings)
+        else:
+            known = PydanticTool[Any].from_schema(made.execute, made.name, made.description, dict(schema.parameters))
+            self.toolkit.add(known, **settings)
+        self._tools[made.name] = made
+        return made.name
+
+    def get_tool(self, name: str) -> Tool | None:
+        """Return a tool; None: there is none of this name."""
+        return self._tools.get(name)
+
+    def get_tool_descriptions(self, agent_id: str) -> list[ToolSchema]:
+        """Return what an agent is told about the tools that it may use."""
+        return [self._tools[name].schema for name in self.get_accessible_tools(agent_id)]
+
+    # ------------------------------------------------------------ permissions
+
+    def grant_permission(self, agent_id: str, tool_name: str) -> None:
+        """Let an agent use a tool; `*`: all of them.
+
+        Raises:
+            ValueError: there is no such tool.
+        """
+        self._check_known(tool_name)
+        self.toolkit.grant(agent_id, tool_name)
+
+    def grant_all_permissions(self, agent_id: str) -> None:
+        """Let an agent use all tools, also those that are still to come."""
+        self.toolkit.grant(agent_id, ANY)
+
+    def revoke_permission(self, agent_id: str, tool_name: str) -> None:
+        """Let an agent use a tool no longer, also if it may use all others."""
+        self.toolkit.revoke(agent_id, tool_name)
+
+    def has_permission(self, agent_id: str, tool_name: str) -> bool:
+        """Whether an agent may use a tool."""
+        return tool_name in self._tools and self.toolkit.permissions.knows(agent_id, tool_name)
+
+    def get_accessible_tools(self, agent_id: str) -> list[str]:
+        """Return the names of the tools that an agent may use."""
+        return [name for name in self._tools if self.has_permission(agent_id, name)]
+
+    # ------------------------------------------------------------ use
+
+    def execute_tool(self, agent_id: str, tool_name: str, args: Mapping[str, Any] | None = None) -> Any:
+        """Call a tool for an agent, and return its result.
+
+        Raises:
+            ValueError: there is no such tool, or the arguments are not what it takes. It was not started.
+            PermissionError: the agent may not use it so. It was not started.
+            RuntimeError: it failed.
+        """
+        self._check_known(tool_name)
+        payload = self.call(agent_id, tool_name, args or {})
+        if not payload.is_error:
+            return thaw(payload.result)
+        reason = f"{tool_name}: {payload.error_message}"
+        if payload.error_type == INVALID_ARGUMENTS:
+            raise ValueError(reason)
+        if payload.error_type == PERMISSION_DENIED:
+            raise PermissionError(reason)
+        raise RuntimeError(reason)
+
+    def call(self, agent_id: str, tool_name: str, args: Mapping[str, Any], call_id: str | None = None) -> OptionResultPayload:
+        """Call a tool for an agent, and return what came of it: also a refusal is a result.
+
+        Raises:
+            RuntimeError: it was called in an event loop, which it would block.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.toolkit.call(agent_id, tool_name, args, invocation_id=call_id))
+        raise RuntimeError("this would block the event loop: await toolkit.call(...) there")
+
+    def _check_known(self, tool_name: str) -> None:
+        if tool_name != ANY and tool_name not in self._tools:
+            raise ValueError(f"there is no tool {tool_name!r}; register it first")

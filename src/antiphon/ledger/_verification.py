@@ -1,0 +1,244 @@
+"""Verify a thread's rows, and restore rows that a head from elsewhere proves.
+
+**Verification.** Everything that was written is computed again from the messages and compared.
+
+**Restoring.** A chain of hashes has no key: anyone who can write a file can write a whole chain. A head that was kept
+elsewhere proves the rows, because it is the hash of everything before it. So rows are taken only if their chain
+ends exactly at a head that is given beside them, into a thread that does not exist, and everything is checked before anything
+is written. Rows after the head are not proven, and rows missing before it may be effects that would be done again: both are
+refused.
+
+What is not in the chain is not taken from the file: the thread has no owner, status or pattern until somebody appends. It is
+redacted from then on if the ledger redacts and its rows have nothing that would be taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from antiphon.errors import DecodeError, RestoreRefusedError
+from antiphon.ledger._admission import NOTHING_SPENT, AdmittedRow, Spent, State, new_state, spent
+from antiphon.ledger._chain import link, to_micros
+from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
+from antiphon.ledger._redaction import LedgerRedaction
+from antiphon.ledger._request import check_name
+from antiphon.ledger._values import Damage, Head, ThreadJournal
+from antiphon.messages import Message, loads
+from antiphon.messages._limits import NO_LIMITS
+
+# ---------------------------------------------------------------- verification
+
+
+class StoredRow(NamedTuple):
+    """A row as it is found."""
+
+    seq: int
+    recorded_at: int
+    hash: bytes
+    open_from: int | None
+    body: bytes
+    complaint: Callable[[Message], str | None] = lambda message: None
+    """What the store itself finds wrong with it, given the message."""
+
+
+class Examination:
+    """Looks at the rows of a thread, in order, from where they are its own."""
+
+    def __init__(self, thread_id: str, shared: int, previous: bytes, pairing: Pairing) -> None:
+        self._thread_id = thread_id
+        self._seq = shared
+        self._hash = previous
+        self._pairing = Pairing(shared, OpenCalls(pairing.open), pairing.open_from)
+        self._links = {shared: previous.hex()}
+        self._spent = NOTHING_SPENT
+        self.looked_at = 0
+
+    def rows(self, rows: Iterable[StoredRow], wanted: frozenset[int] = frozenset()) -> Damage | None:
+        """Look at rows, up to the first that is wrong. The links at the places wanted are remembered."""
+        for row in rows:
+            self.looked_at += 1
+            if complaint := next(self._complaints(row), None):
+                return Damage(self._thread_id, min(row.seq, self._seq + 1), complaint)
+            self._seq, self._hash = row.seq, row.hash
+            if row.seq in wanted:
+                self._links[row.seq] = row.hash.hex()
+        return None
+
+    def _complaints(self, row: StoredRow) -> Iterator[str]:
+        if row.seq != self._seq + 1:
+            yield f"message {self._seq + 1} is missing; the next is {row.seq}"
+        if link(self._hash, row.recorded_at, row.body) != row.hash:
+            yield "the hash is not that of the message, its time and what stands before it"
+        try:
+            message = loads(row.body, Message, limits=NO_LIMITS)
+        except DecodeError as exc:
+            yield f"it cannot be read: {exc}"
+        else:
+            yield from self._complaints_about(row, message)
+
+    def _complaints_about(self, row: StoredRow, message: Message) -> Iterator[str]:
+        if complaint := row.complaint(message):
+            yield complaint
+        if message.thread_id != self._thread_id:
+            yield f"it is of thread {message.thread_id!r}"
+        self._spent = spent(self._spent, (message,))
+        self._pairing.add(row.seq, message)
+        if self._pairing.open_from != row.open_from:
+            yield "what is noted about open calls is wrong"
+
+    def end(self, state: State, open_calls: Iterable[OpenCall], heads: Mapping[str, Head]) -> Damage | None:
+        """Compare where the rows end with where the thread says it ends, and with where it once ended."""
+        for complaint in self._last_complaints(state, list(open_calls), heads.get(self._thread_id)):
+            return Damage(self._thread_id, self._seq + 1, complaint)
+        return None
+
+    def _last_complaints(self, state: State, open_calls: list[OpenCall], head: Head | None) -> Iterator[str]:
+        if state.seq != self._seq:
+            yield f"the thread has {state.seq} messages, and {self._seq} are there"
+        if state.hash != self._hash:
+            yield "the hash of the thread is not that of its last message"
+        if (open_calls, state.open_from) != (self._pairing.open, self._pairing.open_from):
+            yield "the list of open calls is wrong"
+        if state.run != self._pairing.run:
+            yield "the place of the last message that is no call is wrong"
+        if Spent(state.input_tokens, state.output_tokens, state.cost) != self._spent:
+            yield "the tokens or the cost are not the sum of what its messages say"
+        if head is not None and head.seq > self._seq:
+            yield f"it had {head.seq} messages once, and has {self._seq}"
+        if head is not None and self._links.get(head.seq, head.hash) != head.hash:
+            yield f"message {head.seq} is not what it was"
+
+
+def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[Damage]:
+    """Return the threads that were there once and are not."""
+    gone = heads.keys() - set(threads)
+    return [Damage(name, 1, f"it had {heads[name].seq} messages once, and is gone") for name in sorted(gone)]
+
+
+# ---------------------------------------------------------------- restoring
+
+_HOW = "run `antiphon heads -o FILE` on the ledger that has the thread, and keep the file elsewhere"
+
+
+class Base(NamedTuple):
+    """What stands before the first row of a journal: nothing, or what a branch shares with its origin."""
+
+    seq: int
+    hash: bytes
+    pairing: Pairing
+
+
+class Restored(NamedTuple):
+    """What is to be written."""
+
+    state: State
+    rows: list[AdmittedRow]
+    pairing: Pairing
+    """Which calls are open at the end."""
+
+
+def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tuple[ThreadJournal, Head]]:
+    """Return each journal with its head; origins before their branches.
+
+    Raises:
+        RestoreRefusedError: there is no head for one of them, or it is there twice.
+        ValueError: a thread's id is none.
+    """
+    known: Mapping[str, Head] = {head.thread_id: head for head in heads}
+    found: dict[str, tuple[ThreadJournal, Head]] = {}
+    for journal in journals:
+        name = journal.thread_id
+        check_name(name, "a thread's id")
+        if name not in known:
+            raise RestoreRefusedError(f"no head is given that proves its rows; {_HOW}", name)
+        if (journal.forked_from is None) != (journal.forked_at is None):
+            raise RestoreRefusedError("it says only half of where it branched off", name)
+        if name in found:
+            raise RestoreRefusedError("it is in the journal twice", name)
+        found[name] = (journal, known[name])
+    return _origins_first(found)
+
+
+def _origins_first(found: Mapping[str, tuple[ThreadJournal, Head]]) -> list[tuple[ThreadJournal, Head]]:
+    """Return journals so that each comes after the one that it is a branch of."""
+    order: dict[str, tuple[ThreadJournal, Head]] = {}
+    for first in found:
+        name, line = first, dict[str, None]()
+        while name in found and name not in order and name not in line:
+            line[name] = None
+            name = found[name][0].forked_from or ""
+        order |= {each: found[each] for each in reversed(line)}
+    return list(order.values())
+
+
+def existing(thread_id: str) -> RestoreRefusedError:
+    """Return the error for a thread that is there already."""
+    return RestoreRefusedError("there is such a thread already; delete it, or restore into another ledger", thread_id)
+
+
+def missing_origin(journal: ThreadJournal) -> RestoreRefusedError:
+    """Return the error for a branch whose origin is not there."""
+    reason = f"it is a branch of {journal.forked_from!r} after row {journal.forked_at}, which is not there; restore that too"
+    return RestoreRefusedError(reason, journal.thread_id)
+
+
+def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRedaction) -> Restored:
+    """Check the rows of a journal against a head, and return them as they are written.
+
+    Raises:
+        RestoreRefusedError: a row is not the next one of the chain, or the chain does not end at the head.
+    """
+    name = journal.thread_id
+    pairing = Pairing(base.seq, OpenCalls(base.pairing.open), base.pairing.open_from)
+    seq, previous, rows = base.seq, base.hash, list[AdmittedRow]()
+    for record in journal.records:
+        if record.seq != seq + 1:
+            raise RestoreRefusedError(f"row {seq + 1} is missing; the next is {record.seq}", name, seq + 1)
+        previous = link(previous, to_micros(record.recorded_at), record.body)
+        if previous.hex() != record.hash:
+            reason = "the hash is not that of the row, its time and what stands before it"
+            raise RestoreRefusedError(reason, name, record.seq)
+        message = _message(record.body, name, record.seq)
+        pairing.add(record.seq, message)
+        rows.append(AdmittedRow(record, message, previous, pairing.open_from))
+        seq = record.seq
+    if (seq, previous.hex()) != (head.seq, head.hash):
+        ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
+        reason = f"{ends}, and the head at {head.seq} with {head.hash[:12]}…; take the heads together with the journal"
+        raise RestoreRefusedError(reason, name, None if seq == head.seq else min(seq, head.seq) + 1)
+    state = _state(journal, base, rows, pairing)._replace(is_redacted=redaction.is_on and _is_clean(rows, redaction))
+    return Restored(state, rows, pairing)
+
+
+def _is_clean(rows: Sequence[AdmittedRow], redaction: LedgerRedaction) -> bool:
+    """Whether rows are as a redacted thread has them. Others go on unredacted: the same id must not get other bytes."""
+    rules = redaction.rules
+    return rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
+
+
+def _message(body: bytes, thread_id: str, seq: int) -> Message:
+    try:
+        message = loads(body, Message, limits=NO_LIMITS)
+    except DecodeError as exc:
+        raise RestoreRefusedError(f"it cannot be read: {exc}", thread_id, seq) from exc
+    if message.thread_id != thread_id:
+        raise RestoreRefusedError(f"it is of thread {message.thread_id!r}", thread_id, seq)
+    return message
+
+
+def _state(journal: ThreadJournal, base: Base, rows: Sequence[AdmittedRow], pairing: Pairing) -> State:
+    times = [to_micros(row.record.recorded_at) for row in rows] or [0]
+    tokens_in, tokens_out, cost = spent(NOTHING_SPENT, [row.message for row in rows])
+    return new_state(journal.thread_id, times[0])._replace(
+        seq=rows[-1].record.seq if rows else base.seq,
+        hash=rows[-1].hash if rows else base.hash,
+        run=pairing.run,
+        open_from=pairing.open_from,
+        updated_at=times[-1],
+        input_tokens=tokens_in,
+        output_tokens=tokens_out,
+        cost=cost,
+        forked_from=journal.forked_from,
+        forked_at=journal.forked_at,
+    )

@@ -1,0 +1,236 @@
+"""The manager of a phase's agent, which runs it durably and copes with failing providers; and the supervisor of the managers.
+
+A busy or broken provider is asked again after a delay, then the fallback is asked. If that fails too, the manager answers with
+an error: the phase notifies the supervisor, which restarts the manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, cast
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.run import AgentRunResult
+
+from antiphon.agents import ledger_run
+from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.errors import RefusedError, WithdrawnError
+from antiphon.messages import Json, thaw
+from antiphon.patterns.cast import RESTS, ask_in_turn, left_open
+from antiphon.patterns.postchain._chain import Listener, Workshop
+from antiphon.patterns.postchain._config import cut, cut_values
+from antiphon.patterns.postchain._events import ChainEvent
+from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
+from antiphon.patterns.postchain._retrieval import brief
+from antiphon.protocol import (
+    AgentConfig,
+    AgentConfigUpdated,
+    AgentContext,
+    AgentInvoked,
+    AgentResponse,
+    AgentResult,
+    AgentStreamChunk,
+    Error,
+    ErrorAcknowledged,
+    ErrorCode,
+    InvokeAgent,
+    Phase,
+    ProcessWithAgent,
+    ToolCall,
+    UpdateAgentConfig,
+)
+from antiphon.runtime import Actor, Context, Supervisor, handles
+
+
+class SupervisorActor(Supervisor):
+    """The supervisor of a chain's agents."""
+
+    @handles
+    async def note(self, error: Error, context: Context) -> ErrorAcknowledged:
+        """Take note of an error that is nobody's failure: it is in the ledger, and nothing is done about it."""
+        return ErrorAcknowledged(actor_id=context.message.policy, action_taken="ignore", error_logged=True)
+
+
+_SAID, _SHOWN = 0.5, 0.8
+"""How sure an answer is that only a model stands behind; that the result of a tool does, too."""
+_CALLS = 100
+"""How many calls of tools are passed on; all of them are in the ledger."""
+
+Hear: TypeAlias = Callable[[str], None]
+
+
+class AgentManagerActor(Actor):
+    """Who manages the agent of one phase; of a thread, or for those who ask it directly."""
+
+    concurrency = 1000
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+
+    @handles
+    async def process(self, request: ProcessWithAgent, context: Context) -> AgentResponse:
+        """Have the agent answer."""
+        began = asyncio.get_running_loop().time()
+        phase = _phase(context, request.agent_id)
+        async with left_open(context):
+            result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+        context.rest()  # for a thread, it has one answer to give in a turn
+        return AgentResponse(result=result, processing_time=_since(began))
+
+    @handles
+    async def invoke(self, request: InvokeAgent, context: Context) -> AgentInvoked:
+        """Have the agent answer under its name; with `stream`, its words are told while they come."""
+        began = asyncio.get_running_loop().time()
+        phase = _phase(context, request.agent_id)
+        async with left_open(context):
+            if not request.stream:
+                result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+            else:
+                result = await self._streamed(phase, request, context)
+        return AgentInvoked(agent_id=request.agent_id, result=result, processing_time=_since(began))
+
+    @handles
+    async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
+        """Change how the agent is set up, from its next run on: that this is written down is all it takes."""
+        phase = _phase(context, request.agent_id)
+        await self._workshop.check(phase, request.config)
+        return AgentConfigUpdated(agent_id=request.agent_id)
+
+    # ------------------------------------------------------------ answering
+
+    async def _streamed(self, phase: Phase, request: InvokeAgent, context: Context) -> AgentResult:
+        """Answer, and tell whoever asks the words while they come. They are not written down: the answer is."""
+        words: asyncio.Queue[str | None] = asyncio.Queue()
+
+        async def tell() -> None:
+            index = 0
+            while (text := await words.get()) is not None:
+                chunk = AgentStreamChunk(agent_id=request.agent_id, index=index, text=text)
+                await context.system.tell(context.message.policy, chunk, sender=context.address)
+                index += 1
+
+        telling = asyncio.create_task(tell())
+        try:  # not in a task group: what goes wrong is an answer, and must not come in a group of its own
+            return await self._answer(phase, request.input, request.context, context, words.put_nowait)
+        finally:
+            words.put_nowait(None)
+            await telling
+
+    def _hear(self, phase: Phase, context: Context) -> Hear | None:
+        thread_id, events = context.thread_id or "", self._workshop.events
+        if not events.has_listener(thread_id):
+            return None
+        return lambda text: events.emit(ChainEvent(thread_id, "text", phase, text))
+
+    async def _answer(
+        self, phase: Phase, input: str, about: AgentContext | None, context: Context, hear: Hear | None
+    ) -> AgentResult:
+        if context.thread_id is None:
+            raise RefusedError("an agent works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
+        config = await self._config(phase, about, context)
+        shop, prompt = self._workshop, _prompt(input, about)
+        fallback = shop.config.fallback
+        models = tuple(dict.fromkeys((config.model, fallback) if fallback else (config.model,)))
+
+        async def ask(model: str | None) -> AgentResult:
+            agent = shop.agent(phase, config, model, streams=hear is not None)
+            with reading_scope(Reading()) as reading:  # what other phases have read counts here, and the other way round
+                reading.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
+                return _result(await agent.run(prompt, deps=Listener(hear)), model, reading.untrusted)
+
+        async with ledger_run(context) as run:
+            shop.talks.give(run, is_first=context.attempt == 1)
+            async with self._unless_over(run.thread_id):
+                result = await ask_in_turn(models, ask, shop.config.patience, who=agent_of(phase))
+            if run.thread_id in shop.at_work:
+                shop.talks.take(run)
+        return result
+
+    @asynccontextmanager
+    async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
+        """Wait for nobody in a thread that is terminated.
+
+        Raises:
+            WithdrawnError: it is, and a person, or another program, would be waited for.
+        """
+        try:
+            yield
+        except RESTS:
+            if await self._workshop.gates.is_over(thread_id):
+                raise WithdrawnError(f"thread {thread_id!r} is terminated") from None
+            raise
+
+    async def _config(self, phase: Phase, about: AgentContext | None, context: Context) -> AgentConfig:
+        """Return how the agent is set up for this run: as whoever prepared it has recorded, else as it is now, recorded."""
+        given: Any = None if about is None else about.model_extra.get("agent")
+
+        async def now(key: str) -> Json:
+            return (await self._workshop.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
+
+        recorded = thaw(given) if given is not None else await context.effect("config", {}, now, effects="none")
+        return AgentConfig.model_validate(recorded)
+
+
+def _phase(context: Context, agent_id: str | None) -> Phase:
+    """Return whose agent lives here.
+
+    Raises:
+        RefusedError: nobody's, or somebody else is meant.
+    """
+    phase = phase_of_agent(context.address)
+    if phase is None:
+        raise RefusedError(f"no phase has an agent {context.address!r}", ErrorCode.ACTOR_NOT_FOUND)
+    if agent_id is not None and agent_id != agent_of(phase):
+        reason = f"the agent here is {agent_of(phase)!r}, not {agent_id!r}"
+        raise RefusedError(reason, ErrorCode.VALIDATION_ERROR, details={"agent_id": agent_of(phase)})
+    return phase
+
+
+def _prompt(input: str, about: AgentContext | None) -> str:
+    """Return what a model is asked, after what was said before."""
+    history: Any = () if about is None else thaw(about.model_extra.get("history") or ())
+    if not history:
+        return input
+    said = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
+    return f"Earlier in this conversation:\n{said}\n\n{input}"
+
+
+def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> AgentResult:
+    messages = run.new_messages()
+    calls = _calls(messages)
+    used = run.usage
+    extra: dict[str, Any] = {
+        "model": next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
+        or model
+        or "",
+        "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens,
+    }
+    if untrusted is not None:
+        extra["untrusted"] = untrusted
+    is_shown = any("result" in call for call in calls)
+    called = tuple(ToolCall(**call) for call in calls[:_CALLS])
+    return AgentResult(response=cut(run.output), confidence=_SHOWN if is_shown else _SAID, tool_calls=called, **extra)
+
+
+def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
+    """Return the calls of tools in order, each with what it gave; one that was refused or has failed gave nothing.
+
+    A model may use an id again in a later answer: a result belongs to the latest call of its id.
+    """
+    calls: list[dict[str, Any]] = []
+    waiting: dict[str, dict[str, Any]] = {}
+    for part in (part for message in messages for part in message.parts):
+        if isinstance(part, ToolCallPart):
+            arguments = cut_values(part.args_as_dict())
+            waiting[part.tool_call_id] = {"id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}
+            calls.append(waiting[part.tool_call_id])
+        elif isinstance(part, ToolReturnPart) and part.outcome == "success" and part.tool_call_id in waiting:
+            waiting[part.tool_call_id]["result"] = brief(part.content)
+    return calls
+
+
+def _since(began: float) -> float:
+    return round(asyncio.get_running_loop().time() - began, 6)

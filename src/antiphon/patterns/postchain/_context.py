@@ -1,0 +1,260 @@
+"""The context of a turn: items, the operations of the phases on them, and what one phase works from.
+
+The context is the fold of the operations. They are part of the output of the phase that made them, so they are recorded once.
+An operation is a request: `ChainContext` declines what is not allowed. A user's words are never pruned or changed unless the
+operation says that the user consented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from antiphon.messages import thaw
+from antiphon.protocol import ChatTurn, PhaseOutput, ProcessPhase
+
+ItemSource: TypeAlias = Literal["user", "agent", "knowledge", "memory", "observation", "tool"]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Item(_Value):
+    """Something that a thread has in mind."""
+
+    id: str
+    """What it is cited by: the id of a message in the ledger, of a call of a tool, or the phase that said it."""
+    source: ItemSource
+    title: str = ""
+    """Where it is from, for people: a document, a thread."""
+    text: str
+    tags: tuple[str, ...] = ()
+    priority: float = 0.0
+    """How much it is about what is asked, from 0 to 1."""
+
+
+class Add(_Value):
+    """Have something in mind from now on."""
+
+    operation: Literal["ADD"] = "ADD"
+    item: Item
+
+
+class Tag(_Value):
+    """Say something about an item."""
+
+    operation: Literal["TAG"] = "TAG"
+    target: str
+    tags: tuple[str, ...] = Field(min_length=1)
+
+
+class Prune(_Value):
+    """Have it in mind no longer; it stays in the ledger."""
+
+    operation: Literal["PRUNE"] = "PRUNE"
+    target: str
+    reason: str
+    consent: bool = False
+    """That the user whose words these are has agreed."""
+
+
+class Transform(_Value):
+    """Have it in mind in other words."""
+
+    operation: Literal["TRANSFORM"] = "TRANSFORM"
+    target: str
+    transformation: Literal["summarize"] = "summarize"
+    text: str
+    consent: bool = False
+
+
+class Link(_Value):
+    """Say that two things have to do with each other."""
+
+    operation: Literal["LINK"] = "LINK"
+    target: str
+    linked_to: str
+    relationship: str
+    strength: float = Field(ge=0, le=1)
+
+
+class Prioritize(_Value):
+    """Say how much an item is about what is asked."""
+
+    operation: Literal["PRIORITIZE"] = "PRIORITIZE"
+    target: str
+    priority: float = Field(ge=0, le=1)
+    reason: str = ""
+
+
+ContextOperation: TypeAlias = Annotated[Add | Tag | Prune | Transform | Link | Prioritize, Field(discriminator="operation")]
+
+_OPERATIONS: TypeAdapter[tuple[ContextOperation, ...]] = TypeAdapter(tuple[ContextOperation, ...])
+
+
+def operations_to(operations: Iterable[ContextOperation]) -> list[dict[str, Any]]:
+    """Return operations as plain JSON."""
+    return [operation.model_dump(mode="json", exclude_defaults=False) for operation in operations]
+
+
+def operations_from(data: Any) -> tuple[ContextOperation, ...]:
+    """Read operations.
+
+    Raises:
+        ValidationError: they are none.
+    """
+    return _OPERATIONS.validate_python(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainContext:
+    """What a thread has in mind, in the order in which it came."""
+
+    items: Mapping[str, Item] = field(default_factory=dict[str, Item])
+    links: tuple[Link, ...] = ()
+    declined: tuple[ContextOperation, ...] = ()
+    """What was not done."""
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items.values())
+
+    @property
+    def size(self) -> int:
+        """How many characters it takes."""
+        return sum(len(item.text) for item in self)
+
+    def after(self, operations: Iterable[ContextOperation]) -> ChainContext:
+        """Return the context after some operations."""
+        context = self
+        for operation in operations:
+            context = context._after(operation)
+        return context
+
+    def _after(self, operation: ContextOperation) -> ChainContext:
+        if isinstance(operation, Add):
+            return self._with(operation.item)
+        item = self.items.get(operation.target)
+        if item is None or _is_protected(item, operation):
+            return ChainContext(self.items, self.links, (*self.declined, operation))
+        match operation:
+            case Tag():
+                return self._with(item.model_copy(update={"tags": tuple(dict.fromkeys((*item.tags, *operation.tags)))}))
+            case Prune():
+                kept = {name: each for name, each in self.items.items() if name != item.id}
+                return ChainContext(kept, self.links, self.declined)
+            case Transform():
+                tags = tuple(dict.fromkeys((*item.tags, operation.transformation)))
+                return self._with(item.model_copy(update={"text": operation.text, "tags": tags}))
+            case Prioritize():
+                return self._with(item.model_copy(update={"priority": operation.priority}))
+            case Link():
+                return ChainContext(self.items, (*self.links, operation), self.declined)
+
+    def _with(self, item: Item) -> ChainContext:
+        return ChainContext({**self.items, item.id: item}, self.links, self.declined)
+
+
+def _is_protected(item: Item, operation: ContextOperation) -> bool:
+    return item.source == "user" and isinstance(operation, Prune | Transform) and not operation.consent
+
+
+_SHORTEST_DRAFT = 100
+"""Characters below which a draft is not worth telling."""
+_BEHIND = 0.7
+"""From which share of the best one's relevance on a source is cited."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseWork:
+    """What a phase has to go by."""
+
+    thread_id: str
+    question: str
+    user_id: str
+    history: tuple[ChatTurn, ...]
+    context: ChainContext
+    previous: PhaseOutput | None
+    cycle: int
+    confidences: tuple[float, ...]
+    """Of the cycles before this one, how sure their last phase was."""
+    metadata: dict[str, Any]
+    seen: tuple[str, ...] = ()
+    """By digest, where this turn was and which way it went from there: so that it does not go round."""
+    untrusted: str | None = None
+    """Where something came from that strangers wrote and the thread has read; None: there was none."""
+
+    @classmethod
+    def of(cls, request: ProcessPhase) -> PhaseWork:
+        """Read a request; whoever asks a phase by hand need not give more than the protocol wants."""
+        context = request.context
+        extra: dict[str, Any] = {} if context is None else {name: thaw(value) for name, value in context.model_extra.items()}
+        previous = extra.get("previous_phase_output")
+        items = [Item.model_validate(each) for each in extra.get("items", ())]
+        return cls(
+            thread_id=request.thread_id,
+            question=request.input,
+            user_id=(context.user_id if context is not None else None) or "",
+            history=() if context is None else context.conversation_history,
+            context=ChainContext({item.id: item for item in items}),
+            previous=None if previous is None else PhaseOutput.model_validate(previous),
+            cycle=int(extra.get("cycle", 1)),
+            confidences=tuple(extra.get("confidences", ())),
+            metadata=dict(extra.get("metadata") or {}),
+            seen=tuple(extra.get("seen", ())),
+            untrusted=extra.get("untrusted"),
+        )
+
+    @property
+    def sources(self) -> tuple[Item, ...]:
+        """What can be cited, the most relevant first."""
+        found = [item for item in self.context if item.source not in ("user", "agent")]
+        return tuple(sorted(found, key=lambda item: -item.priority))
+
+    @property
+    def found(self) -> tuple[Item, ...]:
+        """The sources that were found; the others were given by tools, which somebody has asked for just that."""
+        return tuple(item for item in self.sources if item.source != "tool")
+
+    @property
+    def cited(self) -> tuple[Item, ...]:
+        """The sources that are cited: what tools gave; not what is beside the point, nor what is far behind the best one."""
+        given = tuple(item for item in self.sources if item.source == "tool")
+        found = [item for item in self.found if "low_relevance" not in item.tags]
+        return (*given, *(item for item in found if item.priority >= found[0].priority * _BEHIND))
+
+    def with_found(self, items: tuple[Item, ...]) -> PhaseWork:
+        """Return it with more to go by."""
+        return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
+
+    def prompt(self, *, room: int, draft: bool = False) -> str:
+        """Return the question with what is known, for a model; `draft`: with what the phase before has said.
+
+        The question comes first and whole: a small model repeats what it has read last. The rest has `room` characters: the
+        best sources, then as much of the draft as there is room for.
+        """
+        sections = [self.question]
+        if sources := self._listed(room):
+            sections.append(sources)
+            room -= len(sources) + 2
+        if draft and self.previous is not None and room > _SHORTEST_DRAFT:
+            sections.append(f"So far: {self.previous.response}"[: room - 2])
+        return "\n\n".join(sections)
+
+    def _listed(self, room: int) -> str:
+        """Return the sources that are cited, numbered, as far as there is room; empty if there is none."""
+        text = "Sources:"
+        for number, item in enumerate(self.cited, 1):
+            line = f"\n[{number}] {item.title}: {item.text}"
+            if len(text) + len(line) + 2 > room:
+                break
+            text += line
+        return text if "\n" in text else ""
+
+
+def items_to(context: ChainContext) -> list[dict[str, Any]]:
+    """Return the items of a context as plain JSON."""
+    return [item.model_dump(mode="json", exclude_defaults=True) for item in context]

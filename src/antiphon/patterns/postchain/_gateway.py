@@ -1,0 +1,250 @@
+"""The gateway: messages from outside, as JSON from this process, or posted to the ledger by another process.
+
+A message without a receiver is routed by its type and data. A message about a thread is journaled in that thread, one that
+sets up an agent in the agent's own thread, and a question to an agent alone in a new thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import orjson
+from pydantic import ValidationError
+
+from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
+from antiphon.ledger import Ledger, Tailed
+from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
+from antiphon.patterns.postchain._config import check_input
+from antiphon.patterns.postchain._lifecycle import is_known
+from antiphon.patterns.postchain._protocol import (
+    CLIENT,
+    DOOR,
+    OUTSIDE,
+    SUPERVISOR,
+    TakeUp,
+    agent_of,
+    config_thread,
+    thread_address,
+    thread_of_message,
+)
+from antiphon.protocol import (
+    PHASES,
+    AgentStreamChunk,
+    ErrorCode,
+    Message,
+    Response,
+    ThreadResult,
+    deserialize_message,
+    response_type_of,
+    validate_message,
+)
+from antiphon.runtime import Actor, Context, System, error_of, error_response, from_wire, handles, response_type
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain._chain import Workshop
+
+
+class ClientActor(Actor):
+    """The endpoint of a user: what it is told goes to whoever listens, and stays in the ledger for who comes later."""
+
+    concurrency = 100
+
+    def __init__(self, hear: Callable[[str, ThreadResult | AgentStreamChunk], None]) -> None:
+        """Make it; `hear` is given the client's address and what it is told."""
+        self._hear = hear
+
+    @handles
+    async def told_result(self, result: ThreadResult, context: Context) -> None:
+        self._hear(context.address, result)
+
+    @handles
+    async def told_words(self, chunk: AgentStreamChunk, context: Context) -> None:
+        self._hear(context.address, chunk)
+
+
+_OF_THREAD: Final = frozenset(f"{move}_THREAD" for move in ("START", "PAUSE", "RESUME", "TERMINATE", "SUBSCRIBE")) | {
+    "GET_THREAD_STATUS"
+}
+_OF_PHASE: Final = frozenset({"PROCESS_PHASE", "PREPARE_CONTEXT", "INITIALIZE_PHASE"})
+_OF_AGENT: Final = frozenset({"INVOKE_AGENT", "PROCESS_WITH_AGENT", "UPDATE_AGENT_CONFIG"})
+_OF_CELL: Final = frozenset({"RESTART", "STOP"})
+_WITHOUT_THREAD: Final = frozenset({"HEARTBEAT", "SUPERVISE", "RESTART", "STOP", "ERROR", "ERROR_NOTIFICATION"})
+_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", *PHASES})
+_INPUTS: Final = ("initial_input", "input")
+"""The fields that have what a user says."""
+
+
+class _Route(NamedTuple):
+    address: str
+    thread_id: str | None
+
+
+class Edge:
+    """Where messages of the protocol come in."""
+
+    def __init__(self, system: System, ledger: Ledger, input_limit: int) -> None:
+        self._system = system
+        self._ledger = ledger
+        self._input_limit = input_limit
+
+    async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
+        """Send a message, and return its response. Whatever goes wrong is a response too."""
+        try:
+            wire = _read(data)
+        except (DecodeError, ValueError) as exc:
+            return _plain(Message(type="INVALID", receiver=CLIENT).reply_error(str(exc), ErrorCode.VALIDATION_ERROR))
+        return _plain(await self._answered(wire, within))
+
+    async def _answered(self, wire: Message, within: float | None) -> Response:
+        try:
+            validate_message(wire)
+            _check_sender(wire.sender)
+            for name in _INPUTS:
+                check_input(wire.data.get(name), self._input_limit)
+        except ValueError as exc:
+            return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
+        except RefusedError as exc:
+            return error_response(wire, exc)
+        route = await self._route(wire)
+        if wire.type in _OF_THREAD and not await is_known(self._ledger, route.thread_id or ""):
+            reason = f"there is no thread {wire.data['thread_id']!r}: create it first"
+            return wire.reply_error(reason, ErrorCode.THREAD_NOT_FOUND)
+        return await self._deliver(wire, route, within)
+
+    async def _deliver(self, wire: Message, route: _Route, within: float | None) -> Response:
+        sender = wire.sender if wire.sender and "/" in wire.sender else f"client/{wire.sender}" if wire.sender else CLIENT
+        own = wire.model_copy(update={"receiver": route.address, "sender": sender})
+        try:
+            message = from_wire(own, route.thread_id)
+            if not isinstance(message.payload, OptionCallPayload):
+                await self._system.tell(route.address, message, sender=sender, within=within)
+                return wire.reply(data={})
+            result = await self._system.ask(route.address, message, sender=sender, within=within)
+        except ActorFailedError as exc:
+            return wire.reply_error(f"Error processing message: {exc.reason}", exc.code)
+        except DeliveryError as exc:
+            return error_response(wire, exc)
+        except ValidationError as exc:
+            return wire.reply_error("; ".join(each["msg"] for each in exc.errors()), ErrorCode.VALIDATION_ERROR)
+        except ValueError as exc:
+            return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
+        assert isinstance(result.payload, OptionResultPayload)  # noqa: S101 (the answer to a call)
+        value: Any = thaw(result.payload.result)
+        data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
+        return wire.reply(response_type(result), data, sender=result.policy)
+
+    # ------------------------------------------------------------ where to
+
+    async def _route(self, wire: Message) -> _Route:
+        natural = await self._natural(wire)
+        return natural if wire.receiver is None else natural._replace(address=wire.receiver)
+
+    async def _natural(self, wire: Message) -> _Route:
+        """Return where a message belongs by its type and data."""
+        kind, data = wire.type, wire.data
+        thread_id: Any = data.get("thread_id") if is_name(data.get("thread_id")) else None
+        if kind == "CREATE_THREAD":
+            thread_id = thread_of_message(wire.id)
+        if kind in _OF_THREAD or kind == "CREATE_THREAD":
+            return _Route(thread_address(thread_id), thread_id)
+        if kind in _OF_PHASE:
+            phase = str(data["phase_type"])
+            return _Route(f"{phase}/1", thread_id or config_thread(phase))
+        if kind in _OF_AGENT:
+            return self._to_agent(wire)
+        if kind == "RETRY":
+            return await self._to_original(str(data["original_message_id"]))
+        if kind in _OF_CELL and data.get("actor_id"):
+            return _Route(str(data["actor_id"]), None)
+        return _Route(SUPERVISOR, None if kind in _WITHOUT_THREAD else thread_id)
+
+    def _to_agent(self, wire: Message) -> _Route:
+        agent = str(wire.data.get("agent_id") or wire.receiver or agent_of("action"))
+        if wire.type == "UPDATE_AGENT_CONFIG":
+            return _Route(agent, config_thread(agent.removeprefix(agent_of(""))))
+        return _Route(agent, f"asked-{thread_of_message(wire.id)}")
+
+    async def _to_original(self, message_id: str) -> _Route:
+        """Return who was asked, and where, what is to be tried again."""
+        for record in await self._ledger.by_invocation(message_id):
+            message = record.message
+            if message.lane == "control" and message.kind == "option_call" and message.to:
+                return _Route(message.to[0], message.thread_id)
+        return _Route(SUPERVISOR, None)
+
+
+def _read(data: Mapping[str, Any] | str | bytes) -> Message:
+    """Read what came in; an error that answers nothing of ours is told like any other message."""
+    if isinstance(data, Mapping):
+        data = orjson.dumps(dict(data)).decode()
+    wire = deserialize_message(data if isinstance(data, str) else data.decode())
+    if isinstance(wire, Message):
+        return wire
+    return Message(id=wire.id, type=wire.type, data=thaw(wire.data), sender=wire.sender, receiver=wire.receiver)
+
+
+def _check_sender(sender: str | None) -> None:
+    """Refuse to let somebody outside speak for an actor: who has said what is what a ledger is about.
+
+    Raises:
+        ValueError: somebody does.
+    """
+    if sender is not None and sender.partition("/")[0] in _OWN_KINDS and "/" in sender:
+        raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
+
+
+def _plain(response: Response) -> dict[str, Any]:
+    return response.model_dump(mode="json", exclude_none=True)
+
+
+_LOOK: Final = 0.05
+"""Seconds between two looks for an answer."""
+
+
+class DoorActor(Actor):
+    """Takes up what was posted."""
+
+    @handles
+    async def take_up(self, notice: TakeUp, context: Context) -> None:
+        await context.recover_message(notice.thread_id, notice.invocation_id)
+
+
+async def listen(system: System, workshop: Workshop, horizon: str) -> None:
+    """Take up what other processes post to threads that are at work here, until it is cancelled."""
+    tailing = cast("AsyncGenerator[Tailed, None]", system.ledger.tail(horizon))
+    async with aclosing(tailing) as records:
+        async for tailed in records:
+            message = tailed.record.message
+            if message.policy == OUTSIDE and message.kind == "option_call" and message.thread_id in workshop.at_work:
+                taken = TakeUp(thread_id=message.thread_id, invocation_id=message.invocation_id or "")
+                await system.tell(DOOR, taken)
+
+
+async def answer_of_owner(ledger: Ledger, message: dict[str, Any], patience: float) -> tuple[Message, Response | None]:
+    """Post a message to its thread, and return it with the response of the process that runs the thread, if it gives one.
+
+    Raises:
+        LedgerError: the ledger cannot be used.
+    """
+    thread_id = str(message["data"]["thread_id"])
+    wire = Message(type=message["type"], data=message["data"], sender=OUTSIDE, receiver=thread_address(thread_id))
+    if not await is_known(ledger, thread_id):
+        return wire, wire.reply_error(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
+    posted = from_wire(wire, thread_id)
+    await ledger.post(thread_id, posted)
+    until = asyncio.get_running_loop().time() + patience
+    while asyncio.get_running_loop().time() < until:
+        for record in await ledger.by_invocation(wire.id, thread_id=thread_id):
+            if isinstance(record.message.payload, OptionResultPayload):
+                return wire, _response(wire, record.message.payload)
+        await asyncio.sleep(_LOOK)
+    return wire, None
+
+
+def _response(wire: Message, result: OptionResultPayload) -> Response:
+    if result.is_error:
+        return error_response(wire, error_of(result, wire.receiver or ""))
+    return wire.reply(response_type_of(wire.type), cast("dict[str, Any]", thaw(result.result)))

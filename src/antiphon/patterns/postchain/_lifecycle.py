@@ -1,0 +1,329 @@
+"""The life cycle of a thread: a fold over its control messages, the legal moves, and the earlier turns that a phase is told.
+
+```
+created ─► processing ⇄ paused ─► completed | failed | terminated
+```
+
+A thread that has completed or failed can be started again with a new input: that is its next turn. Termination is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from antiphon.errors import RefusedError
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.patterns.postchain._config import cut
+from antiphon.patterns.postchain._protocol import SubscribeThread
+from antiphon.protocol import (
+    PHASES,
+    ChatTurn,
+    CreateThread,
+    ErrorCode,
+    PauseThread,
+    Phase,
+    ProcessPhase,
+    ResumeThread,
+    StartThread,
+    TerminateThread,
+    ThreadResult,
+    ThreadState,
+)
+from antiphon.runtime import ActorState
+
+PATTERN: Final = "postchain"
+"""What the ledger calls threads of this pattern."""
+
+KEPT_TURNS: Final = 20
+"""How many turns a thread remembers by itself; earlier ones are found by searching."""
+
+_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
+    CreateThread.message_type: ("none",),
+    StartThread.message_type: ("created", "completed", "failed"),
+    PauseThread.message_type: ("processing", "paused"),
+    ResumeThread.message_type: ("paused", "processing"),
+    TerminateThread.message_type: ("created", "processing", "paused", "completed", "failed", "terminated"),
+}
+"""By type, the states from which a move is legal. Pausing, resuming and terminating twice is saying the same again."""
+
+_BECOMES: Final[Mapping[str, ThreadState]] = {
+    CreateThread.message_type: "created",
+    StartThread.message_type: "processing",
+    PauseThread.message_type: "paused",
+    ResumeThread.message_type: "processing",
+    TerminateThread.message_type: "terminated",
+}
+
+_ASKED: Final = frozenset({*_BECOMES, ProcessPhase.message_type, SubscribeThread.message_type})
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a user asked, and what was answered."""
+
+    input: str
+    response: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLife:
+    """Where a thread is."""
+
+    status: str = "none"
+    """A `ThreadState`, or `none` before it is created."""
+    user_id: str = ""
+    creator: str = ""
+    """Who is told what came of it."""
+    subscribers: tuple[str, ...] = ()
+    """Who else is."""
+    metadata: Mapping[str, Any] | None = None
+    """As CREATE_THREAD gave it."""
+    turn: int = 0
+    """How often it was started."""
+    turns: tuple[Turn, ...] = ()
+    """The latest turns; the last one is the current one."""
+    created_at: str | None = None
+    updated_at: str | None = None
+    completed: tuple[Phase, ...] = ()
+    """The phases of this cycle that are done, in their order."""
+    outputs: Mapping[str, Any] | None = None
+    """By phase, its latest output of this turn."""
+    done: tuple[str, ...] = ()
+    """The phases of this turn in the order in which they were done, over all cycles."""
+    untrusted: str | None = None
+    """Where something came from that strangers wrote and an agent of the thread has read; the first, for good."""
+    cycle: int = 1
+    """Which time through the phases this is, within the turn."""
+    asked: Mapping[str, Any] | None = None
+    """By invocation, what was asked and is not answered: its type and data, and who asked."""
+
+    @property
+    def remaining(self) -> tuple[Phase, ...]:
+        """The phases that are still to come; the first one is the current one."""
+        return tuple(phase for phase in PHASES if phase not in self.completed)
+
+    @property
+    def current_phase(self) -> Phase | None:
+        return self.remaining[0] if self.remaining else None
+
+    @property
+    def input(self) -> str:
+        """What the user asked last."""
+        return self.turns[-1].input if self.turns else ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing goes on by itself any more."""
+        return self.status in {"completed", "failed", "terminated"}
+
+    def check(self, move: str, thread_id: str) -> None:
+        """Refuse a move that is not legal from here.
+
+        Raises:
+            RefusedError: it is not: INVALID_STATE, or THREAD_NOT_FOUND.
+        """
+        if self.status == "none" and move != CreateThread.message_type:
+            raise RefusedError(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
+        if (legal := _MOVES.get(move)) is not None and self.status not in legal:
+            reason = f"{move} is not possible while the thread is {self.status}"
+            details = {"thread_id": thread_id, "status": self.status, "possible_while": list(legal)}
+            raise RefusedError(reason, ErrorCode.INVALID_STATE, details=details)
+
+    def with_answered(self, invocation_id: str | None) -> ThreadLife:
+        """Return where it is once a move is answered that was asked; it is on its way, and will be."""
+        call = (self.asked or {}).get(invocation_id or "")
+        return self if call is None or call["type"] not in _BECOMES else self._moved(call, None)
+
+    # ------------------------------------------------------------ the fold
+
+    def after(self, message: Message) -> ThreadLife:
+        """Return where the thread is after one more message."""
+        if message.lane != "control":
+            return self
+        payload = message.payload
+        if isinstance(payload, OptionCallPayload):
+            return self._called(payload, message.policy) if payload.option_name in _ASKED else self
+        if isinstance(payload, OptionResultPayload):
+            return self._answered(payload, message.created_at)
+        data = _result_in(payload)
+        return self if data is None else self._ended(data, message.created_at)
+
+    def _called(self, call: OptionCallPayload, by: str) -> ThreadLife:
+        entry = {"type": call.option_name, "by": by, "data": _noted(call)}
+        return replace(self, asked={**(self.asked or {}), call.invocation_id: entry})
+
+    def _answered(self, result: OptionResultPayload, at: datetime | None) -> ThreadLife:
+        asked = dict(self.asked or {})
+        call = asked.pop(result.invocation_id, None)
+        if call is None:
+            return self
+        life = replace(self, asked=asked or None)
+        if result.is_error:
+            return life
+        life = replace(life, updated_at=_text(at) or life.updated_at)
+        if call["type"] in _BECOMES:
+            return life._moved(call, at)
+        if call["type"] == SubscribeThread.message_type:
+            return replace(life, subscribers=tuple(dict.fromkeys((*life.subscribers, call["by"]))))
+        replied: Any = thaw(result.result)
+        return life.with_phase_done(call["data"]["phase_type"], replied["output"])
+
+    def _moved(self, call: Mapping[str, Any], at: datetime | None) -> ThreadLife:
+        kind, data = call["type"], call["data"]
+        life = replace(self, status=_BECOMES[kind])
+        if kind == CreateThread.message_type:
+            return replace(
+                life,
+                user_id=data["user_id"],
+                creator=call["by"],
+                metadata=data.get("metadata"),
+                turns=(Turn(data["initial_input"]),),
+                created_at=_text(at),
+            )
+        return life.with_turn(data.get("input")) if kind == StartThread.message_type else life
+
+    def with_turn(self, input: str | None) -> ThreadLife:
+        """Return where it is when a turn has begun; the first one has its input already."""
+        turns = (*(self.turns if self.turn else ()), Turn(input or self.input))
+        return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], completed=(), outputs=None, done=(), cycle=1)
+
+    def with_phase_done(self, phase: Phase, output: Mapping[str, Any]) -> ThreadLife:
+        """Return where it is when a phase is done: the last one may say that it goes on with another."""
+        completed = self.completed if phase in self.completed else (*self.completed, phase)
+        outputs, untrusted = {**(self.outputs or {}), phase: output}, self.untrusted or output.get("untrusted")
+        life = replace(self, outputs=outputs, completed=completed, done=(*self.done, phase), untrusted=untrusted)
+        following = output.get("next_phase") if phase == PHASES[-1] else None
+        if following is None:
+            return life
+        kept = PHASES[: PHASES.index(following)]
+        return replace(life, completed=tuple(each for each in completed if each in kept), cycle=self.cycle + 1)
+
+    def _ended(self, data: Mapping[str, Any], at: datetime | None) -> ThreadLife:
+        if self.status == "terminated" or self.is_over:
+            return self
+        *earlier, last = self.turns or (Turn(""),)
+        turns = (*earlier, replace(last, response=data.get("response")))
+        return replace(self, status=data["status"], turns=turns, updated_at=_text(at) or self.updated_at)
+
+
+async def is_known(ledger: Ledger, thread_id: str) -> bool:
+    """Whether somebody has created this thread; a branch was created with the thread that it is a branch of."""
+    found = await ledger.thread(thread_id)
+    if found is None or found.pattern not in (PATTERN, None):
+        return False
+    return found.pattern == PATTERN or (await ledger.replay(thread_id, LIFE.fold())).status != "none"
+
+
+def _noted(call: OptionCallPayload) -> dict[str, Any]:
+    """Return of a call what is needed when it is answered: of a phase, which one."""
+    data: dict[str, Any] = thaw(call.arguments)
+    return {"phase_type": data["phase_type"]} if call.option_name == ProcessPhase.message_type else data
+
+
+def _result_in(payload: PartsPayload) -> dict[str, Any] | None:
+    """Return the data of a THREAD_RESULT; None if this is none."""
+    match payload.parts:
+        case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
+            return dict(thaw(said.get("data") or {}))
+        case _:
+            return None
+
+
+def _text(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def _dump(life: ThreadLife) -> Json:
+    return asdict(life)
+
+
+def _load(stored: Any) -> ThreadLife:
+    fields: dict[str, Any] = dict(stored)
+    fields.update({name: tuple(stored.get(name, ())) for name in ("completed", "done", "subscribers")})
+    fields["turns"] = tuple(Turn(**turn) for turn in stored["turns"])
+    return ThreadLife(**fields)
+
+
+LIFE: Final = ActorState("postchain.life", ThreadLife(), ThreadLife.after, _dump, _load)
+"""Where a thread is, as the runtime folds it."""
+
+_SHORTEST = 100
+"""Characters of an answer below which it is not worth telling."""
+
+
+def history_of(turns: Sequence[Turn], most: int, room: int) -> tuple[ChatTurn, ...]:
+    """Return the latest of some turns, in order: at most so many, in so many characters.
+
+    A user's words are told whole or not at all; an answer is shortened to the room that there is. Earlier ones are in the
+    ledger, and found by searching.
+    """
+    told: list[ChatTurn] = []
+    for turn in reversed(turns[-most:] if most else ()):
+        room -= len(turn.input)
+        if room < 0:
+            break
+        answer = (turn.response or "").partition("\n\nSources:")[0]
+        if answer and room >= min(len(answer), _SHORTEST):
+            told.append(ChatTurn(role="assistant", content=cut(answer, room)))
+            room -= min(len(answer), room)
+        told.append(ChatTurn(role="user", content=turn.input))
+    return tuple(reversed(told))
+
+
+_MOST: Final = 10_000
+"""How many are kept: threads may be created and never started."""
+
+
+class _Known(NamedTuple):
+    seq: int
+    """Up to where it is known."""
+    changed: int
+    """The last row that has changed it."""
+    life: ThreadLife
+
+
+_NEW: Final = _Known(0, 0, LIFE.initial)
+
+
+class Lives:
+    """The lives of threads that have begun here and do not run yet."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+
+    def seen(self, record: Record) -> None:
+        """Take a record that was written just now. Where one was missed, by another process, the ledger knows better."""
+        thread_id = record.message.thread_id or ""
+        known = _NEW if record.seq == 1 and _creates(record.message) else self._known.get(thread_id)
+        if known is None or record.seq <= known.seq:
+            return
+        if record.seq > known.seq + 1:
+            del self._known[thread_id]
+            return
+        life = known.life.after(record.message)
+        self._known[thread_id] = _Known(record.seq, known.changed if life is known.life else record.seq, life)
+        if len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]
+
+    def at(self, thread_id: str, seq: int) -> ThreadLife | None:
+        """Return where a thread was after a row; None if that is not known here."""
+        known = self._known.get(thread_id)
+        return known.life if known is not None and known.changed <= seq <= known.seq else None
+
+    def latest(self, thread_id: str) -> ThreadLife | None:
+        """Return where a thread is; None if that is not known here."""
+        known = self._known.get(thread_id)
+        return None if known is None else known.life
+
+    def forget(self, thread_id: str) -> None:
+        """Keep a thread in mind no longer: it runs, and its actor knows where it is."""
+        self._known.pop(thread_id, None)
+
+
+def _creates(message: Message) -> bool:
+    payload = message.payload
+    return isinstance(payload, OptionCallPayload) and payload.option_name == CreateThread.message_type

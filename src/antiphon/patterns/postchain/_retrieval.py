@@ -1,0 +1,245 @@
+"""Sources: relevance as arithmetic over words, observations of earlier threads, the knowledge base, and tool results.
+
+Relevance asks no model: the same words always get the same number. An observation records what was asked, what it was about
+and which sources matter; a search sees only the observations of one user. A tool that returns passages with ids gives one item
+for each passage, the same item that a search would give. Any other tool result is one item, word for word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from pydantic_core import to_json, to_jsonable_python
+
+from antiphon.agents.tools import KnowledgeBase
+from antiphon.ledger import Ledger, Record
+from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
+from antiphon.patterns.postchain._config import MENTIONED
+from antiphon.patterns.postchain._context import Item, Link
+from antiphon.protocol import ToolCall
+
+_WORD = re.compile(r"[^\W_]+(?:[-'][^\W_]+)*")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])|\n\s*\n|\n(?=\s*[-|#*\d])")
+"""Where a sentence ends: not where a line is wrapped."""
+_MARKS = re.compile(r"^[\s#>|*-]+|[\s|]+$")
+"""What Markdown has around a sentence."""
+_NAME = re.compile(r"`([^`\s]{2,60})`|\b([A-Z][\w-]+(?:[ ][A-Z][\w-]+){0,3})\b|\b(\w+_\w+)\b")
+_SHORTEST_STEM = 4
+_SHORTEST_QUOTE = 20
+_LONGEST_QUOTE = 240
+_MOST_GOALS = 20
+_EMPTY = frozenset(
+    _WORD.findall(
+        "a about all also an and any are as at be been but by can could did do does for from had has have he her his how i if"
+        " in into is it its just many may me more most much must my no not of on one or our out over please s say says she"
+        " should so some such t tell than that the their them then there these they this those to under up us use used uses"
+        " using was we were what when where which while who whom whose why will with within without would you your"
+    )
+)
+"""Words that say nothing about what a text is about."""
+
+
+def significant(text: str) -> tuple[str, ...]:
+    """Return the words that a text is about, each once, shortened so that one of several is several's."""
+    words = (word.casefold() for word in _WORD.findall(text))
+    return tuple(dict.fromkeys(_stem(word) for word in words if word not in _EMPTY))
+
+
+def relevance(question: str, text: str) -> float:
+    """Return which share of the words that a question is about a text has, from 0 to 1."""
+    wanted = significant(question)
+    if not wanted:
+        return 0.0
+    there = set(significant(text))
+    return round(sum(word in there for word in wanted) / len(wanted), 3)
+
+
+def quote_of(question: str, text: str) -> str:
+    """Return the sentence of a text that says most about a question: its words as they are, on one line, cut if long."""
+    sentences = [_MARKS.sub("", " ".join(each.split())) for each in _SENTENCE.split(text)]
+    whole = [each for each in sentences if len(each) >= _SHORTEST_QUOTE] or [" ".join(text.split())]
+    best = max(whole, key=lambda each: relevance(question, each))  # of equal ones, the first
+    return best if len(best) <= _LONGEST_QUOTE else f"{best[: _LONGEST_QUOTE - 1].rstrip()}…"
+
+
+def goals_in(question: str) -> tuple[str, ...]:
+    """Return what somebody wants, a sentence each, of many the first ones; the first is the primary one."""
+    found = (each.strip() for each in re.split(r"(?<=[.!?])\s+|\n+", question))
+    return tuple(dict.fromkeys(each for each in found if significant(each)))[:_MOST_GOALS] or (question.strip(),)
+
+
+def entities_in(text: str, limit: int) -> tuple[str, ...]:
+    """Return the names in a text, the most frequent first: what is in backticks, capitalised, or an identifier."""
+    found = Counter(name for match in _NAME.finditer(text) if (name := _named(match)) is not None)
+    return tuple(name for name, _ in found.most_common(limit))
+
+
+def _named(match: re.Match[str]) -> str | None:
+    name = next(group for group in match.groups() if group)
+    return name if name.casefold() not in _EMPTY and len(name) > 1 else None
+
+
+def _stem(word: str) -> str:
+    return word.removesuffix("s") if len(word) >= _SHORTEST_STEM else word
+
+
+HEARSAY: Final = 0.5
+"""What an observation counts beside a passage that is as relevant: it has the words of a question, and no answer."""
+
+_NAMESPACE: Final = "postchain"
+_LOOKED_AT: Final = 50
+_WORDS: Final = 50
+"""How many words of a question are looked for, each by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a thread has learnt."""
+
+    id: str
+    """Of its message in the ledger."""
+    thread_id: str
+    question: str
+    text: str
+    entities: tuple[str, ...]
+    links: tuple[Link, ...]
+
+
+class Observations:
+    """What was observed in the threads of a ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def search(
+        self, question: str, *, user_id: str, limit: int = 5, without_thread: str | None = None
+    ) -> tuple[Observation, ...]:
+        """Return what a user's threads have observed about a question, the best first.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        found: dict[str, Observation] = {}
+        for word in significant(question)[:_WORDS]:
+            for hit in await self._ledger.search(f'"{_MARK}" {word}*', limit=_LOOKED_AT):
+                observation = _read(hit.record, user_id)
+                if observation is not None and observation.thread_id != without_thread:
+                    found[observation.id] = observation
+        best = sorted(found.values(), key=lambda each: -relevance(question, each.text))
+        return tuple(best[:limit])
+
+    async def in_thread(self, thread_id: str) -> tuple[Observation, ...]:
+        """Return what one thread has observed, in order."""
+        records = [record async for record in self._ledger.read(thread_id)]
+        return tuple(found for record in records if (found := _read(record, None)) is not None)
+
+
+_MARK: Final = "observed in answer to"
+"""What the text of every observation begins with, and few other texts have."""
+
+
+def observation_message(by: str, user_id: str, question: str, entities: tuple[str, ...], links: tuple[Link, ...]) -> Message:
+    """Return what is to be remembered as a message."""
+    about = f"It is about {', '.join(entities)}." if entities else ""
+    related = " ".join(f"It has to do with {link.linked_to} ({link.strength:g})." for link in links)
+    said: dict[str, Any] = {
+        "user_id": user_id,
+        "question": question,
+        "entities": list(entities),
+        "links": [link.model_dump(mode="json") for link in links],
+    }
+    text = " ".join(each for each in (f"Observed in answer to: {question}", about, related) if each)
+    return Message(
+        policy=by,
+        payload=PartsPayload(parts=(TextPart(text=text),)),
+        lane="control",
+        metadata={_NAMESPACE: {"observation": said}},
+    )
+
+
+def _read(record: Record, user_id: str | None) -> Observation | None:
+    message = record.message
+    own = message.metadata.get(_NAMESPACE)
+    said: Any = own.get("observation") if isinstance(own, JsonObject) else None
+    if message.lane != "control" or said is None or user_id not in (None, said["user_id"]):
+        return None
+    links = tuple(Link.model_validate(dict(link)) for link in said["links"])
+    return Observation(message.id, message.thread_id or "", said["question"], message.text, tuple(said["entities"]), links)
+
+
+async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item]:
+    """Return the passages of the knowledge base that are about a question, each with how much it is."""
+    passages = await KnowledgeBase(ledger).search(question, limit=limit)
+    return [
+        Item(
+            id=passage.id,
+            source="knowledge",
+            title=passage.source,
+            text=passage.text[:MENTIONED],
+            priority=relevance(question, passage.text),
+        )
+        for passage in passages
+    ]
+
+
+_LONGEST_TITLE: Final = 120
+
+
+def brief(result: Any) -> Any:
+    """Return what a tool gave as plain JSON, no longer than a thread has it in mind."""
+    plain = to_jsonable_python(result, fallback=str)
+    if _is_found(plain):
+        return [{**each, "text": each["text"][:MENTIONED]} for each in plain]
+    text = _text(plain)
+    return plain if len(text) <= MENTIONED else text[:MENTIONED]
+
+
+def items_given(calls: Iterable[ToolCall], question: str) -> list[Item]:
+    """Return what the tools gave that were called; a call that failed, or found nothing, gave nothing."""
+    return [item for call in calls for item in _items(call, question)]
+
+
+def _items(call: ToolCall, question: str) -> list[Item]:
+    result: Any = thaw(call.model_extra.get("result"))
+    if result in (None, "", [], {}):
+        return []
+    if _is_found(result):
+        return [_found(each, question) for each in result]
+    return [Item(id=call.id or "", source="tool", title=_title(call), text=_text(result), priority=1.0)]
+
+
+def _is_found(result: Any) -> bool:
+    """Whether a tool has found things: passages of documents, or what was said before."""
+    if not isinstance(result, list) or not result:
+        return False
+    return all(
+        isinstance(each, dict)
+        and all(isinstance(cast("dict[str, Any]", each).get(name), str) for name in ("id", "text"))
+        and ("source" in each or "thread" in each)
+        for each in cast("list[Any]", result)
+    )
+
+
+def _found(each: dict[str, Any], question: str) -> Item:
+    text: str = each["text"]
+    score = relevance(question, text)
+    if "source" in each:
+        return Item(id=each["id"], source="knowledge", title=str(each["source"]), text=text, priority=score)
+    return Item(id=each["id"], source="memory", title=f"said in {each['thread']}", text=text, priority=score)
+
+
+def _title(call: ToolCall) -> str:
+    """Return a call as it is shown to people: `calculator(expression='2 + 3')`."""
+    given: Any = thaw(call.arguments)
+    named = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    arguments = ", ".join(f"{name}={value!r}" for name, value in named.items())
+    title = f"{call.name}({arguments})".replace("\n", " ")
+    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 2]}…)"
+
+
+def _text(result: Any) -> str:
+    return result if isinstance(result, str) else to_json(result, fallback=str).decode()

@@ -1,0 +1,22 @@
+"""How an async test runs: in real time, within a limit, and with no task left over. For virtual time, see `runtime.actors`."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["run"]
+
+ResultT = TypeVar("ResultT")
+
+
+def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run to the end, for a minute at most, and check that no task is left over."""
+
+    async def in_time() -> ResultT:
+        async with asyncio.timeout(60):
+            result = await main
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, left
+        return result
+
+    return asyncio.run(in_time())
