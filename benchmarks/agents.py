@@ -26,7 +26,7 @@ from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.errors import LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message
-from antiphon.runtime import Journal
+from antiphon.runtime.extending import Journal
 from benchmarks._harness import Goal, Table, waited
 
 __all__ = ["tables"]

@@ -3,8 +3,11 @@
 Hypothesis tries a little, and always the same, in `make test`; a lot, and ever new, in `make chaos`.
 """
 
+import gc
 import inspect
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,29 @@ from tests.loops import run
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
+_MOST = 2.0
+"""Seconds of processor time that a test may take which is not marked slow. A slow one takes 0.25 s on a quiet machine."""
+_BEGAN = pytest.StashKey[float]()
+
 settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=_QUIET, derandomize=True)
-settings.register_profile("quick", max_examples=50, deadline=None, suppress_health_check=_QUIET, phases=[Phase.generate])
+settings.register_profile("quick", max_examples=15, deadline=None, suppress_health_check=_QUIET, phases=[Phase.generate])
 settings.register_profile("long", max_examples=20_000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_configure() -> None:
     have_children_handle_signals()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what collection makes, ten thousand tests and their modules, out of every later garbage collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +57,28 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     else:
         run(coroutine)
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    item.stash[_BEGAN] = _processor_time()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Keep the marks honest: a test that is not marked slow must not take long where the slow ones are left out."""
+    result = yield
+    took = _processor_time() - item.stash[_BEGAN]
+    if item.config.getoption("markexpr") == "not slow" and took > _MOST:
+        pytest.fail(f"this took {took:.1f} s of processor time: make it faster, or mark it slow", pytrace=False)
+    return result
+
+
+def _processor_time() -> float:
+    """Return the seconds that this process and its finished children have used: others load the machine too."""
+    both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in both)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -17,6 +17,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_an_example_runs(example: CodeExample, eval_example: EvalExample) -> None:
     """Ids and times in the output are those of a counting port."""

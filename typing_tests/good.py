@@ -18,7 +18,7 @@ from antiphon import (
 )
 from antiphon.messages import Json, Kind, Limits, thaw
 from antiphon.protocol import CreateThread, Reply, Request, ThreadCreated
-from antiphon.runtime import Actor, Context, System, handles, run
+from antiphon.runtime import Actor, Backoff, Context, Observer, Supervision, System, handles, run
 
 message = Message(policy="user", payload=PartsPayload(parts=(TextPart(text="hi"), DataPart(data={"a": [1, None]}))))
 assert_type(message.kind, Kind)
@@ -65,6 +65,21 @@ class Adder(Actor):
         return Sum(value=sum(add.numbers))
 
 
+class Foreman(Actor):
+    async def started(self, context: Context) -> None:
+        boss = context.system.supervise("supervisor/adders", Supervision(backoff=Backoff(first=1.0)))
+        context.system.register("adder", Adder, supervisor=boss, restart="transient", concurrency=4)
+        context.system.spawn("sum/1", Adder, supervisor=Supervision(intensity=1), capacity=10)
+
+
+class Watching(Observer):
+    def opened(self, system: System) -> None:
+        assert_type(system.waiting["adder"], int)
+
+    def closed(self, system: System) -> None:
+        system.watch(print)
+
+
 async def main(system: System) -> int:
     adder = system.spawn("adder/1", Adder)
     total = await system.ask(adder, Add(numbers=(1, 2)), thread_id="sums")
@@ -75,4 +90,4 @@ async def main(system: System) -> int:
     return total.value
 
 
-assert_type(run(main(System())), int)
+assert_type(run(main(System(observer=Watching()))), int)

@@ -72,6 +72,7 @@ def answered(**result: Any) -> Conversation:
 EMPTY_BLOCK = {"type": "text", "text": ""}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "written"),
     [
@@ -142,6 +143,7 @@ def test_a_message_with_anything_in_it_says_something() -> None:
     assert warnings(of(says("user", foreign), ASK), CLAUDE) == ["AP302"]
 
 
+@pytest.mark.slow
 def test_instructions_of_gemini_have_parts() -> None:
     """AP302: the content that holds them is one like others; elsewhere they may be empty."""
     contents = [{"role": "user", "parts": [{"text": "Hello"}]}]

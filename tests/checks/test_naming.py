@@ -145,6 +145,7 @@ THOUGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("item", "right", "wrong", "around"),
     [

@@ -35,6 +35,7 @@ def of(*messages: Message) -> Conversation:
 ASK = says("user", "Go on.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_pain_1_a_call_without_a_result(target: str) -> None:
     history = of(*turn(1, result=False), ASK)

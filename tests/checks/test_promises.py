@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given
 from tests.checks.broken import TARGET_NAMES, cases, short_cases
 from tests.strategies import conversations
@@ -35,6 +36,7 @@ def added(message: Message) -> bool:
     return ADDED in message.metadata.get(NAMESPACE, {})
 
 
+@pytest.mark.slow
 @given(cases)
 def test_nothing_is_refused_in_what_is_repaired(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
@@ -42,6 +44,7 @@ def test_nothing_is_refused_in_what_is_repaired(case: tuple[str | None, Conversa
     assert not errors(repair(conversation, target).conversation, target)
 
 
+@pytest.mark.slow
 @given(cases)
 def test_what_is_repaired_needs_no_repair(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
@@ -50,6 +53,7 @@ def test_what_is_repaired_needs_no_repair(case: tuple[str | None, Conversation])
     assert repair(repaired.conversation, target) == Repaired(repaired.conversation, ())
 
 
+@pytest.mark.slow
 @given(cases)
 def test_what_is_in_order_is_left_as_it_is(case: tuple[str | None, Conversation]) -> None:
     """No change where there is no error, and a change where there is one."""
@@ -61,6 +65,7 @@ def test_what_is_in_order_is_left_as_it_is(case: tuple[str | None, Conversation]
         assert repaired.conversation is conversation
 
 
+@pytest.mark.slow
 @given(cases)
 def test_nothing_that_was_said_is_lost_or_rewritten(case: tuple[str | None, Conversation]) -> None:
     """Every message is still there, saying the same; whatever is new says that it was added."""
@@ -71,6 +76,7 @@ def test_nothing_that_was_said_is_lost_or_rewritten(case: tuple[str | None, Conv
     assert Counter(said(message) for message in mended if not added(message)) == before
 
 
+@pytest.mark.slow
 @given(cases)
 def test_the_same_history_is_mended_to_the_same_bytes(case: tuple[str | None, Conversation]) -> None:
     """No clock and no chance (G10): also after it was stored and read again."""
@@ -80,6 +86,7 @@ def test_the_same_history_is_mended_to_the_same_bytes(case: tuple[str | None, Co
     assert dumps(repair(again, target).conversation) == dumps(repair(conversation, target).conversation)
 
 
+@pytest.mark.slow
 @given(cases)
 def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
@@ -91,6 +98,7 @@ def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]
     assert errors(shown, target) == []
 
 
+@pytest.mark.slow
 @given(short_cases)
 def test_what_is_repaired_is_a_request_that_somebody_begins(case: tuple[str, Conversation]) -> None:
     """By what the dialect writes: no request is empty (AP305), and where a user must have the first word, one has (AP401)."""
@@ -103,6 +111,7 @@ def test_what_is_repaired_is_a_request_that_somebody_begins(case: tuple[str, Con
         assert units[0]["role"] == "user"
 
 
+@pytest.mark.slow
 @given(cases)
 def test_findings_point_at_messages_and_say_what_to_do(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
@@ -121,6 +130,7 @@ def test_findings_point_at_messages_and_say_what_to_do(case: tuple[str | None, C
     )
 
 
+@pytest.mark.slow
 @given(conversations)
 def test_any_history_at_all_is_checked_and_repaired(conversation: Conversation) -> None:
     """Whatever can be said, with metadata of any form where dialects keep theirs (G21)."""

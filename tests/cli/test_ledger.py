@@ -91,6 +91,7 @@ def test_threads_can_be_chosen(url: str) -> None:
     assert [each["thread_id"] for each in answer("threads", "--limit", "2", "--ledger", url)] == ["b", "a"]
 
 
+@pytest.mark.slow
 def test_all_threads_are_listed_however_many(url: str) -> None:
     async def fill(ledger: Ledger) -> None:
         for number in range(230):
@@ -429,6 +430,7 @@ messages that are the same: 2
 """)
 
 
+@pytest.mark.slow
 def test_a_diff_for_programs_has_both_sides(url: str) -> None:
     run("fork", "chat", "--into", "branch", "--ledger", url)
     append(url, "branch", text("Try again."))

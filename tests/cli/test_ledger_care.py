@@ -68,6 +68,7 @@ def test_what_was_altered_is_not_shown(url: str) -> None:
     assert "`antiphon verify`" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_cut_tail_is_found_by_the_heads_from_before(tmp_path: Path, url: str) -> None:
     """S14: a chain alone does not show it."""
     heads = tmp_path / "heads.json"
@@ -152,6 +153,7 @@ def test_it_is_asked_in_a_terminal(url: str) -> None:
     assert run("show", "chat", "--ledger", url).exit_code == 2
 
 
+@pytest.mark.slow
 def test_branches_are_deleted_only_when_that_is_said(url: str) -> None:
     """Also the branches of branches; and a thread that is a branch takes nothing of its origin with it."""
     for origin, branch in (("chat", "a"), ("a", "b"), ("chat", "c")):
@@ -167,6 +169,7 @@ def test_branches_are_deleted_only_when_that_is_said(url: str) -> None:
     assert json.loads(run("threads", "--json", "--ledger", url).stdout) == []
 
 
+@pytest.mark.slow
 def test_a_thread_with_hundreds_of_branches_is_deleted_with_all(url: str) -> None:
     async def fork(ledger: Any) -> None:
         for _ in range(130):
@@ -196,6 +199,7 @@ def test_nothing_is_deleted_if_one_of_them_is_unknown(url: str) -> None:
 # ---------------------------------------------------------------- antiphon backup
 
 
+@pytest.mark.slow
 def test_a_backup_is_a_ledger_like_the_other(tmp_path: Path, url: str) -> None:
     copy = tmp_path / "copy.db"
 
@@ -269,6 +273,7 @@ MORE = [
 """Those that know more than messages."""
 
 
+@pytest.mark.slow
 def test_without_a_ledger_every_command_says_which_it_looked_for_and_makes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +289,7 @@ def test_without_a_ledger_every_command_says_which_it_looked_for_and_makes_none(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_without_a_name_all_commands_use_the_ledger_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that a command made there which had something to write, unless the environment names another."""
     monkeypatch.chdir(tmp_path)
@@ -463,6 +469,7 @@ def test_a_disk_that_fails_in_the_middle_is_said_to(tmp_path: Path, url: str) ->
     assert run("verify", "--ledger", url).stdout == "threads: 1, messages: 5; all is as it was written\n"
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_said_to_be_one(tmp_path: Path, url: str) -> None:
     append(url, "long", *(text("x" * 5_000) for _ in range(20)))
     file = tmp_path / "ledger.db"
@@ -486,6 +493,7 @@ def test_without_its_extra_it_says_what_to_install(url: str) -> None:
     assert (done.returncode, done.stderr) == (2, 'a ledger on SQLite needs apsw: pip install "antiphon[sqlite]"\n')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", HOSTILE)
 def test_a_row_that_is_no_message_is_not_handed_on(tmp_path: Path, row: str) -> None:
     """S1: shown, followed, exported and searched, it is a line of complaint, or nothing."""
@@ -500,6 +508,7 @@ def test_a_row_that_is_no_message_is_not_handed_on(tmp_path: Path, row: str) -> 
     assert run("search", "hi", "--ledger", url).exit_code in (0, 1)
 
 
+@pytest.mark.slow
 @given(name=st.text(), command=st.sampled_from(["fork", "diff", "verify", "export", "delete", "tail", "show"]))
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_may_be_asked_for(url: str, name: str, command: str) -> None:

@@ -52,6 +52,7 @@ def test_a_thread_is_exported_byte_for_byte(url: str) -> None:
     assert run("show", "-", stdin=exported).stdout == run("show", "chat", "--ledger", url).stdout
 
 
+@pytest.mark.slow
 def test_a_whole_ledger_goes_through_a_file(tmp_path: Path, url: str) -> None:
     """The same threads, the same bytes, in the same order; a branch comes with what it shares."""
     append(
@@ -118,6 +119,7 @@ def test_lines_of_several_threads_find_their_own(tmp_path: Path) -> None:
     assert stored(url, "one") == [lines[0], lines[2]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(messages, max_size=2).map(Conversation), max_size=3))
 @settings(max_examples=50)
 def test_conversations_one_after_the_other_are_read_one_by_one(
@@ -188,6 +190,7 @@ def test_a_strict_export_writes_everything_or_nothing(tmp_path: Path, url: str) 
     assert len(out.read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_viewpoint_can_be_chosen(url: str) -> None:
     append(url, "peers", text("a", policy="ada", role_hint_for_llm="assistant"), text("b", policy="bob"))
 
@@ -270,6 +273,7 @@ def test_trajectories_are_what_the_program_exports(url: str) -> None:
     assert [row["reward"] for row in rows] == [None] * 4
 
 
+@pytest.mark.slow
 def test_trajectories_have_the_rewards_that_were_recorded(url: str) -> None:
     """OP-022: by `antiphon reward`, later and by message id; in the house format and in a provider's words."""
     first, second = exchange(1, "Oslo"), exchange(2, "Bergen")

@@ -58,6 +58,7 @@ def everything(url: str) -> tuple[tuple[Head, ...], list[Record]]:
     return with_ledger(url, read)
 
 
+@pytest.mark.slow
 def test_a_journal_and_its_heads_bring_everything_back(tmp_path: Path, url: str) -> None:
     """G26: the same rows with the same times and hashes; branches, open calls and media too."""
     append(url, "picture", said(MediaPart(modality="image", url=f"data:image/png;base64,{'A' * 20_000}")))
@@ -170,6 +171,7 @@ def test_a_file_that_is_no_journal_is_refused_in_a_line(tmp_path: Path, content:
     assert not (tmp_path / "l.db").exists()
 
 
+@pytest.mark.slow
 def test_a_journal_is_no_conversation_and_the_other_way_round(tmp_path: Path, url: str) -> None:
     journal, heads = exported(tmp_path, url, "chat")
     run("export", "chat", "-o", tmp_path / "chat.jsonl", "--ledger", url)
@@ -224,6 +226,7 @@ def journal_of_chat(prepared: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return journal, journal.read_bytes(), read_heads(heads)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=300)
 def test_no_changed_byte_of_a_journal_is_restored(

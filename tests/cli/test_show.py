@@ -401,6 +401,7 @@ def test_a_terminal_that_is_not_utf_8_gets_numbers(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, b"ada\n  \\u2502 Bl\\xe5b\\xe6r\n")
 
 
+@pytest.mark.slow
 @given(conversations)
 def test_any_conversation_can_be_shown(conversation: Conversation) -> None:
     """Every message is there, and every line is safe."""

@@ -134,6 +134,7 @@ def test_damaged_data_comes_back_the_same_or_is_refused(name: str, data: st.Data
 ODD: tuple[Any, ...] = ({}, [], None, 1, True, "x", [{}], [[]], [None], {"a": {}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_detect_says_something_of_json_of_any_shape(odd: Any) -> None:
     """G21: what has no hash stood where a role or a type is expected, and was looked for in a set."""
@@ -157,6 +158,7 @@ def test_detect_says_something_of_json_of_any_shape(odd: Any) -> None:
         assert detect(data).name in (None, *names())
 
 
+@pytest.mark.slow
 @given(value=strategies.json_values)
 def test_detect_says_something_of_any_json(value: Any) -> None:
     for data in ({"content": value}, [value], [{"role": value, "type": value, "content": [{"type": value}]}]):

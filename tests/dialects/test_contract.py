@@ -1,12 +1,18 @@
 """What every dialect promises, held against every dialect there is."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 from hypothesis import given
 from tests.dialects.conversations import conversations
 from tests.dialects.samples import SAMPLES
 
-from antiphon import Conversation, dumps
+from antiphon import Conversation, Message, PartsPayload, TextPart, dumps
 from antiphon.dialects import decode, encode, get, meaning, names
+from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages._json import canonical
 from antiphon.testing import check_dialect
 
@@ -24,6 +30,7 @@ def differences(one: Conversation, other: Conversation) -> set[tuple[int, str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["house", *SAMPLES])
 @given(conversation=conversations())
 def test_what_is_lost_is_exactly_what_is_reported(name: str, conversation: Conversation) -> None:
@@ -56,6 +63,7 @@ def test_every_pair_reports_exactly_what_it_loses(source: str, target: str) -> N
     assert differences(conversation, decode(encoded.value, target)) == reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 @given(conversation=conversations())
 def test_an_encoded_conversation_is_a_fixed_point(name: str, conversation: Conversation) -> None:
@@ -65,3 +73,21 @@ def test_an_encoded_conversation_is_a_fixed_point(name: str, conversation: Conve
 
     assert canonical(again.value) == canonical(value)
     assert not again.losses
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_writer_cannot_forget_to_report_a_loss(name: str) -> None:
+    """G3: nothing is lost in silence, even if a writer drops the time of each message: losses are measured."""
+    dialect = get(name)
+    assert isinstance(dialect, UnitDialect)
+
+    def forgetful(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+        return {key: value for key, value in dialect.write(group, writing).items() if key != "timestamp"}
+
+    said = Message(
+        policy="user", payload=PartsPayload(parts=(TextPart(text="hi"),)), created_at=datetime(2026, 1, 2, tzinfo=UTC)
+    )
+    conversation = Conversation([said])
+
+    assert "time" not in [loss.what for loss in dialect.encode(conversation).losses]
+    assert "time" in [loss.what for loss in replace(dialect, write=forgetful).encode(conversation).losses]

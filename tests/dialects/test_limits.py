@@ -15,7 +15,7 @@ from tests.dialects.test_fuzz import BODIES
 
 from antiphon import Conversation, Message, PartsPayload, TextPart, convert, decode, dumps, encode, loads
 from antiphon.dialects._content import time_text
-from antiphon.dialects._units import Writing
+from antiphon.dialects._unit_dialect import Writing
 from antiphon.errors import DecodeError
 from antiphon.messages import Limits, use_limits
 
@@ -91,6 +91,7 @@ def test_an_answer_without_an_id_is_of_the_oldest_call_that_none_has_named() -> 
     assert [message.invocation_id for message in read[3:]] == ["b", "a", "c", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["choir", "agent-framework"])
 def test_many_results_of_another_option_are_each_reported(target: str) -> None:
     """Each is looked up (G21): to go through all calls for every one takes several times as long here."""
@@ -127,6 +128,7 @@ def test_atlas_writes_the_last_moment_there_is() -> None:
     assert [loss.what for loss in written.losses] == ["time"]
 
 
+@pytest.mark.slow
 @given(conversations.conversations(), st.sampled_from([None, "c0"]))
 def test_a_writer_pairs_as_the_conversation_does(conversation: Conversation, again: str | None) -> None:
     said = Conversation(_renamed(message, again) for message in conversation if message.lane != "effect")

@@ -45,6 +45,7 @@ responses = st.builds(
 failures = st.builds(choir.ErrorResponse, words, error_code=maybe_name, message_id=maybe_id, data=objects, sender=maybe_name)
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(requests, responses, failures), max_size=4))
 def test_choir(messages: list[Any]) -> None:
     """CH-043, CH-044, CH-045"""
@@ -73,6 +74,7 @@ agent_calls = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(marsys_messages | agent_calls, max_size=4))
 def test_marsys(messages: list[marsys.Message]) -> None:
     """MA-009"""
@@ -92,6 +94,7 @@ entries = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(entries, max_size=5))
 def test_agent_framework(messages: list[Any]) -> None:
     """AF-001, AF-052: what the builders make is read as what it is."""
@@ -121,6 +124,7 @@ def atlas_messages(draw: st.DrawFn) -> dict[str, Any]:
     return message.to_dict()
 
 
+@pytest.mark.slow
 @given(st.lists(atlas_messages(), max_size=4))
 def test_atlas(messages: list[Any]) -> None:
     """AT-029, AT-033"""

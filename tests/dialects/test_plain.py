@@ -16,8 +16,8 @@ from tests.dialects.conversations import conversations, orderly
 
 from antiphon import Conversation, Message, decode, encode
 from antiphon.dialects import Projection
-from antiphon.dialects._bodies import BodyDialect
-from antiphon.dialects._plain import NotPlainError
+from antiphon.dialects._body_dialect import BodyDialect
+from antiphon.dialects._order import NotPlainError
 from antiphon.dialects._registry import get
 from antiphon.messages import Tool
 
@@ -25,6 +25,7 @@ NAMES = ("openai-chat", "anthropic-messages", "gemini")
 PROVIDERS = (*NAMES, "openai-responses", "pydantic-ai")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(conversation=conversations() | orderly(), as_policy=st.sampled_from([None, None, "assistant", "planner"]))
 def test_both_ways_write_the_same(name: str, conversation: Conversation, as_policy: str | None) -> None:
@@ -36,6 +37,7 @@ def test_both_ways_write_the_same(name: str, conversation: Conversation, as_poli
     assert ours.aliases == theirs.aliases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @given(conversation=conversations() | orderly(), data=st.data())
 def test_both_ways_write_the_same_of_what_came_from_another_format(
@@ -284,6 +286,7 @@ def _calls_made(work: Callable[[], object]) -> int:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize("kind", ["plain", "with ids that are refused", "from the format itself"])
 def test_eight_times_the_length_is_eight_times_the_work(name: str, kind: str) -> None:

@@ -16,6 +16,7 @@ PROVIDERS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", 
 NOTHING_SAID = frozenset({"AP305"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations())
 def test_what_is_written_has_the_types_of_the_sdk(name: str, conversation: Conversation) -> None:
@@ -24,6 +25,7 @@ def test_what_is_written_has_the_types_of_the_sdk(name: str, conversation: Conve
     assert problems(name, "request", as_request(name, value)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations())
 def test_what_is_written_breaks_no_rule_of_the_service(name: str, conversation: Conversation) -> None:
@@ -33,6 +35,7 @@ def test_what_is_written_breaks_no_rule_of_the_service(name: str, conversation: 
     assert [finding for finding in errors if finding.code not in NOTHING_SAID] == [], value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations())
 def test_what_was_written_is_read_and_written_again_the_same(name: str, conversation: Conversation) -> None:
@@ -44,6 +47,7 @@ def test_what_was_written_is_read_and_written_again_the_same(name: str, conversa
     assert again.losses == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations())
 def test_a_longer_history_begins_like_a_shorter_one(name: str, conversation: Conversation) -> None:
@@ -70,6 +74,7 @@ def _is_cut(conversation: Conversation, begun: Conversation) -> bool:
     return any(message.turn_id in later or message.invocation_id in invocations for message in begun)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations(), data=st.data())
 def test_a_projection_writes_what_encode_writes(name: str, conversation: Conversation, data: st.DataObject) -> None:
@@ -84,6 +89,7 @@ def test_a_projection_writes_what_encode_writes(name: str, conversation: Convers
     assert projection.encode(grown) == encode(grown, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=orderly())
 def test_losses_are_what_does_not_come_back(name: str, conversation: Conversation) -> None:

@@ -108,6 +108,7 @@ def test_calls_that_share_an_id_are_told_apart_by_their_place() -> None:
     assert encode(decode(body, CHAT), CHAT).value == body
 
 
+@pytest.mark.slow
 def test_a_call_that_is_written_with_others_does_not_give_them_what_is_its_own() -> None:
     """A call of the same turn that was said elsewhere stands before it."""
     messages = list(decode(chat("I look."), CHAT))

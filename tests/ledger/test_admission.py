@@ -125,6 +125,7 @@ def test_what_is_open_somewhere_is_known_from_the_oldest_open_call_on(history: l
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @given(messages, names)
 def test_stamping_a_thread_gives_the_bytes_of_a_message_that_has_it(message: Message, thread_id: str) -> None:
     """Whatever the message: the field is at its place, and nothing else is touched."""

@@ -444,6 +444,7 @@ def test_an_untouched_ledger_is_whole_and_answers_the_same_twice(original: Path,
 PARTS = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_alteration_that_changes_an_answer_is_found(
     part: int, original: Path, tmp_path: Path, record_property: Any

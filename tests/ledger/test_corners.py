@@ -98,19 +98,16 @@ def test_a_record_is_equal_by_what_it_holds() -> None:
     with_ledger(None, work)
 
 
-def test_a_waiter_that_has_gone_is_not_woken() -> None:
-    async def run() -> None:
-        signal = CommitSignal()
-        waiting = asyncio.create_task(signal.wait(0))
-        staying = asyncio.create_task(signal.wait(0))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        signal.notify()
-        await staying
-        await signal.wait(0)
-        assert not signal.is_awaited
-
-    asyncio.run(run())
+async def test_a_waiter_that_has_gone_is_not_woken() -> None:
+    signal = CommitSignal()
+    waiting = asyncio.create_task(signal.wait(0))
+    staying = asyncio.create_task(signal.wait(0))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    signal.notify()
+    await staying
+    await signal.wait(0)
+    assert not signal.is_awaited
 
 
 def test_nobody_looks_for_others_when_nobody_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,25 +187,22 @@ def test_a_change_that_meets_a_failing_disk_fails_its_batch(disk: Disk) -> None:
     asyncio.run(run())
 
 
-def test_a_log_that_cannot_be_copied_is_tried_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_cannot_be_copied_is_tried_again(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error in the copying, the next append is made on a connection that begins with it."""
     monkeypatch.setattr(_writer, "_LOG_PAGES", 10)
 
-    async def run() -> None:
-        async with at(disk.path(), vfs=disk.name) as ledger:
-            disk.fault = lambda kind, file: apsw.IOError("injected") if file == "ledger.db" and kind == "write" else None
-            for _ in range(12):
-                try:
-                    await ledger.append("t", [said("x" * 1000)])
-                except LedgerUnavailableError:
-                    break
-            disk.fault = lambda kind, file: None
-            count = len(await everything(ledger))
-            await ledger.append("t", [said("after")])
-            assert len(await everything(ledger)) == count + 1
-            assert (await ledger.verify()).is_whole
-
-    asyncio.run(run())
+    async with at(disk.path(), vfs=disk.name) as ledger:
+        disk.fault = lambda kind, file: apsw.IOError("injected") if file == "ledger.db" and kind == "write" else None
+        for _ in range(12):
+            try:
+                await ledger.append("t", [said("x" * 1000)])
+            except LedgerUnavailableError:
+                break
+        disk.fault = lambda kind, file: None
+        count = len(await everything(ledger))
+        await ledger.append("t", [said("after")])
+        assert len(await everything(ledger)) == count + 1
+        assert (await ledger.verify()).is_whole
 
 
 def test_a_log_that_a_reader_holds_begins_anew_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,41 +32,34 @@ async def _first(ledger: Ledger) -> Record:
     raise AssertionError
 
 
-def test_what_another_process_says_while_a_follower_begins_to_wait_is_not_missed(
+async def test_what_another_process_says_while_a_follower_begins_to_wait_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G5: the commit comes after the follower has looked, and before it knows how far others were then."""
+    async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
+        horizon = ledger.horizon
 
-    async def run() -> None:
-        async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
-            horizon = ledger.horizon
+        async def late() -> str:
+            await other.append("t", [said("late", id="m")])
+            return await horizon()
 
-            async def late() -> str:
-                await other.append("t", [said("late", id="m")])
-                return await horizon()
-
-            monkeypatch.setattr(ledger, "horizon", late)
-            record = await asyncio.wait_for(_first(ledger), 5)
-            assert record.message.text == "late"
-
-    asyncio.run(run())
+        monkeypatch.setattr(ledger, "horizon", late)
+        record = await asyncio.wait_for(_first(ledger), 5)
+        assert record.message.text == "late"
 
 
-def test_a_follower_outlives_a_look_for_others_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
-            horizon, failures = ledger.horizon, [LedgerUnavailableError("not now")]
+async def test_a_follower_outlives_a_look_for_others_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
+        horizon, failures = ledger.horizon, [LedgerUnavailableError("not now")]
 
-            async def failing() -> str:
-                if failures:
-                    raise failures.pop()
-                await other.append("t", [said("after all", id="m")])
-                return await horizon()
+        async def failing() -> str:
+            if failures:
+                raise failures.pop()
+            await other.append("t", [said("after all", id="m")])
+            return await horizon()
 
-            monkeypatch.setattr(ledger, "horizon", failing)
-            assert (await asyncio.wait_for(_first(ledger), 5)).message.text == "after all"
-
-    asyncio.run(run())
+        monkeypatch.setattr(ledger, "horizon", failing)
+        assert (await asyncio.wait_for(_first(ledger), 5)).message.text == "after all"
 
 
 def test_a_follower_gets_to_know_that_the_ledger_is_closed(tmp_path: Path) -> None:
@@ -150,6 +143,7 @@ def test_a_limit_is_not_negative(store: str, tmp_path: Path) -> None:
     with_ledger(path_of(store, tmp_path), work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "branches"), [("memory", 1100), ("sqlite", 300)])
 def test_a_long_line_of_branches_is_a_thread_like_any_other(store: str, branches: int, tmp_path: Path) -> None:
     """Without a word of their own at first, then with one each; and the whole line is read in a few pages, both ways."""
@@ -316,6 +310,7 @@ def test_a_branch_that_rests_on_itself_leads_nobody_in_circles(base: str, tmp_pa
     assert {"a", "branch"} <= damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", COLUMNS)
 def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, tmp_path: Path) -> None:
     """G20, S8: a text, bytes, a fraction and numbers out of range, in every column that matters."""

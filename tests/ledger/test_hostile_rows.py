@@ -113,6 +113,7 @@ def test_anything_may_be_searched_for(typed: str) -> None:
         assert all(word.isalnum() for word in term.words)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from([*RESERVED, "py/object", "__reduce__", "$schema", "hash", "id"]), json_values, max_size=5)
 )

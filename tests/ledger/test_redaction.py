@@ -160,6 +160,7 @@ def test_a_registered_value_is_found_inside_base64(offset: int, times: int) -> N
     assert "[redacted:stage-door]" in part.url
 
 
+@pytest.mark.slow
 @given(messages)
 def test_redaction_is_stable(message: Message) -> None:
     """The same message gives the same, and what was redacted once is not redacted further: a retry is no news."""
@@ -355,6 +356,7 @@ def test_the_rules_do_not_show_the_secrets() -> None:
     assert SECRET not in repr(RULES)
 
 
+@pytest.mark.slow
 def test_200_canaries_are_nowhere_in_the_files(tmp_path: Path) -> None:
     """G23: 200 registered values, through every door of the ledger, then a look at every byte on the disk."""
     path = tmp_path / "ledger.db"
@@ -593,6 +595,7 @@ _WHOLE = (KEY, percent(KEY), percent(KEY, every=3), *(text for _, text in SHAPES
 _PIECES = st.sampled_from([*_WHOLE, *_CUT, " ", "\n"])
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(_PIECES, max_size=6).map("".join))
 def test_what_was_redacted_is_not_redacted_further(text: str) -> None:
@@ -605,6 +608,7 @@ def test_what_was_redacted_is_not_redacted_further(text: str) -> None:
         assert message.text == once
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(_PIECES, max_size=6).map("".join))
 def test_the_first_look_misses_nothing(text: str) -> None:

@@ -121,6 +121,7 @@ def test_a_sqlite_with_the_wal_reset_bug_is_refused(version: str, tmp_path: Path
         opened(f"sqlite:///{tmp_path}/ledger.db")
 
 
+@pytest.mark.slow
 def test_without_apsw_it_says_what_to_install(tmp_path: Path) -> None:
     code = f"""
 import asyncio, sys
@@ -362,25 +363,22 @@ def test_a_lock_that_is_held_too_long_is_a_typed_error_and_no_loss(tmp_path: Pat
     with_ledger(path, work, busy_timeout=0.05)
 
 
-def test_another_process_that_claims_fences_this_one(tmp_path: Path) -> None:
+async def test_another_process_that_claims_fences_this_one(tmp_path: Path) -> None:
     """G8: what is remembered of a thread is forgotten when another connection has committed."""
     path = tmp_path / "ledger.db"
 
-    async def run() -> None:
-        async with at(path) as one, at(path) as other:
-            epoch = await one.claim("t")
+    async with at(path) as one, at(path) as other:
+        epoch = await one.claim("t")
+        await one.append("t", [said()], epoch=epoch)
+        later = await other.claim("t")
+        with pytest.raises(LedgerError, match=f"epoch {epoch} was given, and its owner has epoch {later}"):
             await one.append("t", [said()], epoch=epoch)
-            later = await other.claim("t")
-            with pytest.raises(LedgerError, match=f"epoch {epoch} was given, and its owner has epoch {later}"):
-                await one.append("t", [said()], epoch=epoch)
-            await other.append("t", [said()], epoch=later)
-            (record,) = await one.append("t", [said()], epoch=later, expected_version=2)
-            assert record.seq == 3
-
-    asyncio.run(run())
+        await other.append("t", [said()], epoch=later)
+        (record,) = await one.append("t", [said()], epoch=later, expected_version=2)
+        assert record.seq == 3
 
 
-def test_a_thread_in_use_is_looked_up_again_only_after_another_has_committed(
+async def test_a_thread_in_use_is_looked_up_again_only_after_another_has_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor after a reader has looked, or the log was copied, which a commit of another's must be told from."""
@@ -392,21 +390,18 @@ def test_a_thread_in_use_is_looked_up_again_only_after_another_has_committed(
 
     monkeypatch.setattr(_appends, "find_thread", noted)
 
-    async def run() -> None:
-        async with at(path) as one, at(path) as other:
+    async with at(path) as one, at(path) as other:
+        await one.append("t", [said()])
+        for _ in range(3):
             await one.append("t", [said()])
-            for _ in range(3):
-                await one.append("t", [said()])
-                await everything(other)
-                with connected(path) as copier:
-                    copier.wal_checkpoint()
-            assert looked == ["t"]
-            await other.append("u", [said()])
-            await one.append("t", [said()])
-            await one.append("t", [said()])
-            assert looked == ["t", "u", "t"]
-
-    asyncio.run(run())
+            await everything(other)
+            with connected(path) as copier:
+                copier.wal_checkpoint()
+        assert looked == ["t"]
+        await other.append("u", [said()])
+        await one.append("t", [said()])
+        await one.append("t", [said()])
+        assert looked == ["t", "u", "t"]
 
 
 # ---------------------------------------------------------------- size and cost

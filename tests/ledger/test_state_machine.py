@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
@@ -287,4 +288,4 @@ async def _last(ledger: Ledger) -> int:
 
 _MANY = settings().max_examples
 Ledgers.TestCase.settings = settings(max_examples=min(_MANY // 5, 200), stateful_step_count=50 if _MANY > 1000 else 30)
-TestLedgers = Ledgers.TestCase
+TestLedgers = pytest.mark.slow(Ledgers.TestCase)

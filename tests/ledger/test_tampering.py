@@ -107,6 +107,7 @@ def swap(random: Random) -> Callable[[Connection], None]:
     return alter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [row_flip, deletion, swap])
 def test_each_altered_row_is_found(
     kind: Callable[[Random], Any], original: Path, tmp_path: Path, record_property: Any

@@ -323,6 +323,7 @@ def test_a_line_that_was_cut_off_is_not_read(tmp_path: Path) -> None:
         Witness(path, "me").say("read", ids=tuple(map(str, range(2000))))
 
 
+@pytest.mark.slow
 def test_the_checker_is_quick_enough_for_long_runs() -> None:
     """Linear: forty times the events take about forty times as long."""
     rows, events = [], []

@@ -20,6 +20,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.integers(128, 2000))
 def test_whatever_is_cut_fits_and_is_cut_the_same_again(value: Any, most: int) -> None:
     shorter = cut(value, most)
@@ -118,6 +119,7 @@ def test_a_limit_below_any_mark_still_gives_one() -> None:
     assert cut(["x" * 1000], 1) == ["[cut after 0 of 1 items]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -47,6 +47,7 @@ def call_with(text: bytes) -> bytes:
 # ---------------------------------------------------------------- round trips
 
 
+@pytest.mark.slow
 @settings(max_examples=3 * settings.default.max_examples)
 @given(strategies.messages)
 def test_a_message_written_read_and_written_again_is_the_same_bytes(message: Message) -> None:
@@ -59,6 +60,7 @@ def test_a_message_written_read_and_written_again_is_the_same_bytes(message: Mes
     assert dumps(again) == data
 
 
+@pytest.mark.slow
 @given(strategies.conversations)
 def test_a_conversation_written_read_and_written_again_is_the_same_bytes(conversation: Conversation) -> None:
     data = dumps(conversation)
@@ -70,6 +72,7 @@ def test_a_conversation_written_read_and_written_again_is_the_same_bytes(convers
     assert len(data.splitlines()) == len(conversation) + 1
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_looking_at_a_message_does_not_change_what_it_writes(message: Message) -> None:
     """JSON is parsed when it is first looked at; that must not show."""
@@ -80,12 +83,14 @@ def test_looking_at_a_message_does_not_change_what_it_writes(message: Message) -
     assert dumps(message) == before
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_pydantics_own_json_carries_the_same_message(message: Message) -> None:
     assert Message.model_validate_json(message.model_dump_json()) == message
     assert Message.model_validate(message.model_dump()) == message
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_any_spacing_and_escaping_of_the_same_json_is_the_same_message(message: Message) -> None:
     """What is not in our own form takes the slow way, to the same end."""
@@ -94,6 +99,7 @@ def test_any_spacing_and_escaping_of_the_same_json_is_the_same_message(message: 
     assert loads(spaced, Message) == message
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_the_form_of_a_hot_class_is_the_general_one(message: Message) -> None:
     """`Message` and some others write themselves by hand, for speed; the base class is the specification."""
@@ -368,6 +374,7 @@ def test_something_else_than_expected_is_an_error() -> None:
         loads(dumps(Conversation()), Message)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200) | strategies.messages.map(dumps), st.data())
 def test_any_bytes_give_a_message_or_a_typed_error(data: bytes, draw: st.DataObject) -> None:
     """G21: no input crashes the door."""
@@ -378,6 +385,7 @@ def test_any_bytes_give_a_message_or_a_typed_error(data: bytes, draw: st.DataObj
         loads(data)
 
 
+@pytest.mark.slow
 @given(strategies.json_objects)
 def test_reserved_keys_in_payloads_are_plain_data(arguments: dict[str, Any]) -> None:
     """S2: no key in user data has a meaning, at any depth; it comes back as the plain value it was."""
@@ -390,6 +398,7 @@ def test_reserved_keys_in_payloads_are_plain_data(arguments: dict[str, Any]) -> 
 # ---------------------------------------------------------------- the quick way
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_the_quick_way_reads_what_the_careful_way_reads(message: Message) -> None:
     data = dumps(message)
@@ -399,6 +408,7 @@ def test_the_quick_way_reads_what_the_careful_way_reads(message: Message) -> Non
     assert quick is None or (quick == message and dumps(quick) == data and quick.model_dump() == message.model_dump())
 
 
+@pytest.mark.slow
 @given(strategies.messages, st.data())
 def test_the_quick_way_never_takes_what_the_careful_way_refuses(message: Message, draw: st.DataObject) -> None:
     """Whatever is put into a field, or into the payload."""
@@ -512,6 +522,7 @@ def test_numbers_are_written_in_one_way_for_ever(number: float, text: bytes) -> 
     assert b'"data":' + text + b"}" in dumps(Message(policy="u", payload=PartsPayload(parts=(DataPart(data=number),))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [

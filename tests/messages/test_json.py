@@ -324,6 +324,7 @@ def test_views_copy_and_travel(view: JsonObject) -> None:
     assert pickle.loads(pickle.dumps(array)) == array
 
 
+@pytest.mark.slow
 @given(st.lists(strategies.json_values))
 def test_a_view_written_by_json_of_the_standard_library(values: list[Any]) -> None:
     assert json.loads(json.dumps(thaw(DataPart(data=values).data))) == json.loads(json.dumps(values))

@@ -327,6 +327,7 @@ def test_there_is_no_unchecked_constructor(rich: Message) -> None:
 # ---------------------------------------------------------------- equality
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_equal_is_by_content_and_hash_by_id(one: Message) -> None:
     other = pickle.loads(pickle.dumps(one))
@@ -399,6 +400,7 @@ def test_a_photo_is_not_counted_as_text() -> None:
         message(payload=PartsPayload(parts=(photo,) * 9))
 
 
+@pytest.mark.slow
 @given(strategies.messages, st.booleans())
 def test_a_rough_look_never_finds_a_message_lighter_than_it_is(message: Message, looked_at: bool) -> None:
     """Else a message over the limit could go unmeasured."""
@@ -428,6 +430,7 @@ def test_other_limits_hold_where_they_are_set() -> None:
     assert message(policy="x" * 90)
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_what_is_called_small_is_small(one: Message) -> None:
     """The quick look at the size may doubt, and must never be wrong."""

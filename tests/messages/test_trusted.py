@@ -81,6 +81,7 @@ def models_in(message: Message) -> list[Model]:
     return [message, message.payload, *message.parts, *cited, *used]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_text", [True, False])
 @given(message=strategies.messages)
 def test_what_is_made_unchecked_is_what_the_constructor_makes(as_text: bool, message: Message) -> None:
@@ -99,6 +100,7 @@ def test_what_is_made_unchecked_is_what_the_constructor_makes(as_text: bool, mes
         assert mine.model_dump(exclude_unset=True) == theirs.model_dump()
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_what_is_made_unchecked_is_taken_by_loads(message: Message) -> None:
     made = again(message, False)
@@ -108,6 +110,7 @@ def test_what_is_made_unchecked_is_taken_by_loads(message: Message) -> None:
     assert made.model_copy(update={"policy": "other"}).policy == "other"
 
 
+@pytest.mark.slow
 @given(strategies.messages)
 def test_pydantic_puts_into_an_instance_what_it_puts_there_itself(message: Message) -> None:
     """Pins what Pydantic does inside: if a release has another slot, or fills one otherwise, this fails."""

@@ -29,6 +29,7 @@ def thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(json.loads(done.stdout)["thread_id"])
 
 
+@pytest.mark.slow
 def test_a_branch_goes_on_with_another_model_from_a_phase(thread: str) -> None:
     """What was done before the phase is shared, and not done again; the hint that is printed shows where they part."""
     done = command("fork", thread, "--at", "observation", "--into", "branch", "--model", "scripted:other.toml", *LEDGER)
@@ -49,6 +50,7 @@ def test_a_branch_goes_on_with_another_model_from_a_phase(thread: str) -> None:
     assert (against.exit_code, json.loads(against.stdout)[0]["parts_at"]) == (0, None)
 
 
+@pytest.mark.slow
 def test_a_whole_turn_is_asked_of_another_model_if_no_place_is_named(thread: str) -> None:
     done = command("fork", thread, "--model", "scripted:other.toml", "--json")
     result = json.loads(done.stdout)
@@ -58,6 +60,7 @@ def test_a_whole_turn_is_asked_of_another_model_if_no_place_is_named(thread: str
     assert json.loads(command("status", thread, "--json").stdout)["status"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "why"),
     [

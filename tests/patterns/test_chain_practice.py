@@ -30,52 +30,44 @@ from antiphon.runtime import Settings, system_thread
 # ---------------------------------------------------------------- CH-110: management and monitoring
 
 
-def test_every_actor_of_a_thread_that_runs_says_that_it_is_alive() -> None:
+async def test_every_actor_of_a_thread_that_runs_says_that_it_is_alive() -> None:
     """CH-110, CH-083, CH-084: while it works; it is asked beside its work, and the thread is none the longer for it."""
-
-    async def main() -> None:
-        witness = Witness(on_request=(held := Held("action")))
-        async with chain_on(witness=witness) as chain:
-            thread_id = await chain.create(QUESTION)
-            await chain.start(thread_id)
-            await held.reached.wait()
-            rows = len(await said_in(chain.ledger, thread_id))
-            managed = ["supervisor/agents", f"thread/{thread_id}", f"agent/action:{thread_id}"]
-            for address in (*managed, *(f"{phase}/1" for phase in PHASES)):
-                alive = await chain.send({"type": "HEARTBEAT", "receiver": address})
-                assert (alive["type"], alive["data"]["status"], alive["sender"]) == ("HEARTBEAT_RESPONSE", "alive", address)
-                assert 0 <= alive["data"]["load"] <= 1
-                assert alive["data"]["uptime"] >= 0
-            assert len(await said_in(chain.ledger, thread_id)) == rows
-            held.released.set()
-            assert (await chain.wait(thread_id)).status == "completed"
-
-    run(main())
+    witness = Witness(on_request=(held := Held("action")))
+    async with chain_on(witness=witness) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await held.reached.wait()
+        rows = len(await said_in(chain.ledger, thread_id))
+        managed = ["supervisor/agents", f"thread/{thread_id}", f"agent/action:{thread_id}"]
+        for address in (*managed, *(f"{phase}/1" for phase in PHASES)):
+            alive = await chain.send({"type": "HEARTBEAT", "receiver": address})
+            assert (alive["type"], alive["data"]["status"], alive["sender"]) == ("HEARTBEAT_RESPONSE", "alive", address)
+            assert 0 <= alive["data"]["load"] <= 1
+            assert alive["data"]["uptime"] >= 0
+        assert len(await said_in(chain.ledger, thread_id)) == rows
+        held.released.set()
+        assert (await chain.wait(thread_id)).status == "completed"
 
 
 @pytest.mark.parametrize("managed", ["agent/action:{}", "action/1", "thread/{}"])
-def test_an_actor_that_is_restarted_while_it_works_goes_on_where_it_was(managed: str) -> None:
+async def test_an_actor_that_is_restarted_while_it_works_goes_on_where_it_was(managed: str) -> None:
     """CH-110, CH-087, CH-088, G13: the thread completes, and what was recorded is not done again."""
-
-    async def main() -> None:
-        witness = Witness(on_request=(held := Held("intention" if "action" not in managed else "action")))
-        async with chain_on(witness=witness) as chain:
-            thread_id = await chain.create(QUESTION)
-            await chain.start(thread_id)
-            await held.reached.wait()
-            address = managed.format(thread_id)
-            data = {"actor_id": address, "reason": "error_recovery"}
-            restarted = await chain.send({"type": "RESTART", "data": data})
-            assert (restarted["type"], restarted["data"]["actor_id"]) == ("RESTART_COMPLETE", address)
-            held.released.set()
-            result = await chain.wait(thread_id)
-            assert result.status == "completed"
-            answered = [row for row in await said_in(chain.ledger, thread_id) if _is_answer(row.payload)]
-            assert len(answered) == len(PHASES) + 1  # the first asks for a tool, and again with what it gave
-            told = [row.payload async for row in _rows(chain, system_thread(address))]
-            assert [each.option_name for each in told] == ["RESTART", "RESTART"]
-
-    run(main())
+    witness = Witness(on_request=(held := Held("intention" if "action" not in managed else "action")))
+    async with chain_on(witness=witness) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await held.reached.wait()
+        address = managed.format(thread_id)
+        data = {"actor_id": address, "reason": "error_recovery"}
+        restarted = await chain.send({"type": "RESTART", "data": data})
+        assert (restarted["type"], restarted["data"]["actor_id"]) == ("RESTART_COMPLETE", address)
+        held.released.set()
+        result = await chain.wait(thread_id)
+        assert result.status == "completed"
+        answered = [row for row in await said_in(chain.ledger, thread_id) if _is_answer(row.payload)]
+        assert len(answered) == len(PHASES) + 1  # the first asks for a tool, and again with what it gave
+        told = [row.payload async for row in _rows(chain, system_thread(address))]
+        assert [each.option_name for each in told] == ["RESTART", "RESTART"]
 
 
 async def _rows(chain: PostChain, thread_id: str) -> Any:
@@ -88,38 +80,30 @@ def _is_answer(payload: Any) -> bool:
     return isinstance(payload, OptionResultPayload) and "model.request" in payload.option_name and not payload.is_error
 
 
-def test_a_phase_that_is_stopped_fails_the_threads_that_come_to_it_and_they_say_why() -> None:
+async def test_a_phase_that_is_stopped_fails_the_threads_that_come_to_it_and_they_say_why() -> None:
     """CH-110, CH-089, CH-090: the message is with the dead letters; what was done before is kept."""
-
-    async def main() -> None:
-        async with chain_on() as chain:
-            stopped = await chain.send({"type": "STOP", "data": {"actor_id": "intention/1", "reason": "shutdown"}})
-            assert stopped["data"]["status"] == "stopped"
-            result = await chain.run(QUESTION)
-            assert (result.status, result.error_code) == ("failed", "ACTOR_STOPPED")
-            assert list(result.outputs) == ["action", "experience"]
-            (letter,) = chain.system.dead_letters
-            assert (letter.to, letter.code, letter.message.thread_id) == ("intention/1", "ACTOR_STOPPED", result.thread_id)
-
-    run(main())
+    async with chain_on() as chain:
+        stopped = await chain.send({"type": "STOP", "data": {"actor_id": "intention/1", "reason": "shutdown"}})
+        assert stopped["data"]["status"] == "stopped"
+        result = await chain.run(QUESTION)
+        assert (result.status, result.error_code) == ("failed", "ACTOR_STOPPED")
+        assert list(result.outputs) == ["action", "experience"]
+        (letter,) = chain.system.dead_letters
+        assert (letter.to, letter.code, letter.message.thread_id) == ("intention/1", "ACTOR_STOPPED", result.thread_id)
 
 
-def test_an_error_that_is_reported_of_a_manager_has_it_begun_anew() -> None:
+async def test_an_error_that_is_reported_of_a_manager_has_it_begun_anew() -> None:
     """CH-110, CH-085, CH-086, CH-092, CH-093: by whoever watches from outside; the decision is in the manager's own thread."""
-
-    async def main() -> None:
-        async with chain_on() as chain:
-            await chain.send({"type": "HEARTBEAT", "receiver": "agent/yield"})
-            watched = await chain.send({"type": "SUPERVISE", "data": {"actor_id": "agent/yield"}})
-            assert watched["data"] == {"actor_id": "agent/yield", "status": "supervised"}
-            error = {"actor_id": "agent/yield", "error_message": "it hangs", "error_code": "TIMEOUT", "details": "60 s"}
-            taken = await chain.send({"type": "ERROR_NOTIFICATION", "data": error})
-            assert taken["data"] == {"actor_id": "agent/yield", "action_taken": "restart", "error_logged": True}
-            done = [row.payload.option_name async for row in _rows(chain, system_thread("agent/yield"))]
-            assert "RESTART" in done
-            assert (await chain.run(QUESTION)).status == "completed"
-
-    run(main())
+    async with chain_on() as chain:
+        await chain.send({"type": "HEARTBEAT", "receiver": "agent/yield"})
+        watched = await chain.send({"type": "SUPERVISE", "data": {"actor_id": "agent/yield"}})
+        assert watched["data"] == {"actor_id": "agent/yield", "status": "supervised"}
+        error = {"actor_id": "agent/yield", "error_message": "it hangs", "error_code": "TIMEOUT", "details": "60 s"}
+        taken = await chain.send({"type": "ERROR_NOTIFICATION", "data": error})
+        assert taken["data"] == {"actor_id": "agent/yield", "action_taken": "restart", "error_logged": True}
+        done = [row.payload.option_name async for row in _rows(chain, system_thread("agent/yield"))]
+        assert "RESTART" in done
+        assert (await chain.run(QUESTION)).status == "completed"
 
 
 # ---------------------------------------------------------------- CH-118: concise but complete
@@ -127,85 +111,72 @@ def test_an_error_that_is_reported_of_a_manager_has_it_begun_anew() -> None:
 LIMIT = ChainConfig(input_limit=1000, backoff=0)
 
 
-def test_an_input_that_is_too_long_is_refused_with_the_limit_before_anything_is_written() -> None:
+async def test_an_input_that_is_too_long_is_refused_with_the_limit_before_anything_is_written() -> None:
     """CH-118, CH-117: from Python and over the edge; of a thread that has begun nothing is lost, and it goes on."""
+    async with chain_on(config=LIMIT) as chain:
+        with pytest.raises(RefusedError, match="the input has 1001 characters, more than 1000: add it to the knowledge"):
+            await chain.run("x" * 1001)
+        create = {"type": "CREATE_THREAD", "data": {"user_id": "u", "initial_input": "x" * 5_000_000}}
+        refused = await chain.send(create)
+        assert refused["data"]["error_code"] == "TOO_LARGE"
+        assert (refused["data"]["limit"], refused["data"]["size"]) == (1000, 5_000_000)
+        assert not [each for each in (await chain.ledger.threads()).threads if each.pattern == "postchain"]
 
-    async def main() -> None:
-        async with chain_on(config=LIMIT) as chain:
-            with pytest.raises(RefusedError, match="the input has 1001 characters, more than 1000: add it to the knowledge"):
-                await chain.run("x" * 1001)
-            create = {"type": "CREATE_THREAD", "data": {"user_id": "u", "initial_input": "x" * 5_000_000}}
-            refused = await chain.send(create)
-            assert refused["data"]["error_code"] == "TOO_LARGE"
-            assert (refused["data"]["limit"], refused["data"]["size"]) == (1000, 5_000_000)
-            assert not [each for each in (await chain.ledger.threads()).threads if each.pattern == "postchain"]
-
-            first = await chain.run("x" * 1000)
-            rows = len(await said_in(chain.ledger, first.thread_id))
-            start = {"type": "START_THREAD", "data": {"thread_id": first.thread_id, "input": "x" * 1001}}
-            assert (await chain.send(start))["data"]["error_code"] == "TOO_LARGE"
-            with pytest.raises(RefusedError, match="more than 1000"):
-                await chain.run("x" * 1001, thread_id=first.thread_id)
-            assert len(await said_in(chain.ledger, first.thread_id)) == rows
-            assert (await chain.run("And now?", thread_id=first.thread_id)).status == "completed"
-
-    run(main())
+        first = await chain.run("x" * 1000)
+        rows = len(await said_in(chain.ledger, first.thread_id))
+        start = {"type": "START_THREAD", "data": {"thread_id": first.thread_id, "input": "x" * 1001}}
+        assert (await chain.send(start))["data"]["error_code"] == "TOO_LARGE"
+        with pytest.raises(RefusedError, match="more than 1000"):
+            await chain.run("x" * 1001, thread_id=first.thread_id)
+        assert len(await said_in(chain.ledger, first.thread_id)) == rows
+        assert (await chain.run("And now?", thread_id=first.thread_id)).status == "completed"
 
 
 @pytest.mark.parametrize("kind", ["PROCESS_PHASE", "PROCESS_WITH_AGENT", "INVOKE_AGENT"])
-def test_an_input_by_hand_is_bounded_too(kind: str) -> None:
+async def test_an_input_by_hand_is_bounded_too(kind: str) -> None:
     """CH-118."""
     where = {"thread_id": "t", "phase_type": "action", "agent_id": "agent/action", "stream": False}
 
-    async def main() -> None:
-        async with chain_on(config=LIMIT) as chain:
-            refused = await chain.send({"type": kind, "data": {**where, "input": "x" * 1001}})
-            assert (refused["type"], refused["data"]["error_code"]) == ("ERROR", "TOO_LARGE")
-
-    run(main())
+    async with chain_on(config=LIMIT) as chain:
+        refused = await chain.send({"type": kind, "data": {**where, "input": "x" * 1001}})
+        assert (refused["type"], refused["data"]["error_code"]) == ("ERROR", "TOO_LARGE")
 
 
-def test_what_is_said_about_a_thread_is_bounded_and_so_is_a_whole_message() -> None:
+async def test_what_is_said_about_a_thread_is_bounded_and_so_is_a_whole_message() -> None:
     """CH-118: metadata goes with every message to a phase; a message has a limit of its own, and the response says it."""
-
-    async def main() -> None:
-        async with chain_on() as chain:
-            with pytest.raises(RefusedError, match="metadata have .* more than 8000: say where to find it"):
-                await chain.create(QUESTION, metadata={"page": "x" * 8000})
-            data = {"user_id": "u", "initial_input": "Hi.", "metadata": {"page": "x" * 9000}}
-            assert (await chain.send({"type": "CREATE_THREAD", "data": data}))["data"]["error_code"] == "TOO_LARGE"
-            huge = {"user_id": "u", "initial_input": "Hi.", "metadata": {"page": "x" * 2_000_000}}
-            refused = await chain.send({"type": "CREATE_THREAD", "data": huge})
-            assert refused["data"]["error_code"] == "VALIDATION_ERROR"
-            assert "bytes, more than 1048576" in refused["data"]["error_message"]
-            assert len(refused["data"]["error_message"]) < 200
-
-    run(main())
+    async with chain_on() as chain:
+        with pytest.raises(RefusedError, match="metadata have .* more than 8000: say where to find it"):
+            await chain.create(QUESTION, metadata={"page": "x" * 8000})
+        data = {"user_id": "u", "initial_input": "Hi.", "metadata": {"page": "x" * 9000}}
+        assert (await chain.send({"type": "CREATE_THREAD", "data": data}))["data"]["error_code"] == "TOO_LARGE"
+        huge = {"user_id": "u", "initial_input": "Hi.", "metadata": {"page": "x" * 2_000_000}}
+        refused = await chain.send({"type": "CREATE_THREAD", "data": huge})
+        assert refused["data"]["error_code"] == "VALIDATION_ERROR"
+        assert "bytes, more than 1048576" in refused["data"]["error_message"]
+        assert len(refused["data"]["error_message"]) < 200
 
 
-def test_the_longest_input_goes_through_all_phases_whole(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_the_longest_input_goes_through_all_phases_whole(tmp_path: Path) -> None:
     """CH-118: of many different words, and of characters that take the most room as JSON; the user's words are not cut."""
     words = " ".join(f"w{number}" for number in range(20_000))[:49_990] + "\x01" * 10
 
-    async def main() -> None:
-        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger, chain_on(await known(ledger)) as chain:
-            result = await chain.run(words)
-            assert result.status == "completed", result.error_message
-            asked = [row.payload for row in await said_in(ledger, result.thread_id) if _is_phase(row.payload)]
-            assert [each.arguments["input"] for each in asked] == [words] * len(PHASES)
-            more = await chain.run("And now?", thread_id=result.thread_id)
-            assert more.status == "completed"
-            life = await chain.life(result.thread_id)
-            assert life.turns[0].input == words
-
-    run(main())
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger, chain_on(await known(ledger)) as chain:
+        result = await chain.run(words)
+        assert result.status == "completed", result.error_message
+        asked = [row.payload for row in await said_in(ledger, result.thread_id) if _is_phase(row.payload)]
+        assert [each.arguments["input"] for each in asked] == [words] * len(PHASES)
+        more = await chain.run("And now?", thread_id=result.thread_id)
+        assert more.status == "completed"
+        life = await chain.life(result.thread_id)
+        assert life.turns[0].input == words
 
 
 def _is_phase(payload: Any) -> bool:
     return isinstance(payload, OptionCallPayload) and payload.option_name == "PROCESS_PHASE"
 
 
-def test_a_model_that_says_too_much_is_passed_on_in_part_and_kept_whole() -> None:
+async def test_a_model_that_says_too_much_is_passed_on_in_part_and_kept_whole() -> None:
     """CH-118: the same of what it gives to a tool; the thread completes, and says what is missing, and where it is."""
     argument = "a" * 120_000
 
@@ -218,26 +189,23 @@ def test_a_model_that_says_too_much_is_passed_on_in_part_and_kept_whole() -> Non
         """Look."""
         return at
 
-    async def main() -> None:
-        phases: dict[Phase, AgentConfig] = {"action": AgentConfig(tools=("look",))}
-        config = ChainConfig(phases=phases, found=0)
-        tools = [Tool[Any](look, metadata={"antiphon": {"effects": "none"}})]
-        async with PostChain(MemoryLedger(), model=FunctionModel(answer), config=config, tools=tools) as chain:
-            result = await chain.run(QUESTION)
-            assert result.status == "completed", result.error_message
-            for phase in PHASES:
-                response = result.outputs[phase]["response"].partition("\n\nSources:")[0]
-                assert response == "y" * 16_000 + "… (134000 more characters are in the ledger)"
-            (call,) = result.outputs["action"]["tool_calls"]
-            assert call["arguments"]["at"] == "a" * 600 + "… (119400 more characters are in the ledger)"
-            said = [row for row in await said_in(chain.ledger, result.thread_id) if row.lane == "talk"]
-            assert sum("y" * 150_000 in row.text for row in said if row.kind == "parts") == len(PHASES)
-            assert thaw(next(row.payload for row in said if row.kind == "option_call").arguments) == {"at": argument}
-
-    run(main())
+    phases: dict[Phase, AgentConfig] = {"action": AgentConfig(tools=("look",))}
+    config = ChainConfig(phases=phases, found=0)
+    tools = [Tool[Any](look, metadata={"antiphon": {"effects": "none"}})]
+    async with PostChain(MemoryLedger(), model=FunctionModel(answer), config=config, tools=tools) as chain:
+        result = await chain.run(QUESTION)
+        assert result.status == "completed", result.error_message
+        for phase in PHASES:
+            response = result.outputs[phase]["response"].partition("\n\nSources:")[0]
+            assert response == "y" * 16_000 + "… (134000 more characters are in the ledger)"
+        (call,) = result.outputs["action"]["tool_calls"]
+        assert call["arguments"]["at"] == "a" * 600 + "… (119400 more characters are in the ledger)"
+        said = [row for row in await said_in(chain.ledger, result.thread_id) if row.lane == "talk"]
+        assert sum("y" * 150_000 in row.text for row in said if row.kind == "parts") == len(PHASES)
+        assert thaw(next(row.payload for row in said if row.kind == "option_call").arguments) == {"at": argument}
 
 
-def test_a_model_is_told_no_more_sources_and_drafts_than_there_is_room_for() -> None:
+async def test_a_model_is_told_no_more_sources_and_drafts_than_there_is_room_for() -> None:
     """CH-118: in every phase, the best first; the question is told whole."""
     prompts: list[str] = []
 
@@ -251,14 +219,12 @@ def test_a_model_is_told_no_more_sources_and_drafts_than_there_is_room_for() -> 
         """Look."""
         return at * 300
 
-    async def main() -> None:
-        config = ChainConfig(phases={"action": AgentConfig(tools=("look",))}, found=0, context_limit=1000)
-        tools = [Tool[Any](look, metadata={"antiphon": {"effects": "none"}})]
-        async with PostChain(MemoryLedger(), model=FunctionModel(answer), config=config, tools=tools) as chain:
-            result = await chain.run(QUESTION)
-            assert result.status == "completed", result.error_message
+    config = ChainConfig(phases={"action": AgentConfig(tools=("look",))}, found=0, context_limit=1000)
+    tools = [Tool[Any](look, metadata={"antiphon": {"effects": "none"}})]
+    async with PostChain(MemoryLedger(), model=FunctionModel(answer), config=config, tools=tools) as chain:
+        result = await chain.run(QUESTION)
+        assert result.status == "completed", result.error_message
 
-    run(main())
     assert all(prompt.startswith(QUESTION) for prompt in prompts)
     assert max(len(prompt) for prompt in prompts) <= len(QUESTION) + 1000
     assert any("Sources:\n[1] look(at='0'): 000" in prompt for prompt in prompts)
@@ -350,23 +316,21 @@ async def _phases_and_why(chain: PostChain, text: str) -> tuple[list[str], str]:
     return asked, done[-1]["output"]["rationale"]
 
 
-def test_a_turn_that_goes_round_without_anything_new_ends_and_the_ledger_says_why() -> None:
+@pytest.mark.slow
+async def test_a_turn_that_goes_round_without_anything_new_ends_and_the_ledger_says_why() -> None:
     """CH-125: loop detection, by itself: convergence is off, and there are cycles left."""
-
-    async def main() -> None:
-        async with chain_on(config=ChainConfig(max_cycles=9, least_change=0.0)) as chain:
-            asked, why = await _phases_and_why(chain, SWALLOW)
-            assert asked == [*PHASES, *PHASES[1:]]
-            assert why == "it would loop: since cycle 1 went on with experience, nothing new was found"
-
-    run(main())
+    async with chain_on(config=ChainConfig(max_cycles=9, least_change=0.0)) as chain:
+        asked, why = await _phases_and_why(chain, SWALLOW)
+        assert asked == [*PHASES, *PHASES[1:]]
+        assert why == "it would loop: since cycle 1 went on with experience, nothing new was found"
 
 
 def _news() -> Iterator[int]:
     yield from range(100)
 
 
-def test_a_turn_that_finds_something_new_each_time_goes_on_to_the_last_cycle() -> None:
+@pytest.mark.slow
+async def test_a_turn_that_finds_something_new_each_time_goes_on_to_the_last_cycle() -> None:
     """CH-125: max cycles, by itself: it neither converges nor loops."""
     news = _news()
 
@@ -374,15 +338,12 @@ def test_a_turn_that_finds_something_new_each_time_goes_on_to_the_last_cycle() -
         """Give the news."""
         return f"item {next(news)}"
 
-    async def main() -> None:
-        config = ChainConfig(max_cycles=4, least_change=0.0, enough_confidence=1.0, phases=_going_on("action", tool="wire"))
-        tools = [Tool[Any](wire, metadata={"antiphon": {"effects": "none"}})]
-        async with PostChain(MemoryLedger(), model=ScriptedModel(_script("action")), config=config, tools=tools) as chain:
-            asked, why = await _phases_and_why(chain, SWALLOW)
-            assert asked == [*PHASES] * 4
-            assert why == "cycle 4 of 4 was the last"
-
-    run(main())
+    config = ChainConfig(max_cycles=4, least_change=0.0, enough_confidence=1.0, phases=_going_on("action", tool="wire"))
+    tools = [Tool[Any](wire, metadata={"antiphon": {"effects": "none"}})]
+    async with PostChain(MemoryLedger(), model=ScriptedModel(_script("action")), config=config, tools=tools) as chain:
+        asked, why = await _phases_and_why(chain, SWALLOW)
+        assert asked == [*PHASES] * 4
+        assert why == "cycle 4 of 4 was the last"
 
 
 def _going_on(phase: Phase, tool: str | None = None) -> dict[Phase, AgentConfig]:
@@ -403,86 +364,69 @@ def _script(phase: str) -> Script:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_the_last_phase_may_go_on_with_any_phase(phase: Phase) -> None:
+async def test_the_last_phase_may_go_on_with_any_phase(phase: Phase) -> None:
     """CH-125, CH-070: where its agent asks for it by its tool; the phases after it follow, and a second time is a loop."""
     toolkit = Toolkit() if phase == "observation" else None  # with one or without one, it is the same
 
-    async def main() -> None:
-        config = ChainConfig(max_cycles=9, phases=_going_on(phase), found=0)
-        model = ScriptedModel(_script(phase))
-        async with PostChain(MemoryLedger(), model=model, config=config, toolkit=toolkit) as chain:
-            asked, why = await _phases_and_why(chain, SWALLOW)
-            assert asked == [*PHASES, *PHASES[PHASES.index(phase) :]]
-            assert why == f"it would loop: since cycle 1 went on with {phase}, nothing new was found"
-
-    run(main())
+    config = ChainConfig(max_cycles=9, phases=_going_on(phase), found=0)
+    model = ScriptedModel(_script(phase))
+    async with PostChain(MemoryLedger(), model=model, config=config, toolkit=toolkit) as chain:
+        asked, why = await _phases_and_why(chain, SWALLOW)
+        assert asked == [*PHASES, *PHASES[PHASES.index(phase) :]]
+        assert why == f"it would loop: since cycle 1 went on with {phase}, nothing new was found"
 
 
 @pytest.mark.parametrize("phase", ["dessert", "ACTION", ""])
-def test_a_phase_that_there_is_not_is_nothing_to_go_on_with(phase: str) -> None:
+async def test_a_phase_that_there_is_not_is_nothing_to_go_on_with(phase: str) -> None:
     """CH-125, CH-040: the tool takes the six names; its agent is told, and the turn ends as without it."""
-
-    async def main() -> None:
-        config = ChainConfig(max_cycles=9, phases=_going_on("action"), found=0, attempts=1, restarts=0)
-        async with PostChain(MemoryLedger(), model=ScriptedModel(_script(phase)), config=config) as chain:
-            asked, why = await _phases_and_why(chain, SWALLOW)
-            assert asked == [*PHASES, *PHASES[1:]]
-            assert why == "another cycle changed the confidence by less than 0.1"
-
-    run(main())
+    config = ChainConfig(max_cycles=9, phases=_going_on("action"), found=0, attempts=1, restarts=0)
+    async with PostChain(MemoryLedger(), model=ScriptedModel(_script(phase)), config=config) as chain:
+        asked, why = await _phases_and_why(chain, SWALLOW)
+        assert asked == [*PHASES, *PHASES[1:]]
+        assert why == "another cycle changed the confidence by less than 0.1"
 
 
 # ---------------------------------------------------------------- CH-128: traces, dead letters, hops, replay
 
 
-def test_a_turn_is_traced_by_its_correlation_id_and_another_turn_is_not_in_it() -> None:
+async def test_a_turn_is_traced_by_its_correlation_id_and_another_turn_is_not_in_it() -> None:
     """CH-128, CH-116: all of a turn, in order, and nothing else of the thread."""
-
-    async def main() -> None:
-        async with chain_on() as chain:
-            first = await chain.run(QUESTION)
-            await chain.run("And coffee?", thread_id=first.thread_id)
-            rows = [row for row in await said_in(chain.ledger, first.thread_id) if row.lane == "control" and row.to]
-            starts = [
-                row for row in rows if getattr(row.payload, "option_name", "") == "START_THREAD" and row.kind == "option_call"
-            ]
-            assert len(starts) == 2
-            traces = [
-                [record.message for record in await chain.ledger.by_correlation(start.id, thread_id=first.thread_id)]
-                for start in starts
-            ]
-            for trace in traces:
-                said = types_of(trace)
-                assert said[0] == "client -> thread: START_THREAD"
-                assert said[-1] == "thread -> client: THREAD_RESULT"
-                assert [each for each in said if "PROCESS_PHASE" in each] == [f"thread -> {p}: PROCESS_PHASE" for p in PHASES]
-            assert not {row.id for row in traces[0]} & {row.id for row in traces[1]}
-            create = len([row for row in rows if row.correlation_id not in {start.id for start in starts}])
-            assert sum(len([row for row in trace if row.lane == "control" and row.to]) for trace in traces) + create == len(
-                rows
-            )
-
-    run(main())
+    async with chain_on() as chain:
+        first = await chain.run(QUESTION)
+        await chain.run("And coffee?", thread_id=first.thread_id)
+        rows = [row for row in await said_in(chain.ledger, first.thread_id) if row.lane == "control" and row.to]
+        starts = [
+            row for row in rows if getattr(row.payload, "option_name", "") == "START_THREAD" and row.kind == "option_call"
+        ]
+        assert len(starts) == 2
+        traces = [
+            [record.message for record in await chain.ledger.by_correlation(start.id, thread_id=first.thread_id)]
+            for start in starts
+        ]
+        for trace in traces:
+            said = types_of(trace)
+            assert said[0] == "client -> thread: START_THREAD"
+            assert said[-1] == "thread -> client: THREAD_RESULT"
+            assert [each for each in said if "PROCESS_PHASE" in each] == [f"thread -> {p}: PROCESS_PHASE" for p in PHASES]
+        assert not {row.id for row in traces[0]} & {row.id for row in traces[1]}
+        create = len([row for row in rows if row.correlation_id not in {start.id for start in starts}])
+        assert sum(len([row for row in trace if row.lane == "control" and row.to]) for trace in traces) + create == len(rows)
 
 
-def test_a_subscriber_that_nobody_is_gets_a_dead_letter_and_the_others_their_result() -> None:
+async def test_a_subscriber_that_nobody_is_gets_a_dead_letter_and_the_others_their_result() -> None:
     """CH-128, CH-112: the thread ends as it would have, and nothing of it is left open."""
-
-    async def main() -> None:
-        heard: list[str] = []
-        async with chain_on() as chain:
-            chain.hear(lambda client, said: heard.append(client))
-            thread_id = await chain.create(QUESTION)
-            for subscriber in ("nobody/1", "client/eve"):
-                await chain.send({"type": "SUBSCRIBE_THREAD", "sender": subscriber, "data": {"thread_id": thread_id}})
-            await chain.start(thread_id)
-            assert (await chain.wait(thread_id)).status == "completed"
-            await _nothing_open(chain, thread_id)
-            assert heard == ["client/local", "client/eve"]
-            (letter,) = chain.system.dead_letters
-            assert (letter.to, letter.code, letter.message.thread_id) == ("nobody/1", "ACTOR_NOT_FOUND", thread_id)
-
-    run(main())
+    heard: list[str] = []
+    async with chain_on() as chain:
+        chain.hear(lambda client, said: heard.append(client))
+        thread_id = await chain.create(QUESTION)
+        for subscriber in ("nobody/1", "client/eve"):
+            await chain.send({"type": "SUBSCRIBE_THREAD", "sender": subscriber, "data": {"thread_id": thread_id}})
+        await chain.start(thread_id)
+        assert (await chain.wait(thread_id)).status == "completed"
+        await _nothing_open(chain, thread_id)
+        assert heard == ["client/local", "client/eve"]
+        (letter,) = chain.system.dead_letters
+        assert (letter.to, letter.code, letter.message.thread_id) == ("nobody/1", "ACTOR_NOT_FOUND", thread_id)
 
 
 async def _nothing_open(chain: PostChain, thread_id: str) -> None:
@@ -492,40 +436,32 @@ async def _nothing_open(chain: PostChain, thread_id: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_a_thread_whose_messages_follow_from_too_many_others_fails_and_is_over(limit: int) -> None:
+async def test_a_thread_whose_messages_follow_from_too_many_others_fails_and_is_over(limit: int) -> None:
     """CH-128: the hop limit, wherever it bites; what could not be sent is with the dead letters, the thread says why."""
-
-    async def main() -> None:
-        async with chain_on(settings=Settings(hop_limit=limit)) as chain:
-            result = await chain.run(QUESTION)
-            assert (result.status, result.error_code) == ("failed", "HOP_LIMIT")
-            assert chain.system.dead_letters[0].code == "HOP_LIMIT"
-            assert (await chain.status(result.thread_id)).status == "failed"
-            await _nothing_open(chain, result.thread_id)
-
-    run(main())
+    async with chain_on(settings=Settings(hop_limit=limit)) as chain:
+        result = await chain.run(QUESTION)
+        assert (result.status, result.error_code) == ("failed", "HOP_LIMIT")
+        assert chain.system.dead_letters[0].code == "HOP_LIMIT"
+        assert (await chain.status(result.thread_id)).status == "failed"
+        await _nothing_open(chain, result.thread_id)
 
 
-def test_a_stored_thread_is_replayed_as_it_was_seen_and_step_by_step() -> None:
+async def test_a_stored_thread_is_replayed_as_it_was_seen_and_step_by_step() -> None:
     """CH-128: the same events, in the same order, without a model; and where the thread was after each row."""
-
-    async def main() -> None:
-        seen: list[ChainEvent] = []
-        async with chain_on(witness=(witness := Witness())) as chain:
-            thread_id = await chain.create(QUESTION)
-            with chain._workshop.events.listening(thread_id, seen.append, to_words=False):
-                await chain.start(thread_id)
-                await chain.wait(thread_id)
-            asked = len(witness.asked)
-            played: list[ChainEvent] = []
-            async for record in chain.ledger.read(thread_id):
-                phase = played[-1].phase if played and played[-1].kind != "status" else None
-                if (event := event_of(record.message, record.seq, phase)) is not None:
-                    played.append(event)
-            assert [(e.kind, e.seq, e.text) for e in played[1:]] == [(e.kind, e.seq, e.text) for e in seen]
-            head = (await chain.ledger.head(thread_id)).seq
-            states = [(await chain.ledger.replay(thread_id, LIFE.fold(), upto=seq)).status for seq in range(1, head + 1)]
-            assert list(dict.fromkeys(states)) == ["none", "created", "processing", "completed"]
-            assert len(witness.asked) == asked
-
-    run(main())
+    seen: list[ChainEvent] = []
+    async with chain_on(witness=(witness := Witness())) as chain:
+        thread_id = await chain.create(QUESTION)
+        with chain._chain.events.listening(thread_id, seen.append, to_words=False):
+            await chain.start(thread_id)
+            await chain.wait(thread_id)
+        asked = len(witness.asked)
+        played: list[ChainEvent] = []
+        async for record in chain.ledger.read(thread_id):
+            phase = played[-1].phase if played and played[-1].kind != "status" else None
+            if (event := event_of(record.message, record.seq, phase)) is not None:
+                played.append(event)
+        assert [(e.kind, e.seq, e.text) for e in played[1:]] == [(e.kind, e.seq, e.text) for e in seen]
+        head = (await chain.ledger.head(thread_id)).seq
+        states = [(await chain.ledger.replay(thread_id, LIFE.fold(), upto=seq)).status for seq in range(1, head + 1)]
+        assert list(dict.fromkeys(states)) == ["none", "created", "processing", "completed"]
+        assert len(witness.asked) == asked

@@ -77,6 +77,7 @@ async def _check(ledger: Ledger, witness: Witness, status: str) -> None:
         assert len(witness.asked) <= len(answers) + FAULTS.crashes  # only what was under way when a process died
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_thread_is_paused_and_resumed_and_completed_whatever_happens(seed: int) -> None:
     """F32, G7, G12, G13, G16: with four crashes, losses, doublings and appends that fail."""
@@ -111,6 +112,7 @@ def test_a_thread_that_is_terminated_stays_so_whatever_happens(seed: int) -> Non
     asyncio.run(_check(simulated.ledger, witness, "terminated"))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_thread() -> None:
     """Row by row; but for what Pydantic AI writes itself: its own times, and ids of its runs."""
 

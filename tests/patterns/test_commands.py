@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import COMMAND, PLAIN, start
 from tests.cli.running import run as command
-from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, run, said_in
+from tests.patterns.chains import QUESTION, TEA, Witness, chain_on, known, said_in
 from tests.patterns.test_life import Held
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 
@@ -50,6 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_with_exact_citations(folder: Path) -> None:
     """The six phases live on stderr; stdout is the answer; what is cited is in the ledger under that id, word for word."""
     done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md")
@@ -103,6 +104,7 @@ def test_a_document_without_an_end_is_not_read_for_ever(folder: Path) -> None:
     assert (done.exit_code, done.stderr) == (2, "/dev/zero: more than 20 MB; divide it\n")
 
 
+@pytest.mark.slow
 def test_programs_get_json_and_nothing_else(folder: Path) -> None:
     done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json")
     result = json.loads(done.stdout)
@@ -117,6 +119,7 @@ def test_programs_get_json_and_nothing_else(folder: Path) -> None:
     assert command("run", QUESTION, "--model", "scripted", "--quiet").stderr == ""
 
 
+@pytest.mark.slow
 def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> None:
     command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--quiet")
     assert command("replay", "--against").stderr == "threads: 1; that go otherwise now: 0\n"
@@ -127,6 +130,7 @@ def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> Non
     assert command("replay").exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_talk_is_one_thread(folder: Path) -> None:
     done = command("chat", "--model", "scripted", stdin="How hot is green tea?\n\nAnd coffee?\n")
 
@@ -146,6 +150,7 @@ def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
     assert not (folder / "antiphon.db").exists()  # nothing has begun
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Path) -> None:
     command("knowledge", "add", "tea.md")
     moves = (("resume",), ("pause",), ("terminate",), ("run", QUESTION, "--model", "scripted", "--thread"))
@@ -158,6 +163,7 @@ def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Pa
     assert status[:3] == [["thread", "id   knowledge"], ["pattern", "knowledge"], ["messages", "2"]]
 
 
+@pytest.mark.slow
 def test_what_agents_say_is_shown_and_the_protocol_if_it_is_asked_for(folder: Path) -> None:
     """`antiphon show` is what a newcomer tries first: the words and the tools, not two letters a phase."""
     result = json.loads(command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json").stdout)
@@ -214,51 +220,45 @@ def test_a_process_that_was_killed_is_gone_on_with(folder: Path, place: str) -> 
     assert [event["phase"] for event in shown if event["kind"] == "phase_ended"] == list(PHASES)
 
 
-def test_ctrl_c_pauses_and_resume_goes_on() -> None:
-    async def main() -> None:
-        ledger = await known()
-        witness = Witness(on_request=(held := Held("intention")))
-        async with chain_on(ledger, witness) as chain:
-            thread_id = await chain.create(QUESTION)
-            watching = asyncio.create_task(watched(chain, thread_id, lambda: chain.start(thread_id), is_shown=False))
-            await held.reached.wait()
-            os.kill(os.getpid(), signal.SIGINT)
-            seen = await watching
-            assert seen.was_interrupted
-            assert (await chain.status(thread_id)).status == "paused"
-            held.released.set()
-            seen = await watched(chain, thread_id, lambda: chain.resume(thread_id), is_shown=False)
-            assert not seen.was_interrupted
-            assert (await chain.result(thread_id)).status == "completed"
-            check_nothing_begins_while_it_rests(await said_in(ledger, thread_id))
-
-    run(main())
+async def test_ctrl_c_pauses_and_resume_goes_on() -> None:
+    ledger = await known()
+    witness = Witness(on_request=(held := Held("intention")))
+    async with chain_on(ledger, witness) as chain:
+        thread_id = await chain.create(QUESTION)
+        watching = asyncio.create_task(watched(chain, thread_id, lambda: chain.start(thread_id), is_shown=False))
+        await held.reached.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        seen = await watching
+        assert seen.was_interrupted
+        assert (await chain.status(thread_id)).status == "paused"
+        held.released.set()
+        seen = await watched(chain, thread_id, lambda: chain.resume(thread_id), is_shown=False)
+        assert not seen.was_interrupted
+        assert (await chain.result(thread_id)).status == "completed"
+        check_nothing_begins_while_it_rests(await said_in(ledger, thread_id))
 
 
-def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: Path) -> None:
+async def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: Path) -> None:
     """By the process that runs it, which finds what was posted; and by the one that asks, where there is none."""
     url = f"sqlite:///{tmp_path}/ledger.db"
 
-    async def main() -> None:
-        async with open_ledger(url) as ledger, open_ledger(url) as elsewhere:
-            await known(ledger)
-            witness = Witness(on_request=(held := Held("intention")))
-            async with chain_on(ledger, witness, listen=True) as chain:
-                thread_id = await chain.create(QUESTION)
-                await chain.start(thread_id)
-                await held.reached.wait()
-                move = {"data": {"thread_id": thread_id}}
-                paused = await ask_owner(elsewhere, {"type": "PAUSE_THREAD", **move}, patience=20)
-                assert (paused["type"], paused["data"]["current_phase"]) == ("THREAD_PAUSED", "intention")
-                assert paused["message_id"]
-                assert (await chain.life(thread_id)).status == "paused"
-                held.released.set()
-            end = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread_id, "reason": "enough"}}
-            ended = await ask_owner(elsewhere, end, patience=0.1)
-            assert (ended["type"], ended["data"]["status"]) == ("THREAD_TERMINATED", "terminated")
-            check_nothing_begins_while_it_rests(await said_in(elsewhere, thread_id))
-
-    run(main())
+    async with open_ledger(url) as ledger, open_ledger(url) as elsewhere:
+        await known(ledger)
+        witness = Witness(on_request=(held := Held("intention")))
+        async with chain_on(ledger, witness, listen=True) as chain:
+            thread_id = await chain.create(QUESTION)
+            await chain.start(thread_id)
+            await held.reached.wait()
+            move = {"data": {"thread_id": thread_id}}
+            paused = await ask_owner(elsewhere, {"type": "PAUSE_THREAD", **move}, patience=20)
+            assert (paused["type"], paused["data"]["current_phase"]) == ("THREAD_PAUSED", "intention")
+            assert paused["message_id"]
+            assert (await chain.life(thread_id)).status == "paused"
+            held.released.set()
+        end = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread_id, "reason": "enough"}}
+        ended = await ask_owner(elsewhere, end, patience=0.1)
+        assert (ended["type"], ended["data"]["status"]) == ("THREAD_TERMINATED", "terminated")
+        check_nothing_begins_while_it_rests(await said_in(elsewhere, thread_id))
 
 
 @pytest.mark.slow

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, run, said_in, types_of
-from tests.runtime.actors import virtually
 
 from antiphon.patterns.postchain import ChainConfig
-from antiphon.patterns.postchain import _chain as shared
+from antiphon.patterns.postchain import _cast as agents
 from antiphon.patterns.postchain._agents import AgentManagerActor
 from antiphon.protocol import PHASES
 from antiphon.runtime import Budget, Context, Settings
@@ -28,61 +27,50 @@ BUSY = ModelHTTPError(429, "teller", {"error": "slow down"})
     ],
     ids=["429", "503", "connection", "broken output"],
 )
-def test_a_provider_that_fails_for_a_while_is_asked_again(failure: Exception) -> None:
+async def test_a_provider_that_fails_for_a_while_is_asked_again(failure: Exception) -> None:
     """CH-121, CH-122: nobody else hears of it."""
-
-    async def main() -> None:
-        witness = Witness(failures=[failure, failure])
-        async with chain_on(witness=witness, config=ChainConfig(backoff=0)) as chain:
-            result = await chain.run(QUESTION)
-            assert result.status == "completed"
-            assert witness.asked == ["action", "action", "action", *PHASES]
-            assert "ERROR_NOTIFICATION" not in str(types_of(await said_in(chain.ledger, result.thread_id)))
-
-    run(main())
+    witness = Witness(failures=[failure, failure])
+    async with chain_on(witness=witness, config=ChainConfig(backoff=0)) as chain:
+        result = await chain.run(QUESTION)
+        assert result.status == "completed"
+        assert witness.asked == ["action", "action", "action", *PHASES]
+        assert "ERROR_NOTIFICATION" not in str(types_of(await said_in(chain.ledger, result.thread_id)))
 
 
-def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     other = Witness()
-    monkeypatch.setattr(shared, "named_model", lambda name, **more: Teller(other, name="other"))
+    monkeypatch.setattr(agents, "named_model", lambda name, **more: Teller(other, name="other"))
 
-    async def main() -> None:
-        witness = Witness(failures=[ModelHTTPError(401, "teller", "no such key")] * 6)
-        async with chain_on(witness=witness, config=ChainConfig(fallback="other", backoff=0)) as chain:
-            result = await chain.run(QUESTION)
-            assert result.status == "completed"
-        assert witness.asked == list(PHASES)  # once for each: another try would not help
-        assert other.asked == ["action", *PHASES]
-        assert {output["model"] for output in result.outputs.values()} == {"other"}
-
-    run(main())
+    witness = Witness(failures=[ModelHTTPError(401, "teller", "no such key")] * 6)
+    async with chain_on(witness=witness, config=ChainConfig(fallback="other", backoff=0)) as chain:
+        result = await chain.run(QUESTION)
+        assert result.status == "completed"
+    assert witness.asked == list(PHASES)  # once for each: another try would not help
+    assert other.asked == ["action", *PHASES]
+    assert {output["model"] for output in result.outputs.values()} == {"other"}
 
 
-def test_what_cannot_be_recovered_fails_the_thread_with_the_whole_story() -> None:
+async def test_what_cannot_be_recovered_fails_the_thread_with_the_whole_story() -> None:
     """CH-091, CH-114, G14: the client is told, the phases that were done are kept, and the thread may be started again."""
+    witness = Witness()
+    async with chain_on(witness=witness, config=ChainConfig(backoff=0, attempts=2, restarts=1)) as chain:
 
-    async def main() -> None:
-        witness = Witness()
-        async with chain_on(witness=witness, config=ChainConfig(backoff=0, attempts=2, restarts=1)) as chain:
+        async def break_down(phase: str) -> None:
+            if phase == "intention":
+                raise ModelHTTPError(500, "teller", "on fire")
 
-            async def break_down(phase: str) -> None:
-                if phase == "intention":
-                    raise ModelHTTPError(500, "teller", "on fire")
-
-            witness.on_request = break_down
-            result = await chain.run(QUESTION)
-            assert (result.status, result.error_code) == ("failed", "PHASE_PROCESSING_ERROR")
-            assert "on fire" in str(result.error_message)
-            assert list(result.outputs) == ["action", "experience"]
-            assert witness.asked.count("intention") == 4  # twice, and twice again after the restart
-            said = types_of(await said_in(chain.ledger, result.thread_id))
-            assert said.count("supervisor -> agent: RESTART") == 1
-            assert said[-1] == "thread -> client: THREAD_RESULT"
-            witness.on_request = None
-            await chain.start(result.thread_id)
-            assert (await chain.wait(result.thread_id)).status == "completed"
-
-    run(main())
+        witness.on_request = break_down
+        result = await chain.run(QUESTION)
+        assert (result.status, result.error_code) == ("failed", "PHASE_PROCESSING_ERROR")
+        assert "on fire" in str(result.error_message)
+        assert list(result.outputs) == ["action", "experience"]
+        assert witness.asked.count("intention") == 4  # twice, and twice again after the restart
+        said = types_of(await said_in(chain.ledger, result.thread_id))
+        assert said.count("supervisor -> agent: RESTART") == 1
+        assert said[-1] == "thread -> client: THREAD_RESULT"
+        witness.on_request = None
+        await chain.start(result.thread_id)
+        assert (await chain.wait(result.thread_id)).status == "completed"
 
 
 # Mutant: PhaseActor.process (_phase.py) does not call log_unexpected, or that leaves the id out -> this test is red.
@@ -108,25 +96,22 @@ def test_an_exception_in_a_phase_is_answered_and_logged_with_the_id_of_its_messa
     assert "canary" not in logged.getMessage()
 
 
-def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
+async def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
     """CH-121: a model has a time of its own, whatever the thread has."""
+    never = asyncio.Event()
 
-    async def main() -> None:
-        never = asyncio.Event()
+    async def wait(phase: str) -> None:
+        await never.wait()
 
-        async def wait(phase: str) -> None:
-            await never.wait()
-
-        config = ChainConfig(backoff=0, attempts=1, restarts=0, timeout=0.05)
-        async with chain_on(witness=Witness(on_request=wait), config=config) as chain:
-            result = await chain.run(QUESTION)
-            assert result.status == "failed"
-            assert "no answer within 0.05 seconds" in str(result.error_message)
-
-    run(main())
+    config = ChainConfig(backoff=0, attempts=1, restarts=0, timeout=0.05)
+    async with chain_on(witness=Witness(on_request=wait), config=config) as chain:
+        result = await chain.run(QUESTION)
+        assert result.status == "failed"
+        assert "no answer within 0.05 seconds" in str(result.error_message)
 
 
-def test_a_manager_that_hangs_is_begun_anew_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.virtual_time
+async def test_a_manager_that_hangs_is_begun_anew_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """CH-127, G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
     begun: list[str] = []
 
@@ -135,74 +120,57 @@ def test_a_manager_that_hangs_is_begun_anew_and_the_thread_goes_on(monkeypatch: 
         if len(begun) == 1:
             await asyncio.Event().wait()
 
-    async def main() -> None:
-        monkeypatch.setattr(AgentManagerActor, "started", started)
-        async with chain_on() as chain:
-            result = await chain.run(QUESTION)
-        assert result.status == "completed"
-        assert asyncio.get_running_loop().time() < 25
-        assert len(begun) == len(set(begun)) + 1
-
-    virtually(main())
+    monkeypatch.setattr(AgentManagerActor, "started", started)
+    async with chain_on() as chain:
+        result = await chain.run(QUESTION)
+    assert result.status == "completed"
+    assert asyncio.get_running_loop().time() < 25
+    assert len(begun) == len(set(begun)) + 1
 
 
-def test_a_model_that_takes_its_time_is_not_taken_for_a_manager_that_hangs() -> None:
+@pytest.mark.virtual_time
+async def test_a_model_that_takes_its_time_is_not_taken_for_a_manager_that_hangs() -> None:
     """G15: as long as it keeps to `timeout`, however long that is, it is asked once."""
-
-    async def main() -> None:
-        witness = Witness(delay=100)
-        async with chain_on(witness=witness) as chain:
-            assert (await chain.run(QUESTION)).status == "completed"
-        assert len(witness.asked) == len(PHASES) + 1
-
-    virtually(main())
-
-
-def test_a_thread_whose_agent_fails_does_not_hold_up_another() -> None:
-    """Each thread has managers of its own: when one is begun anew, nobody else is interrupted."""
-
-    async def main() -> None:
-        witness = Witness(failures=[ModelHTTPError(500, "teller")])
-        async with chain_on(witness=witness, config=ChainConfig(backoff=0, attempts=1)) as chain:
-            threads = [await chain.create(f"{QUESTION} {number}") for number in range(5)]
-            await asyncio.gather(*map(chain.start, threads))
-            results = await asyncio.gather(*map(chain.wait, threads))
-            assert {result.status for result in results} == {"completed"}
-            assert len(witness.asked) == 5 * (len(PHASES) + 1) + 1
-
-    run(main())
-
-
-def test_a_thread_that_has_used_up_its_budget_fails_and_ends() -> None:
-    """Whatever it may not say any more, it says that it has ended, and why."""
-
-    async def main() -> None:
-        async with chain_on(settings=Settings(budget=Budget(messages=40))) as chain:
-            result = await chain.run(QUESTION)
-            assert (result.status, result.error_code) == ("failed", "BUDGET_EXCEEDED")
-            assert (await chain.ledger.thread(result.thread_id)).status == "failed"
-
-    run(main())
+    witness = Witness(delay=100)
+    async with chain_on(witness=witness) as chain:
+        assert (await chain.run(QUESTION)).status == "completed"
+    assert len(witness.asked) == len(PHASES) + 1
 
 
 @pytest.mark.slow
-def test_many_threads_at_once_all_end_and_a_model_is_not_overrun() -> None:
+async def test_a_thread_whose_agent_fails_does_not_hold_up_another() -> None:
+    """Each thread has managers of its own: when one is begun anew, nobody else is interrupted."""
+    witness = Witness(failures=[ModelHTTPError(500, "teller")])
+    async with chain_on(witness=witness, config=ChainConfig(backoff=0, attempts=1)) as chain:
+        threads = [await chain.create(f"{QUESTION} {number}") for number in range(5)]
+        await asyncio.gather(*map(chain.start, threads))
+        results = await asyncio.gather(*map(chain.wait, threads))
+        assert {result.status for result in results} == {"completed"}
+        assert len(witness.asked) == 5 * (len(PHASES) + 1) + 1
+
+
+async def test_a_thread_that_has_used_up_its_budget_fails_and_ends() -> None:
+    """Whatever it may not say any more, it says that it has ended, and why."""
+    async with chain_on(settings=Settings(budget=Budget(messages=40))) as chain:
+        result = await chain.run(QUESTION)
+        assert (result.status, result.error_code) == ("failed", "BUDGET_EXCEEDED")
+        assert (await chain.ledger.thread(result.thread_id)).status == "failed"
+
+
+@pytest.mark.slow
+async def test_many_threads_at_once_all_end_and_a_model_is_not_overrun() -> None:
     """Concurrency is limited for each model; threads are served in turn, so none waits for all the others to end."""
+    witness = Witness()
+    ended: list[Any] = []
+    async with chain_on(witness=witness, config=ChainConfig(concurrency=4, found=0)) as chain:
+        threads = [await chain.create(f"{QUESTION} {number}") for number in range(40)]
+        await asyncio.gather(*map(chain.start, threads))
 
-    async def main() -> None:
-        witness = Witness()
-        ended: list[Any] = []
-        async with chain_on(witness=witness, config=ChainConfig(concurrency=4, found=0)) as chain:
-            threads = [await chain.create(f"{QUESTION} {number}") for number in range(40)]
-            await asyncio.gather(*map(chain.start, threads))
+        async def wait(thread_id: str) -> None:
+            ended.append((await chain.wait(thread_id)).status)
 
-            async def wait(thread_id: str) -> None:
-                ended.append((await chain.wait(thread_id)).status)
-
-            await asyncio.gather(*map(wait, threads))
-        assert ended == ["completed"] * 40
-        assert witness.most == 4
-        first_yield = witness.asked.index("yield")
-        assert witness.asked[:first_yield].count("action") >= 40  # nobody is at the end before everybody has begun
-
-    run(main())
+        await asyncio.gather(*map(wait, threads))
+    assert ended == ["completed"] * 40
+    assert witness.most == 4
+    first_yield = witness.asked.index("yield")
+    assert witness.asked[:first_yield].count("action") >= 40  # nobody is at the end before everybody has begun

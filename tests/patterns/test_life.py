@@ -55,119 +55,101 @@ async def _thread_in(state: str, chain: PostChain, held: Held, witness: Witness)
     return thread_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", LEGAL)
-def test_a_move_is_made_where_it_is_legal_and_refused_where_it_is_not(state: str) -> None:
+async def test_a_move_is_made_where_it_is_legal_and_refused_where_it_is_not(state: str) -> None:
     """CH-068, G13: INVALID_STATE says what the thread is, and when the move would be possible."""
-
-    async def main() -> None:
-        for move in MOVES:
-            held, witness = Held("intention"), Witness()
-            witness.on_request = held
-            async with chain_on(witness=witness) as chain:
-                thread_id = await _thread_in(state, chain, held, witness)
-                assert (await chain.life(thread_id)).status == state
-                if move in LEGAL[state]:
+    for move in MOVES:
+        held, witness = Held("intention"), Witness()
+        witness.on_request = held
+        async with chain_on(witness=witness) as chain:
+            thread_id = await _thread_in(state, chain, held, witness)
+            assert (await chain.life(thread_id)).status == state
+            if move in LEGAL[state]:
+                await getattr(chain, move)(thread_id)
+            else:
+                with pytest.raises(RefusedError) as caught:
                     await getattr(chain, move)(thread_id)
-                else:
-                    with pytest.raises(RefusedError) as caught:
-                        await getattr(chain, move)(thread_id)
-                    assert caught.value.code == "INVALID_STATE"
-                    assert caught.value.details["status"] == state
-                    assert (await chain.life(thread_id)).status == state
-                held.released.set()
-                await chain.terminate(thread_id)
-
-    run(main())
+                assert caught.value.code == "INVALID_STATE"
+                assert caught.value.details["status"] == state
+                assert (await chain.life(thread_id)).status == state
+            held.released.set()
+            await chain.terminate(thread_id)
 
 
-def test_a_thread_that_nobody_created_is_not_found_and_nothing_is_written() -> None:
+async def test_a_thread_that_nobody_created_is_not_found_and_nothing_is_written() -> None:
     """CH-068."""
-
-    async def main() -> None:
-        async with chain_on() as chain:
-            for move in MOVES:
-                with pytest.raises(RefusedError, match="create it first") as caught:
-                    await getattr(chain, move)("nobody")
-                assert caught.value.code == "THREAD_NOT_FOUND"
-                with pytest.raises(RefusedError, match="create it first"):
-                    await getattr(chain, move)("knowledge")  # a thread, but none of these
-            assert await chain.ledger.thread("nobody") is None
-
-    run(main())
+    async with chain_on() as chain:
+        for move in MOVES:
+            with pytest.raises(RefusedError, match="create it first") as caught:
+                await getattr(chain, move)("nobody")
+            assert caught.value.code == "THREAD_NOT_FOUND"
+            with pytest.raises(RefusedError, match="create it first"):
+                await getattr(chain, move)("knowledge")  # a thread, but none of these
+        assert await chain.ledger.thread("nobody") is None
 
 
-def test_the_status_tells_phases_completed_and_remaining() -> None:
+@pytest.mark.slow
+async def test_the_status_tells_phases_completed_and_remaining() -> None:
     """CH-066, CH-067: the current phase is the first that remains, and all six are in one of the two."""
-
-    async def main() -> None:
-        for number, phase in enumerate(PHASES):
-            witness = Witness(on_request=(held := Held(phase)))
-            async with chain_on(witness=witness) as chain:
-                thread_id = await chain.create(QUESTION)
-                await chain.start(thread_id)
-                await held.reached.wait()
-                status = await chain.status(thread_id)
-                assert (status.status, status.current_phase) == ("processing", phase)
-                assert (status.phases_completed, status.phases_remaining) == (PHASES[:number], PHASES[number:])
-                assert status.created_at <= status.updated_at
-                held.released.set()
-                await chain.wait(thread_id)
-                done = await chain.status(thread_id)
-                assert (done.status, done.current_phase, done.phases_remaining) == ("completed", None, ())
-
-    run(main())
+    for number, phase in enumerate(PHASES):
+        witness = Witness(on_request=(held := Held(phase)))
+        async with chain_on(witness=witness) as chain:
+            thread_id = await chain.create(QUESTION)
+            await chain.start(thread_id)
+            await held.reached.wait()
+            status = await chain.status(thread_id)
+            assert (status.status, status.current_phase) == ("processing", phase)
+            assert (status.phases_completed, status.phases_remaining) == (PHASES[:number], PHASES[number:])
+            assert status.created_at <= status.updated_at
+            held.released.set()
+            await chain.wait(thread_id)
+            done = await chain.status(thread_id)
+            assert (done.status, done.current_phase, done.phases_remaining) == ("completed", None, ())
 
 
-def test_the_same_message_is_the_same_thread_and_gets_the_same_answer() -> None:
+@pytest.mark.slow
+async def test_the_same_message_is_the_same_thread_and_gets_the_same_answer() -> None:
     """CH-120, G13: whoever is not sure that a message has come says it again, in this process or the next."""
-
-    async def main() -> None:
-        ledger = await known()
-        create = {"id": "m-1", "type": "CREATE_THREAD", "data": {"user_id": "u", "initial_input": QUESTION}}
-        async with chain_on(ledger) as chain:
-            first = await chain.send(create)
-            again = await chain.send(create)
-            assert first["data"] == again["data"]
-            start = {"id": "m-2", "type": "START_THREAD", "data": {"thread_id": first["data"]["thread_id"]}}
-            started = await chain.send(start)
-            result = await chain.wait(first["data"]["thread_id"])
-        async with chain_on(ledger, witness := Witness()) as chain:
-            assert (await chain.send(create))["data"] == first["data"]
-            assert (await chain.send(start))["data"] == started["data"]
-            assert await chain.wait(result.thread_id) == result
-            rows = await said_in(ledger, result.thread_id)
-            assert types_of(rows).count("client -> thread: START_THREAD") == 1
-        assert witness.asked == []
-
-    run(main())
+    ledger = await known()
+    create = {"id": "m-1", "type": "CREATE_THREAD", "data": {"user_id": "u", "initial_input": QUESTION}}
+    async with chain_on(ledger) as chain:
+        first = await chain.send(create)
+        again = await chain.send(create)
+        assert first["data"] == again["data"]
+        start = {"id": "m-2", "type": "START_THREAD", "data": {"thread_id": first["data"]["thread_id"]}}
+        started = await chain.send(start)
+        result = await chain.wait(first["data"]["thread_id"])
+    async with chain_on(ledger, witness := Witness()) as chain:
+        assert (await chain.send(create))["data"] == first["data"]
+        assert (await chain.send(start))["data"] == started["data"]
+        assert await chain.wait(result.thread_id) == result
+        rows = await said_in(ledger, result.thread_id)
+        assert types_of(rows).count("client -> thread: START_THREAD") == 1
+    assert witness.asked == []
 
 
-def test_a_thread_goes_on_with_a_new_input_and_knows_what_was_said() -> None:
+@pytest.mark.slow
+async def test_a_thread_goes_on_with_a_new_input_and_knows_what_was_said() -> None:
     """CH-118: several turns; the history is told to every phase, and is bounded."""
-
-    async def main() -> None:
-        async with chain_on(config=ChainConfig(history=2)) as chain:
-            result = await chain.run(QUESTION)
-            for number in range(3):
-                result = await chain.run(f"And number {number}?", thread_id=result.thread_id)
-                assert result.status == "completed"
-            life = await chain.life(result.thread_id)
-            assert [turn.input for turn in life.turns] == [QUESTION, *(f"And number {number}?" for number in range(3))]
-            assert all(turn.response for turn in life.turns)
-            rows = await said_in(chain.ledger, result.thread_id)
-            asked = [
-                m.payload
-                for m in rows
-                if isinstance(m.payload, OptionCallPayload) and m.payload.option_name == "PROCESS_PHASE"
-            ]
-            history = asked[-1].arguments["context"]["conversation_history"]
-            assert [turn["content"] for turn in history if turn["role"] == "user"] == ["And number 0?", "And number 1?"]
-            with pytest.raises(RefusedError, match="give START_THREAD an `input`"):
-                await chain.start(result.thread_id)
-            sizes = _bytes_by_turn(rows)
-            assert max(sizes[2:]) < 1.2 * min(sizes[2:])  # flat: a turn costs the same, however long the thread is
-
-    run(main())
+    async with chain_on(config=ChainConfig(history=2)) as chain:
+        result = await chain.run(QUESTION)
+        for number in range(3):
+            result = await chain.run(f"And number {number}?", thread_id=result.thread_id)
+            assert result.status == "completed"
+        life = await chain.life(result.thread_id)
+        assert [turn.input for turn in life.turns] == [QUESTION, *(f"And number {number}?" for number in range(3))]
+        assert all(turn.response for turn in life.turns)
+        rows = await said_in(chain.ledger, result.thread_id)
+        asked = [
+            m.payload for m in rows if isinstance(m.payload, OptionCallPayload) and m.payload.option_name == "PROCESS_PHASE"
+        ]
+        history = asked[-1].arguments["context"]["conversation_history"]
+        assert [turn["content"] for turn in history if turn["role"] == "user"] == ["And number 0?", "And number 1?"]
+        with pytest.raises(RefusedError, match="give START_THREAD an `input`"):
+            await chain.start(result.thread_id)
+        sizes = _bytes_by_turn(rows)
+        assert max(sizes[2:]) < 1.2 * min(sizes[2:])  # flat: a turn costs the same, however long the thread is
 
 
 def _bytes_by_turn(rows: list[Message]) -> list[int]:
@@ -193,59 +175,49 @@ def test_where_a_thread_is_survives_being_written_down() -> None:
     assert fold.load(fold.dump(life)) == life
 
 
-def test_the_ledger_lists_threads_with_their_status() -> None:
-    async def main() -> None:
-        async with chain_on() as chain:
-            result = await chain.run(QUESTION)
-            created = await chain.create("later")
-            found = {each.thread_id: (each.status, each.pattern) for each in (await chain.ledger.threads()).threads}
-            assert found[result.thread_id] == ("completed", "postchain")
-            assert found[created] == ("created", "postchain")
-
-    run(main())
+async def test_the_ledger_lists_threads_with_their_status() -> None:
+    async with chain_on() as chain:
+        result = await chain.run(QUESTION)
+        created = await chain.create("later")
+        found = {each.thread_id: (each.status, each.pattern) for each in (await chain.ledger.threads()).threads}
+        assert found[result.thread_id] == ("completed", "postchain")
+        assert found[created] == ("created", "postchain")
 
 
-def test_a_branch_goes_on_from_where_it_parts() -> None:
+@pytest.mark.slow
+async def test_a_branch_goes_on_from_where_it_parts() -> None:
     """On another model, without what was done before being done again; the thread it parts from stays as it is."""
-
-    async def main() -> None:
-        ledger = await known()
-        async with chain_on(ledger, grace=5) as chain:
-            whole = await chain.run(QUESTION)
-        rows = await said_in(ledger, whole.thread_id)
-        asked = next(seq for seq, row in enumerate(rows, 1) if row.to == ("intention/1",))
-        await ledger.fork(whole.thread_id, at=asked, into="branch")
-        async with chain_on(ledger, witness := Witness()) as chain:
-            await chain.resume("branch")
-            result = await chain.wait("branch")
-            assert (result.status, witness.asked) == ("completed", list(PHASES[2:]))
-            assert (await ledger.diff(whole.thread_id, "branch")).common == asked
-            more = await chain.run("And coffee?", thread_id="branch")
-            assert more.status == "completed"
-            assert await chain.result(whole.thread_id) == whole
-            assert len(await said_in(ledger, whole.thread_id)) == len(rows)
-
-    run(main())
+    ledger = await known()
+    async with chain_on(ledger, grace=5) as chain:
+        whole = await chain.run(QUESTION)
+    rows = await said_in(ledger, whole.thread_id)
+    asked = next(seq for seq, row in enumerate(rows, 1) if row.to == ("intention/1",))
+    await ledger.fork(whole.thread_id, at=asked, into="branch")
+    async with chain_on(ledger, witness := Witness()) as chain:
+        await chain.resume("branch")
+        result = await chain.wait("branch")
+        assert (result.status, witness.asked) == ("completed", list(PHASES[2:]))
+        assert (await ledger.diff(whole.thread_id, "branch")).common == asked
+        more = await chain.run("And coffee?", thread_id="branch")
+        assert more.status == "completed"
+        assert await chain.result(whole.thread_id) == whole
+        assert len(await said_in(ledger, whole.thread_id)) == len(rows)
 
 
-def test_a_chain_that_is_left_while_a_model_is_at_work_leaves_its_threads_to_the_next() -> None:
+async def test_a_chain_that_is_left_while_a_model_is_at_work_leaves_its_threads_to_the_next() -> None:
     """G13: it does not fail, what was finished is not asked again, and the next process goes on."""
+    ledger, at_work = await known(), asyncio.Event()
 
-    async def main() -> None:
-        ledger, at_work = await known(), asyncio.Event()
+    async def never(phase: str) -> None:
+        if phase == "intention":
+            at_work.set()
+            await asyncio.Event().wait()
 
-        async def never(phase: str) -> None:
-            if phase == "intention":
-                at_work.set()
-                await asyncio.Event().wait()
-
-        async with chain_on(ledger, Witness(on_request=never)) as chain:
-            thread_id = await chain.create(QUESTION)
-            await chain.start(thread_id)
-            await at_work.wait()
-        assert (await chain.life(thread_id)).status == "processing"
-        async with chain_on(ledger, witness := Witness()) as chain:
-            assert (await chain.wait(thread_id)).status == "completed"
-        assert witness.asked == ["intention", "observation", "understanding", "yield"]
-
-    run(main())
+    async with chain_on(ledger, Witness(on_request=never)) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await at_work.wait()
+    assert (await chain.life(thread_id)).status == "processing"
+    async with chain_on(ledger, witness := Witness()) as chain:
+        assert (await chain.wait(thread_id)).status == "completed"
+    assert witness.asked == ["intention", "observation", "understanding", "yield"]

@@ -38,22 +38,19 @@ async def _check(ledger: Ledger, thread_id: str) -> None:
     assert summary.status == "completed"
 
 
-def test_all_of_many_threads_on_one_file_end_with_every_guarantee(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_all_of_many_threads_on_one_file_end_with_every_guarantee(tmp_path: Path) -> None:
     """One process, SQLite: each thread completed, conforms to the flows, left nothing open, and the chain verifies."""
-
-    async def main() -> None:
-        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-            async with chain_on(ledger, witness := Witness(), ChainConfig(found=0), grace=5) as chain:
-                results = await _run(chain, THREADS)
-                await _idle(chain)
-            assert {result.status for result in results} == {"completed"}
-            assert len({result.thread_id for result in results}) == THREADS
-            assert len(witness.asked) == THREADS * (len(PHASES) + 1)  # action looks something up first
-            for result in results:
-                await _check(ledger, result.thread_id)
-            assert (await ledger.verify()).is_whole
-
-    asyncio.run(main())
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        async with chain_on(ledger, witness := Witness(), ChainConfig(found=0), grace=5) as chain:
+            results = await _run(chain, THREADS)
+            await _idle(chain)
+        assert {result.status for result in results} == {"completed"}
+        assert len({result.thread_id for result in results}) == THREADS
+        assert len(witness.asked) == THREADS * (len(PHASES) + 1)  # action looks something up first
+        for result in results:
+            await _check(ledger, result.thread_id)
+        assert (await ledger.verify()).is_whole
 
 
 # ---------------------------------------------------------------- what is kept
@@ -72,7 +69,7 @@ def _objects() -> Counter[str]:
 
 def _kept(chain: PostChain) -> dict[str, int]:
     """Return how much each thing keeps that knows threads by their ids; the journal remembers whom it owns, up to a limit."""
-    kernel, shop = chain.system._kernel, chain._workshop
+    kernel, shop = chain.system._kernel, chain._chain
     known: dict[str, Any] = {
         "cells": [address for address in kernel.tree.cells if address.partition("/")[0] in ("thread", "agent")],
         "children": kernel.tree.children("supervisor/agents"),
@@ -101,75 +98,64 @@ async def _idle(chain: PostChain) -> None:
         await asyncio.sleep(0)
 
 
-def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> None:
     """Objects are counted after twenty threads, and after sixty: there are no more. One that is needed again comes back."""
+    async with (
+        open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger,
+        chain_on(ledger, config=ChainConfig(found=0), settings=QUIET) as chain,
+    ):
+        first, *_ = await _run(chain, 20)
+        await _run(chain, 1)  # alone: the ledger holds what it wrote last until it writes again, which may be of many threads
+        await _idle(chain)
+        assert _kept(chain) == {}
+        before = _objects()
+        await _run(chain, 40)
+        await _run(chain, 1)
+        await _idle(chain)
+        assert _kept(chain) == {}
+        grown = _objects() - before
+        assert sum(grown.values()) < 40, grown  # less than one for each thread
+        assert (await chain.status(first.thread_id)).status == "completed"
+        again = await chain.run("And for how long?", thread_id=first.thread_id)
+        assert again.status == "completed"
+        await _idle(chain)
+        assert _kept(chain) == {}
 
-    async def main() -> None:
-        async with (
-            open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger,
-            chain_on(ledger, config=ChainConfig(found=0), settings=QUIET) as chain,
-        ):
-            first, *_ = await _run(chain, 20)
-            await _run(
-                chain, 1
-            )  # alone: the ledger holds what it wrote last until it writes again, which may be of many threads
+
+async def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_path: Path) -> None:
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        witness = Witness(failures=[ValueError("broken")] * 3)
+        config = ChainConfig(found=0, backoff=0, attempts=1, restarts=0)
+        async with chain_on(ledger, witness, config) as chain:
+            failed = await _run(chain, 3)
+            assert {result.status for result in failed} == {"failed"}
+            witness.on_request = lambda phase: asyncio.sleep(3600)
+            threads = [await chain.create(QUESTION) for _ in range(3)]
+            await asyncio.gather(*map(chain.start, threads))
+            await asyncio.gather(*map(chain.terminate, threads))
+            await asyncio.gather(*map(chain.wait, threads))
             await _idle(chain)
-            assert _kept(chain) == {}
-            before = _objects()
-            await _run(chain, 40)
-            await _run(chain, 1)
-            await _idle(chain)
-            assert _kept(chain) == {}
-            grown = _objects() - before
-            assert sum(grown.values()) < 40, grown  # less than one for each thread
-            assert (await chain.status(first.thread_id)).status == "completed"
-            again = await chain.run("And for how long?", thread_id=first.thread_id)
-            assert again.status == "completed"
-            await _idle(chain)
-            assert _kept(chain) == {}
-
-    asyncio.run(main())
+            assert {name: each for name, each in _kept(chain).items() if name not in ("cells", "children")} == {}
+            threads_left = [address for address in chain.system._kernel.tree.cells if address.startswith("thread/")]
+            assert threads_left == []  # managers that did not answer go when they have been idle for a while
 
 
-def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-            witness = Witness(failures=[ValueError("broken")] * 3)
-            config = ChainConfig(found=0, backoff=0, attempts=1, restarts=0)
-            async with chain_on(ledger, witness, config) as chain:
-                failed = await _run(chain, 3)
-                assert {result.status for result in failed} == {"failed"}
-                witness.on_request = lambda phase: asyncio.sleep(3600)
-                threads = [await chain.create(QUESTION) for _ in range(3)]
-                await asyncio.gather(*map(chain.start, threads))
-                await asyncio.gather(*map(chain.terminate, threads))
-                await asyncio.gather(*map(chain.wait, threads))
-                await _idle(chain)
-                assert {name: each for name, each in _kept(chain).items() if name not in ("cells", "children")} == {}
-                threads_left = [address for address in chain.system._kernel.tree.cells if address.startswith("thread/")]
-                assert threads_left == []  # managers that did not answer go when they have been idle for a while
-
-    asyncio.run(main())
-
-
-def test_what_was_said_to_models_is_kept_in_mind_of_long_threads_until_somebody_else_writes() -> None:
+@pytest.mark.slow
+async def test_what_was_said_to_models_is_kept_in_mind_of_long_threads_until_somebody_else_writes() -> None:
     """So a turn does not read the whole thread again; a row of another process is a gap, and then the thread is read."""
-
-    async def main() -> None:
-        async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
-            talks = chain._workshop.talks
-            result = await chain.run(QUESTION)
-            await _idle(chain)
-            assert not talks._known  # it is short
-            for _ in range(3):
-                await chain.run(QUESTION, thread_id=result.thread_id)
-            await _idle(chain)
-            talk = talks._known[result.thread_id]
-            assert talk.seq == (await chain.ledger.head(result.thread_id)).seq
-            said = PartsPayload(parts=(TextPart(text="by the way"),))
-            note = Message(policy="client/outside", payload=said, to=("client/local",))
-            await chain.ledger.post(result.thread_id, note)
-            await chain.status(result.thread_id)
-            assert not talks._known
-
-    asyncio.run(main())
+    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+        talks = chain._chain.talks
+        result = await chain.run(QUESTION)
+        await _idle(chain)
+        assert not talks._known  # it is short
+        for _ in range(3):
+            await chain.run(QUESTION, thread_id=result.thread_id)
+        await _idle(chain)
+        talk = talks._known[result.thread_id]
+        assert talk.seq == (await chain.ledger.head(result.thread_id)).seq
+        said = PartsPayload(parts=(TextPart(text="by the way"),))
+        note = Message(policy="client/outside", payload=said, to=("client/local",))
+        await chain.ledger.post(result.thread_id, note)
+        await chain.status(result.thread_id)
+        assert not talks._known

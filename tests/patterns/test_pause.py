@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 import pytest
-from tests.patterns.chains import QUESTION, NotingLedger, Witness, branch, chain_on, known, run, said_in
+from tests.patterns.chains import QUESTION, NotingLedger, Witness, branch, chain_on, known, said_in
 from tests.patterns.test_life import Held
 
 from antiphon.ledger import Ledger
@@ -72,29 +72,25 @@ async def _quiet() -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_nothing_begins_between_a_pause_and_the_resume(phase: str) -> None:
+async def test_nothing_begins_between_a_pause_and_the_resume(phase: str) -> None:
     """CH-060 to CH-063, G12: what runs ends and is recorded; the resume re-runs nothing; the phase that rests is named."""
-
-    async def main() -> None:
-        witness = Witness(on_request=(held := Held(phase)))
-        async with chain_on(witness=witness) as chain:
-            thread_id = await chain.create(QUESTION)
-            await chain.start(thread_id)
-            await held.reached.wait()
-            paused = await chain.pause(thread_id)
-            assert (paused.status, paused.current_phase) == ("paused", phase)
-            asked = list(witness.asked)
-            held.released.set()
-            await _quiet()
-            assert witness.asked == asked
-            assert (await chain.status(thread_id)).status == "paused"
-            assert (await chain.resume(thread_id)).status == "processing"
-            result = await chain.wait(thread_id)
-            assert result.status == "completed"
-            assert witness.asked == ["action", *PHASES]  # the first asks for a tool, and again with what it gave
-            check_nothing_begins_while_it_rests(await said_in(chain.ledger, thread_id))
-
-    run(main())
+    witness = Witness(on_request=(held := Held(phase)))
+    async with chain_on(witness=witness) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await held.reached.wait()
+        paused = await chain.pause(thread_id)
+        assert (paused.status, paused.current_phase) == ("paused", phase)
+        asked = list(witness.asked)
+        held.released.set()
+        await _quiet()
+        assert witness.asked == asked
+        assert (await chain.status(thread_id)).status == "paused"
+        assert (await chain.resume(thread_id)).status == "processing"
+        result = await chain.wait(thread_id)
+        assert result.status == "completed"
+        assert witness.asked == ["action", *PHASES]  # the first asks for a tool, and again with what it gave
+        check_nothing_begins_while_it_rests(await said_in(chain.ledger, thread_id))
 
 
 async def _recorded(phase: str, *moves: str) -> tuple[NotingLedger, str, ChainResult]:
@@ -136,66 +132,56 @@ async def _taken_up(left: Ledger, thread_id: str) -> tuple[ChainResult, list[Mes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", SOME_PHASES)
-def test_a_thread_that_was_paused_and_resumed_goes_on_from_wherever_it_was_cut_off(phase: str) -> None:
+async def test_a_thread_that_was_paused_and_resumed_goes_on_from_wherever_it_was_cut_off(phase: str) -> None:
     """F32, G12, G13, G7: the models are asked for what no answer is recorded of, and for nothing else."""
-
-    async def main() -> None:
-        ledger, thread_id, whole = await _recorded(phase, "pause", "resume")
-        rows = await said_in(ledger, thread_id)
-        for place in _places(ledger, thread_id):
-            left = await branch(ledger, thread_id, place)
-            result, after, witness = await _taken_up(left, thread_id)
-            assert (result.status, result.response) == ("completed", whole.response), place
-            assert len(witness.asked) == len(PHASES) + 1 - _answers(rows[:place]), place
-            check_nothing_begins_while_it_rests(after)
-
-    run(main())
+    ledger, thread_id, whole = await _recorded(phase, "pause", "resume")
+    rows = await said_in(ledger, thread_id)
+    for place in _places(ledger, thread_id):
+        left = await branch(ledger, thread_id, place)
+        result, after, witness = await _taken_up(left, thread_id)
+        assert (result.status, result.response) == ("completed", whole.response), place
+        assert len(witness.asked) == len(PHASES) + 1 - _answers(rows[:place]), place
+        check_nothing_begins_while_it_rests(after)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", SOME_PHASES)
-def test_a_thread_that_is_terminated_stays_so_wherever_it_was_cut_off(phase: str) -> None:
+async def test_a_thread_that_is_terminated_stays_so_wherever_it_was_cut_off(phase: str) -> None:
     """F32, CH-064, CH-065, G12, G13: what ran was cancelled, nothing begins any more, and nothing is left open."""
-
-    async def main() -> None:
-        ledger, thread_id, whole = await _recorded(phase, "terminate")
-        assert whole.status == "terminated"
-        rows = await said_in(ledger, thread_id)
-        check_nothing_begins_while_it_rests(rows)
-        asked = next(place for place, row in enumerate(rows, 1) if _name(row) == "TERMINATE_THREAD")
-        for place in [each for each in ledger.ends[thread_id] if each >= asked][:: max(1, EVERY // 3)]:
-            left = await branch(ledger, thread_id, place)
-            async with chain_on(left, witness := Witness()) as chain:
-                await _settled(chain, thread_id)
-                result = await chain.wait(thread_id)
-                await _finished(chain, thread_id)
-                assert result.status == "terminated"
-                if place > asked:
-                    assert witness.asked == []
-            check_nothing_begins_while_it_rests(await said_in(left, thread_id))
-
-    run(main())
+    ledger, thread_id, whole = await _recorded(phase, "terminate")
+    assert whole.status == "terminated"
+    rows = await said_in(ledger, thread_id)
+    check_nothing_begins_while_it_rests(rows)
+    asked = next(place for place, row in enumerate(rows, 1) if _name(row) == "TERMINATE_THREAD")
+    for place in [each for each in ledger.ends[thread_id] if each >= asked][:: max(1, EVERY // 3)]:
+        left = await branch(ledger, thread_id, place)
+        async with chain_on(left, witness := Witness()) as chain:
+            await _settled(chain, thread_id)
+            result = await chain.wait(thread_id)
+            await _finished(chain, thread_id)
+            assert result.status == "terminated"
+            if place > asked:
+                assert witness.asked == []
+        check_nothing_begins_while_it_rests(await said_in(left, thread_id))
 
 
-def test_a_request_that_waits_for_its_turn_is_not_made_while_its_thread_rests() -> None:
+@pytest.mark.slow
+async def test_a_request_that_waits_for_its_turn_is_not_made_while_its_thread_rests() -> None:
     """G12: also where its intent was written down before the pause; and its turn goes to another thread meanwhile."""
     from antiphon.patterns.postchain import ChainConfig
 
-    async def main() -> None:
-        witness = Witness(on_request=(held := Held("action")))
-        async with chain_on(witness=witness, config=ChainConfig(concurrency=1)) as chain:
-            first, second, third = [await chain.create(f"{QUESTION} {number}") for number in range(3)]
-            await chain.start(first)
-            await held.reached.wait()
-            await chain.start(second)
-            await chain.start(third)
-            await _quiet()
-            await chain.pause(second)
-            held.released.set()
-            assert [(await chain.wait(each)).status for each in (first, third)] == ["completed"] * 2
-            assert len(witness.asked) == 2 * (len(PHASES) + 1)
-            assert witness.most == 1
-            await chain.resume(second)
-            assert (await chain.wait(second)).status == "completed"
-
-    run(main())
+    witness = Witness(on_request=(held := Held("action")))
+    async with chain_on(witness=witness, config=ChainConfig(concurrency=1)) as chain:
+        first, second, third = [await chain.create(f"{QUESTION} {number}") for number in range(3)]
+        await chain.start(first)
+        await held.reached.wait()
+        await chain.start(second)
+        await chain.start(third)
+        await _quiet()
+        await chain.pause(second)
+        held.released.set()
+        assert [(await chain.wait(each)).status for each in (first, third)] == ["completed"] * 2
+        assert len(witness.asked) == 2 * (len(PHASES) + 1)
+        assert witness.most == 1
+        await chain.resume(second)
+        assert (await chain.wait(second)).status == "completed"

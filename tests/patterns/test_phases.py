@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in
+from tests.patterns.chains import QUESTION, Witness, chain_on, known, said_in
 
 from antiphon.agents.tools import KnowledgeBase
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
@@ -99,162 +99,128 @@ async def _turn(question: str = BOTH, more: Mapping[str, str] | None = None, **s
 
 
 # Mutant: ActionPhaseActor (_action.py) has no `prompt` of its own, or adds a changed or no user item -> this test is red.
-def test_action_answers_the_bare_question_and_keeps_the_words_of_the_user() -> None:
+async def test_action_answers_the_bare_question_and_keeps_the_words_of_the_user() -> None:
     """CH-124: at once: also in a second cycle, when sources are known, its model is asked the question and nothing else."""
-
-    async def main() -> None:
-        async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
-            assert turn.told["action"] == [QUESTION, QUESTION]
-            assert turn.result.outputs["action"]["response"] == "the action phase says so"
-            words, answer = [each.item for each in turn.operations("action")]
-            assert (words.source, words.text) == ("user", QUESTION)
-            assert (answer.source, answer.text) == ("agent", "the action phase says so")
-
-    run(main())
+    async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
+        assert turn.told["action"] == [QUESTION, QUESTION]
+        assert turn.result.outputs["action"]["response"] == "the action phase says so"
+        words, answer = [each.item for each in turn.operations("action")]
+        assert (words.source, words.text) == ("user", QUESTION)
+        assert (answer.source, answer.text) == ("agent", "the action phase says so")
 
 
 # Mutant: ExperiencePhaseActor (_experience.py) has no `gather` of its own, or its `conclude` cites nothing, or adds nothing
 # -> this test is red.
-def test_experience_finds_what_is_known_before_its_model_is_asked_and_cites_it() -> None:
+async def test_experience_finds_what_is_known_before_its_model_is_asked_and_cites_it() -> None:
     """CH-124: by the ids that the knowledge base has, the best first; the model is told the best ones word for word."""
-
-    async def main() -> None:
-        async with _turn() as turn:
-            assert turn.result.outputs["experience"]["citations"] == [
-                {"id": turn.tea, "source": "docs/tea.md", "relevance": 0.8},
-                {"id": turn.soup, "source": "docs/soup.md", "relevance": 0.2},
-            ]
-            (told,) = turn.told["experience"]
-            assert told.startswith(f"{BOTH}\n\nSources:\n[1] docs/tea.md: {PASSAGE}")
-            found = [each for each in turn.operations("experience") if isinstance(each, Add)]
-            assert [(each.item.id, each.item.text) for each in found] == [(turn.tea, PASSAGE), (turn.soup, SOUP)]
-
-    run(main())
+    async with _turn() as turn:
+        assert turn.result.outputs["experience"]["citations"] == [
+            {"id": turn.tea, "source": "docs/tea.md", "relevance": 0.8},
+            {"id": turn.soup, "source": "docs/soup.md", "relevance": 0.2},
+        ]
+        (told,) = turn.told["experience"]
+        assert told.startswith(f"{BOTH}\n\nSources:\n[1] docs/tea.md: {PASSAGE}")
+        found = [each for each in turn.operations("experience") if isinstance(each, Add)]
+        assert [(each.item.id, each.item.text) for each in found] == [(turn.tea, PASSAGE), (turn.soup, SOUP)]
 
 
 # Mutant: IntentionPhaseActor.conclude (_intention.py) has the whole question as its only goal, or scores nothing, or tags
 # nothing -> this test is red.
-def test_intention_names_the_goals_and_scores_each_source_by_the_one_that_it_serves_best() -> None:
+async def test_intention_names_the_goals_and_scores_each_source_by_the_one_that_it_serves_best() -> None:
     """CH-124: a sentence each. The passage says all of the second one; the soup is beside the point."""
-
-    async def main() -> None:
-        async with _turn() as turn:
-            output = turn.result.outputs["intention"]
-            assert output["goals"] == [QUESTION, "For how many minutes?"]
-            assert output["scores"] == {turn.tea: 1.0, turn.soup: 0.25}
-            assert [each for each in turn.operations("intention") if isinstance(each, Tag)] == [
-                Tag(target=turn.tea, tags=("aligned",)),
-                Tag(target=turn.soup, tags=("low_relevance",)),
-            ]
-            ranked = [each for each in turn.operations("intention") if isinstance(each, Prioritize)]
-            assert [(each.target, each.priority) for each in ranked] == [(turn.tea, 1.0), (turn.soup, 0.25)]
-
-    run(main())
+    async with _turn() as turn:
+        output = turn.result.outputs["intention"]
+        assert output["goals"] == [QUESTION, "For how many minutes?"]
+        assert output["scores"] == {turn.tea: 1.0, turn.soup: 0.25}
+        assert [each for each in turn.operations("intention") if isinstance(each, Tag)] == [
+            Tag(target=turn.tea, tags=("aligned",)),
+            Tag(target=turn.soup, tags=("low_relevance",)),
+        ]
+        ranked = [each for each in turn.operations("intention") if isinstance(each, Prioritize)]
+        assert [(each.target, each.priority) for each in ranked] == [(turn.tea, 1.0), (turn.soup, 0.25)]
 
 
 # Mutant: ObservationPhaseActor.conclude (_observation.py) does not write its message down, or links nothing, or links what is
 # weak too -> this test is red.
-def test_observation_records_in_the_ledger_which_source_answers_the_question() -> None:
+async def test_observation_records_in_the_ledger_which_source_answers_the_question() -> None:
     """CH-124: as a message of the thread, under the id that its output has; what is weakly related is not linked."""
-
-    async def main() -> None:
-        async with _turn() as turn:
-            (observed,) = await Observations(turn.chain.ledger).in_thread(turn.result.thread_id)
-            link = Link(target="user-1", linked_to=turn.tea, relationship="is answered by", strength=1.0)
-            assert observed.links == (link,)
-            assert (observed.id, observed.question) == (turn.result.outputs["observation"]["observation"], BOTH)
-            assert observed.entities == tuple(turn.result.outputs["observation"]["entities"]) == ("Tea", "Green")
-            assert observed.id in {row.id for row in turn.rows}
-            assert turn.operations("observation") == [link, Tag(target=turn.tea, tags=("persist",))]
-
-    run(main())
+    async with _turn() as turn:
+        (observed,) = await Observations(turn.chain.ledger).in_thread(turn.result.thread_id)
+        link = Link(target="user-1", linked_to=turn.tea, relationship="is answered by", strength=1.0)
+        assert observed.links == (link,)
+        assert (observed.id, observed.question) == (turn.result.outputs["observation"]["observation"], BOTH)
+        assert observed.entities == tuple(turn.result.outputs["observation"]["entities"]) == ("Tea", "Green")
+        assert observed.id in {row.id for row in turn.rows}
+        assert turn.operations("observation") == [link, Tag(target=turn.tea, tags=("persist",))]
 
 
 # Mutant: let_go (_understanding.py) returns nothing, or UnderstandingPhaseActor.conclude no operations -> this test is red.
-def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_rest() -> None:
+async def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_rest() -> None:
     """CH-124: it was given the soup, says that it let it go, and the last phase is not given it any more."""
-
-    async def main() -> None:
-        async with _turn() as turn:
-            output = turn.result.outputs["understanding"]
-            assert (output["retained"], output["released"]) == (["user-1", "action", turn.tea], [turn.soup])
-            assert turn.operations("understanding") == [Prune(target=turn.soup, reason="relevance 0.25 is below 0.3")]
-            assert list(turn.given_to("understanding")) == ["user-1", "action", turn.tea, turn.soup]
-            assert list(turn.given_to("yield")) == ["user-1", "action", turn.tea]
-
-    run(main())
+    async with _turn() as turn:
+        output = turn.result.outputs["understanding"]
+        assert (output["retained"], output["released"]) == (["user-1", "action", turn.tea], [turn.soup])
+        assert turn.operations("understanding") == [Prune(target=turn.soup, reason="relevance 0.25 is below 0.3")]
+        assert list(turn.given_to("understanding")) == ["user-1", "action", turn.tea, turn.soup]
+        assert list(turn.given_to("yield")) == ["user-1", "action", turn.tea]
 
 
 # Mutant: let_go (_understanding.py) prunes only what is beside the point, or never shortens -> this test is red.
-def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words() -> None:
+async def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words() -> None:
     """CH-124: what agents have said goes first; then what is half of it is shortened to the sentence that says most."""
     pots = "Green tea pots are made of iron."
 
-    async def main() -> None:
-        more = {"docs/pots.md": f"{pots} {'They last for long. ' * 10}".strip()}
-        async with _turn(QUESTION, more, context_limit=200) as turn:
-            (kept,) = await KnowledgeBase(turn.chain.ledger).search("pots")
-            assert turn.given_to("understanding")[kept.id] == more["docs/pots.md"]
-            assert turn.given_to("yield") == {"user-1": QUESTION, turn.tea: PASSAGE, kept.id: pots}
-        long = f"{QUESTION} {'Please, please tell me. ' * 20}".strip()
-        async with _turn(long, context_limit=200) as turn:
-            assert turn.given_to("yield") == {"user-1": long}
-
-    run(main())
+    more = {"docs/pots.md": f"{pots} {'They last for long. ' * 10}".strip()}
+    async with _turn(QUESTION, more, context_limit=200) as turn:
+        (kept,) = await KnowledgeBase(turn.chain.ledger).search("pots")
+        assert turn.given_to("understanding")[kept.id] == more["docs/pots.md"]
+        assert turn.given_to("yield") == {"user-1": QUESTION, turn.tea: PASSAGE, kept.id: pots}
+    long = f"{QUESTION} {'Please, please tell me. ' * 20}".strip()
+    async with _turn(long, context_limit=200) as turn:
+        assert turn.given_to("yield") == {"user-1": long}
 
 
 # Mutant: YieldPhaseActor.conclude (_yield.py) answers without `_with_sources`, or `_citation` quotes the whole passage
 # -> this test is red.
-def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_what_is_quoted() -> None:
+async def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_what_is_quoted() -> None:
     """CH-124: the answer of the turn is its own, each source by number, name, id and a sentence that is in the ledger."""
-
-    async def main() -> None:
-        async with _turn() as turn:
-            quote = "Green tea is steeped at 80 degrees for two minutes."
-            assert turn.result.response == (f"the yield phase says so\n\nSources:\n[1] docs/tea.md ({turn.tea}): {quote}")
-            cited = {"number": 1, "id": turn.tea, "source": "docs/tea.md", "quote": quote, "relevance": 1.0}
-            assert turn.result.citations == (cited,)
-            assert turn.result.outputs["yield"]["next_phase"] is None
-            (passage,) = [row for row in await said_in(turn.chain.ledger, "knowledge") if row.id == turn.tea]
-            assert quote in passage.text
-
-    run(main())
+    async with _turn() as turn:
+        quote = "Green tea is steeped at 80 degrees for two minutes."
+        assert turn.result.response == (f"the yield phase says so\n\nSources:\n[1] docs/tea.md ({turn.tea}): {quote}")
+        cited = {"number": 1, "id": turn.tea, "source": "docs/tea.md", "quote": quote, "relevance": 1.0}
+        assert turn.result.citations == (cited,)
+        assert turn.result.outputs["yield"]["next_phase"] is None
+        (passage,) = [row for row in await said_in(turn.chain.ledger, "knowledge") if row.id == turn.tea]
+        assert quote in passage.text
 
 
 # Mutant: next_phase (_recursion.py) always answers -> this test is red.
-def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_may_help() -> None:
+async def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_may_help() -> None:
     """CH-124, CH-125: a source that says three quarters of it is not enough; the answer is that of the last cycle."""
-
-    async def main() -> None:
-        async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
-            first, second = [each["output"] for each in _answers(turn.rows, "PROCESS_PHASE") if each["phase_type"] == "yield"]
-            assert (first["next_phase"], first["rationale"]) == ("action", "a confidence of 0.75 is not enough")
-            assert (second["next_phase"], second["rationale"]) == (None, "cycle 2 of 2 was the last")
-            assert [each["phase_type"] for each in _asked(turn.rows, "PROCESS_PHASE")] == [*PHASES, *PHASES]
-            assert turn.result.response == second["response"]
-
-    run(main())
+    async with _turn(QUESTION, max_cycles=2, least_change=0.0) as turn:
+        first, second = [each["output"] for each in _answers(turn.rows, "PROCESS_PHASE") if each["phase_type"] == "yield"]
+        assert (first["next_phase"], first["rationale"]) == ("action", "a confidence of 0.75 is not enough")
+        assert (second["next_phase"], second["rationale"]) == (None, "cycle 2 of 2 was the last")
+        assert [each["phase_type"] for each in _asked(turn.rows, "PROCESS_PHASE")] == [*PHASES, *PHASES]
+        assert turn.result.response == second["response"]
 
 
-def test_what_one_thread_observed_later_threads_of_the_same_user_find() -> None:
+@pytest.mark.slow
+async def test_what_one_thread_observed_later_threads_of_the_same_user_find() -> None:
     """CH-124: a store on the ledger that can be asked; what somebody else has asked is not in it."""
-
-    async def main() -> None:
-        ledger = await known()
-        async with chain_on(ledger) as chain:
-            first = await chain.run(QUESTION, user_id="ada")
-            (found,) = await Observations(ledger).search("green tea", user_id="ada")
-            assert (found.thread_id, found.question) == (first.thread_id, QUESTION)
-            assert found.links[0].linked_to == first.citations[0]["id"]
-            assert await Observations(ledger).in_thread(first.thread_id) == (found,)
-            assert await Observations(ledger).search("green tea", user_id="bob") == ()
-            second = await chain.run("Is green tea steeped longer than that?", user_id="ada")
-            sources = [each["source"] for each in second.outputs["experience"]["citations"]]
-            assert f"observed in {first.thread_id}" in sources
-            third = await chain.run("Is green tea steeped longer than that?", user_id="bob")
-            assert "observed" not in str(third.outputs["experience"]["citations"])
-
-    run(main())
+    ledger = await known()
+    async with chain_on(ledger) as chain:
+        first = await chain.run(QUESTION, user_id="ada")
+        (found,) = await Observations(ledger).search("green tea", user_id="ada")
+        assert (found.thread_id, found.question) == (first.thread_id, QUESTION)
+        assert found.links[0].linked_to == first.citations[0]["id"]
+        assert await Observations(ledger).in_thread(first.thread_id) == (found,)
+        assert await Observations(ledger).search("green tea", user_id="bob") == ()
+        second = await chain.run("Is green tea steeped longer than that?", user_id="ada")
+        sources = [each["source"] for each in second.outputs["experience"]["citations"]]
+        assert f"observed in {first.thread_id}" in sources
+        third = await chain.run("Is green tea steeped longer than that?", user_id="bob")
+        assert "observed" not in str(third.outputs["experience"]["citations"])
 
 
 # ---------------------------------------------------------------- context operations
@@ -323,35 +289,32 @@ def test_operations_survive_being_written_down(items: list[Item]) -> None:
     assert operations_from(operations_to(operations)) == operations
 
 
-def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
+async def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
     """CH-126: and the next phase is given what they amount to."""
-
-    async def main() -> None:
-        async with chain_on() as chain:
-            result = await chain.run(QUESTION)
-            rows = await said_in(chain.ledger, result.thread_id)
-            done = {
-                each["phase_type"]: operations_from(each["output"]["context_operations"])
-                for each in _answers(rows, "PROCESS_PHASE")
-            }
-            assert {phase: sorted({each.operation for each in found}) for phase, found in done.items()} == {
-                "action": ["ADD"],
-                "experience": ["ADD", "TAG"],
-                "intention": ["PRIORITIZE", "TAG"],
-                "observation": ["LINK", "TAG"],
-                "understanding": [],
-                "yield": [],
-            }
-            context = ChainContext().after(each for phase in PHASES[:5] for each in done[phase])
-            given_to_yield = _asked(rows, "PROCESS_PHASE")[-1]["context"]["items"]
-            assert [Item.model_validate(each) for each in given_to_yield] == list(context)
-
-    run(main())
+    async with chain_on() as chain:
+        result = await chain.run(QUESTION)
+        rows = await said_in(chain.ledger, result.thread_id)
+        done = {
+            each["phase_type"]: operations_from(each["output"]["context_operations"])
+            for each in _answers(rows, "PROCESS_PHASE")
+        }
+        assert {phase: sorted({each.operation for each in found}) for phase, found in done.items()} == {
+            "action": ["ADD"],
+            "experience": ["ADD", "TAG"],
+            "intention": ["PRIORITIZE", "TAG"],
+            "observation": ["LINK", "TAG"],
+            "understanding": [],
+            "yield": [],
+        }
+        context = ChainContext().after(each for phase in PHASES[:5] for each in done[phase])
+        given_to_yield = _asked(rows, "PROCESS_PHASE")[-1]["context"]["items"]
+        assert [Item.model_validate(each) for each in given_to_yield] == list(context)
 
 
 # ---------------------------------------------------------------- going round again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "config", "cycles", "why"),
     [
@@ -362,64 +325,52 @@ def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
         ("Is tea steeped?", ChainConfig(max_cycles=9), 1, "is enough"),
     ],
 )
-def test_the_last_phase_goes_round_again_until_a_rule_says_stop(
+async def test_the_last_phase_goes_round_again_until_a_rule_says_stop(
     question: str, config: ChainConfig, cycles: int, why: str
 ) -> None:
     """CH-125: max cycles, loops, enough confidence, convergence; and each cycle is in the ledger."""
-
-    async def main() -> None:
-        async with chain_on(config=config) as chain:
-            result = await chain.run(question)
-            assert result.status == "completed"
-            assert (result.outputs["yield"]["cycle"], why in result.outputs["yield"]["rationale"]) == (cycles, True)
-            asked = [each["phase_type"] for each in _asked(await said_in(chain.ledger, result.thread_id), "PROCESS_PHASE")]
-            assert asked == [*PHASES, *PHASES[1:] * (cycles - 1)]  # there was no source: it goes on with experience
-            life = await chain.life(result.thread_id)
-            assert (life.cycle, life.completed) == (cycles, PHASES)
-
-    run(main())
+    async with chain_on(config=config) as chain:
+        result = await chain.run(question)
+        assert result.status == "completed"
+        assert (result.outputs["yield"]["cycle"], why in result.outputs["yield"]["rationale"]) == (cycles, True)
+        asked = [each["phase_type"] for each in _asked(await said_in(chain.ledger, result.thread_id), "PROCESS_PHASE")]
+        assert asked == [*PHASES, *PHASES[1:] * (cycles - 1)]  # there was no source: it goes on with experience
+        life = await chain.life(result.thread_id)
+        assert (life.cycle, life.completed) == (cycles, PHASES)
 
 
 # ---------------------------------------------------------------- how phases are set up
 
 
-def test_a_configuration_is_replaced_merged_and_survives_a_restart() -> None:
+async def test_a_configuration_is_replaced_merged_and_survives_a_restart() -> None:
     """CH-071, CH-072, CH-081, CH-082: from the next run on; what is not said stays."""
-
-    async def main() -> None:
-        ledger = await known()
-        async with chain_on(ledger) as chain:
-            prompt = {"phase_type": "action", "config": {"system_prompt": "You are the pirate phase.", "tools": []}}
-            ready = await chain.send({"type": "INITIALIZE_PHASE", "data": prompt})
-            update = {"agent_id": ready["data"]["agent_id"], "config": {"temperature": 0.5}}
-            assert (await chain.send({"type": "UPDATE_AGENT_CONFIG", "data": update}))["data"]["status"] == "updated"
-        async with chain_on(ledger, witness := Witness()) as chain:
-            result = await chain.run(QUESTION)
-            assert witness.asked == ["pirate", *PHASES[1:]]
-            prepared = _answers(await said_in(ledger, result.thread_id), "PREPARE_CONTEXT")[0]["context"]
-            assert prepared["messages"][0] == {"role": "system", "content": "You are the pirate phase."}
-            assert (prepared["metadata"]["agent"]["temperature"], prepared["tools"]) == (0.5, [])
-
-    run(main())
+    ledger = await known()
+    async with chain_on(ledger) as chain:
+        prompt = {"phase_type": "action", "config": {"system_prompt": "You are the pirate phase.", "tools": []}}
+        ready = await chain.send({"type": "INITIALIZE_PHASE", "data": prompt})
+        update = {"agent_id": ready["data"]["agent_id"], "config": {"temperature": 0.5}}
+        assert (await chain.send({"type": "UPDATE_AGENT_CONFIG", "data": update}))["data"]["status"] == "updated"
+    async with chain_on(ledger, witness := Witness()) as chain:
+        result = await chain.run(QUESTION)
+        assert witness.asked == ["pirate", *PHASES[1:]]
+        prepared = _answers(await said_in(ledger, result.thread_id), "PREPARE_CONTEXT")[0]["context"]
+        assert prepared["messages"][0] == {"role": "system", "content": "You are the pirate phase."}
+        assert (prepared["metadata"]["agent"]["temperature"], prepared["tools"]) == (0.5, [])
 
 
-def test_a_context_begins_with_the_prompt_of_its_phase_and_records_its_version() -> None:
+async def test_a_context_begins_with_the_prompt_of_its_phase_and_records_its_version() -> None:
     """CH-073 to CH-075."""
-
-    async def main() -> None:
-        async with chain_on() as chain:
-            thread_id = await chain.create(QUESTION, user_id="ada", metadata={"session_id": "s-1"})
-            await chain.start(thread_id)
-            await chain.wait(thread_id)
-            rows = await said_in(chain.ledger, thread_id)
-            for prepared, phase in zip(_answers(rows, "PREPARE_CONTEXT"), PHASES, strict=True):
-                first = prepared["context"]["messages"][0]
-                assert (first["role"], first["content"]) == ("system", prompt_of(phase).text)
-                assert first["content"].startswith(f"You are the {phase} phase")
-                metadata = prepared["context"]["metadata"]
-                assert (metadata["prompt"], metadata["user_id"], metadata["session_id"]) == (f"{phase}@1", "ada", "s-1")
-
-    run(main())
+    async with chain_on() as chain:
+        thread_id = await chain.create(QUESTION, user_id="ada", metadata={"session_id": "s-1"})
+        await chain.start(thread_id)
+        await chain.wait(thread_id)
+        rows = await said_in(chain.ledger, thread_id)
+        for prepared, phase in zip(_answers(rows, "PREPARE_CONTEXT"), PHASES, strict=True):
+            first = prepared["context"]["messages"][0]
+            assert (first["role"], first["content"]) == ("system", prompt_of(phase).text)
+            assert first["content"].startswith(f"You are the {phase} phase")
+            metadata = prepared["context"]["metadata"]
+            assert (metadata["prompt"], metadata["user_id"], metadata["session_id"]) == (f"{phase}@1", "ada", "s-1")
 
 
 def test_a_file_says_how_phases_are_set_up(tmp_path: Path) -> None:
@@ -441,7 +392,7 @@ def test_a_file_says_how_phases_are_set_up(tmp_path: Path) -> None:
         ChainConfig.read(tmp_path / "none.toml")
 
 
-def test_an_agent_uses_a_function_that_it_was_given() -> None:
+async def test_an_agent_uses_a_function_that_it_was_given() -> None:
     """A tool that is named in the configuration; what it does is recorded once."""
     called: list[str] = []
 
@@ -450,36 +401,30 @@ def test_an_agent_uses_a_function_that_it_was_given() -> None:
         called.append(query)
         return "80 degrees"
 
-    async def main() -> None:
-        async with chain_on(tools=[knowledge_base]) as chain:
-            assert (await chain.run(QUESTION)).status == "completed"
+    async with chain_on(tools=[knowledge_base]) as chain:
+        assert (await chain.run(QUESTION)).status == "completed"
 
-    run(main())
     assert called == [QUESTION]
 
 
-def test_what_happens_is_seen_while_it_happens() -> None:
+async def test_what_happens_is_seen_while_it_happens() -> None:
     """Phases, tools and words in order; the words of the last phase are those of its answer."""
+    async with chain_on() as chain:
+        thread_id = await chain.create(QUESTION)
 
-    async def main() -> None:
-        async with chain_on() as chain:
-            thread_id = await chain.create(QUESTION)
+        async def follow() -> list[Any]:
+            return [event async for event in chain.events(thread_id)]
 
-            async def follow() -> list[Any]:
-                return [event async for event in chain.events(thread_id)]
-
-            following = asyncio.create_task(follow())
-            await asyncio.sleep(0)
-            await chain.start(thread_id)
-            events = await following
-            assert [event.phase for event in events if event.kind == "phase_began"] == list(PHASES)
-            assert [event.phase for event in events if event.kind == "phase_ended"] == list(PHASES)
-            assert [event.text for event in events if event.kind.startswith("tool")] == ["knowledge_base"] * 2
-            words = "".join(event.text for event in events if event.kind == "text" and event.phase == "yield")
-            assert events[-1].data["response"].startswith(words.strip())
-            assert (events[-1].kind, events[-1].text) == ("ended", "completed")
-
-    run(main())
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        await chain.start(thread_id)
+        events = await following
+        assert [event.phase for event in events if event.kind == "phase_began"] == list(PHASES)
+        assert [event.phase for event in events if event.kind == "phase_ended"] == list(PHASES)
+        assert [event.text for event in events if event.kind.startswith("tool")] == ["knowledge_base"] * 2
+        words = "".join(event.text for event in events if event.kind == "text" and event.phase == "yield")
+        assert events[-1].data["response"].startswith(words.strip())
+        assert (events[-1].kind, events[-1].text) == ("ended", "completed")
 
 
 # ---------------------------------------------------------------- relevance

@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from tests.patterns.chains import run
 
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
@@ -33,68 +32,58 @@ def says(text: str) -> FunctionModel:
     return FunctionModel(lambda messages, info: ModelResponse([TextPart(text)]))
 
 
-def test_a_peer_delegates_to_workers_in_the_same_thread() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        workers = Workers(ledger, AgentSpec(name="controller"), [AgentSpec(name="worker")], model=says("391"))
-        team = workers.as_tool("bureau", "Have something worked out.")
-        clerk = PeerSpec(name="clerk", tools=("bureau",))
-        peers = Peers(ledger, [clerk], model=FunctionModel(calls("bureau", task="17*23?")), tools=[team])
-        async with together(peers, workers):
-            for _ in range(2):  # the second time it is what is recorded
-                outcome = await peers.run("How much is it?", thread_id="t")
-                assert outcome.response == "They say: 391"
-        rows = [record.message async for record in ledger.read("t")]
-        asked = [row.to for row in rows if row.lane == "control" and isinstance(row.payload, OptionCallPayload)]
-        assert asked == [("peer/clerk",), ("controller/controller",)]
-        threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
-        assert threads == {"t"}
-
-    run(main())
+async def test_a_peer_delegates_to_workers_in_the_same_thread() -> None:
+    ledger = MemoryLedger()
+    workers = Workers(ledger, AgentSpec(name="controller"), [AgentSpec(name="worker")], model=says("391"))
+    team = workers.as_tool("bureau", "Have something worked out.")
+    clerk = PeerSpec(name="clerk", tools=("bureau",))
+    peers = Peers(ledger, [clerk], model=FunctionModel(calls("bureau", task="17*23?")), tools=[team])
+    async with together(peers, workers):
+        for _ in range(2):  # the second time it is what is recorded
+            outcome = await peers.run("How much is it?", thread_id="t")
+            assert outcome.response == "They say: 391"
+    rows = [record.message async for record in ledger.read("t")]
+    asked = [row.to for row in rows if row.lane == "control" and isinstance(row.payload, OptionCallPayload)]
+    assert asked == [("peer/clerk",), ("controller/controller",)]
+    threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
+    assert threads == {"t"}
 
 
-def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
+async def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
     """The chain can be asked once: the second time the answer is the recorded one, and the team is not asked again."""
-
-    async def main() -> None:
-        ledger, asked = MemoryLedger(), list[str]()
-        team = Team(ledger, workers=[AgentSpec(name="bob")], model=FunctionModel(_plays(asked)))
-        chain = PostChain(
-            ledger,
-            model=FunctionModel(calls("bureau", task="Find the price.")),
-            tools=[team.as_tool("bureau", "Have something found out.")],
-            config=ChainConfig(found=0, phases={"action": AgentConfig(tools=("bureau",))}),
-        )
-        async with together(chain, team):
-            result = await chain.run("What does it cost?")
-        assert result.status == "completed", result.error_message
-        assert "5 euros" in result.outputs["action"]["response"]
-        rows = [record.message async for record in ledger.read(result.thread_id)]
-        asks = [row.to[0] for row in rows if row.lane == "control" and isinstance(row.payload, OptionCallPayload) and row.to]
-        assert [to for to in asks if to.startswith(("orchestrator/", "worker/"))] == [
-            "orchestrator/orchestrator",
-            "worker/bob",
-        ]
-        assert asked == ["plan", "work"]
-        assert not await ledger.open_calls(result.thread_id)
-
-    run(main())
+    ledger, asked = MemoryLedger(), list[str]()
+    team = Team(ledger, workers=[AgentSpec(name="bob")], model=FunctionModel(_plays(asked)))
+    chain = PostChain(
+        ledger,
+        model=FunctionModel(calls("bureau", task="Find the price.")),
+        tools=[team.as_tool("bureau", "Have something found out.")],
+        config=ChainConfig(found=0, phases={"action": AgentConfig(tools=("bureau",))}),
+    )
+    async with together(chain, team):
+        result = await chain.run("What does it cost?")
+    assert result.status == "completed", result.error_message
+    assert "5 euros" in result.outputs["action"]["response"]
+    rows = [record.message async for record in ledger.read(result.thread_id)]
+    asks = [row.to[0] for row in rows if row.lane == "control" and isinstance(row.payload, OptionCallPayload) and row.to]
+    assert [to for to in asks if to.startswith(("orchestrator/", "worker/"))] == [
+        "orchestrator/orchestrator",
+        "worker/bob",
+    ]
+    assert asked == ["plan", "work"]
+    assert not await ledger.open_calls(result.thread_id)
 
 
-def test_a_worker_of_a_team_is_a_peer_of_others() -> None:
-    async def main() -> None:
-        ledger, asked = MemoryLedger(), list[str]()
-        peers = Peers(ledger, [PeerSpec(name="clerk")], model=says("5 euros"))
-        worker = AgentSpec(name="bob", tools=("clerks",))
-        tools = [peers.as_tool("clerks", "Ask the clerks.")]
-        team = Team(ledger, workers=[worker], model=FunctionModel(_plays(asked, "clerks")), tools=tools)
-        async with together(team, peers):
-            outcome = await team.run("What does it cost?", thread_id="t")
-        assert (outcome.status, outcome.response) == ("completed", "They say: 5 euros")
-        rows = [record.message async for record in ledger.read("t")]
-        assert any(row.to == ("peer/clerk",) for row in rows)
-
-    run(main())
+async def test_a_worker_of_a_team_is_a_peer_of_others() -> None:
+    ledger, asked = MemoryLedger(), list[str]()
+    peers = Peers(ledger, [PeerSpec(name="clerk")], model=says("5 euros"))
+    worker = AgentSpec(name="bob", tools=("clerks",))
+    tools = [peers.as_tool("clerks", "Ask the clerks.")]
+    team = Team(ledger, workers=[worker], model=FunctionModel(_plays(asked, "clerks")), tools=tools)
+    async with together(team, peers):
+        outcome = await team.run("What does it cost?", thread_id="t")
+    assert (outcome.status, outcome.response) == ("completed", "They say: 5 euros")
+    rows = [record.message async for record in ledger.read("t")]
+    assert any(row.to == ("peer/clerk",) for row in rows)
 
 
 def _plays(asked: list[str], tool: str | None = None) -> Callable[[list[ModelMessage], AgentInfo], ModelResponse]:

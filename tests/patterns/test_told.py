@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, run, said_in, types_of
+from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, said_in, types_of
 from tests.patterns.test_life import Held
 
 from antiphon.patterns.postchain import PostChain
@@ -23,89 +23,73 @@ async def _subscribe(chain: PostChain, thread_id: str, *names: str) -> None:
         assert (answer["type"], answer["data"]["subscriber"]) == ("THREAD_SUBSCRIBED", f"client/{name}")
 
 
-def test_a_result_is_told_to_the_creator_and_to_each_subscriber_once() -> None:
+async def test_a_result_is_told_to_the_creator_and_to_each_subscriber_once() -> None:
     """CH-112, CH-104: those who say so before it begins, while it runs, and twice; again at the end of the next turn."""
-
-    async def main() -> None:
-        witness = Witness(on_request=(held := Held("intention")))
-        async with chain_on(witness=witness, grace=5) as chain:
-            heard = _listen(chain)
-            data = {"user_id": "u", "initial_input": QUESTION}
-            made = await chain.send({"type": "CREATE_THREAD", "sender": "ada", "data": data})
-            thread_id = made["data"]["thread_id"]
-            await _subscribe(chain, thread_id, "bob", "ada")
-            await chain.start(thread_id)
-            await held.reached.wait()
-            await _subscribe(chain, thread_id, "eve", "bob")
-            held.released.set()
-            result = await chain.wait(thread_id)
-            assert [client for client, _ in heard] == ["client/ada", "client/bob", "client/eve"]
-            assert {(said.status, said.response) for _, said in heard} == {("completed", result.response)}
-            assert all(isinstance(said, ThreadResult) for _, said in heard)
-            heard.clear()
-            await chain.run("And coffee?", thread_id=thread_id)
-            assert [client for client, _ in heard] == ["client/ada", "client/bob", "client/eve"]
-            unknown = await chain.send({"type": "SUBSCRIBE_THREAD", "data": {"thread_id": "nobody"}})
-            assert unknown["data"]["error_code"] == "THREAD_NOT_FOUND"
-
-    run(main())
+    witness = Witness(on_request=(held := Held("intention")))
+    async with chain_on(witness=witness, grace=5) as chain:
+        heard = _listen(chain)
+        data = {"user_id": "u", "initial_input": QUESTION}
+        made = await chain.send({"type": "CREATE_THREAD", "sender": "ada", "data": data})
+        thread_id = made["data"]["thread_id"]
+        await _subscribe(chain, thread_id, "bob", "ada")
+        await chain.start(thread_id)
+        await held.reached.wait()
+        await _subscribe(chain, thread_id, "eve", "bob")
+        held.released.set()
+        result = await chain.wait(thread_id)
+        assert [client for client, _ in heard] == ["client/ada", "client/bob", "client/eve"]
+        assert {(said.status, said.response) for _, said in heard} == {("completed", result.response)}
+        assert all(isinstance(said, ThreadResult) for _, said in heard)
+        heard.clear()
+        await chain.run("And coffee?", thread_id=thread_id)
+        assert [client for client, _ in heard] == ["client/ada", "client/bob", "client/eve"]
+        unknown = await chain.send({"type": "SUBSCRIBE_THREAD", "data": {"thread_id": "nobody"}})
+        assert unknown["data"]["error_code"] == "THREAD_NOT_FOUND"
 
 
-def test_a_subscriber_is_told_by_the_process_after_the_one_that_knew_it() -> None:
+async def test_a_subscriber_is_told_by_the_process_after_the_one_that_knew_it() -> None:
     """G13: it is in the ledger; from whichever row on another process has the thread, each is told, and told the same."""
-
-    async def main() -> None:
-        ledger = await known()
-        async with chain_on(ledger, Witness(on_request=(held := Held("intention"))), grace=5) as chain:
-            thread_id = await chain.create(QUESTION)
-            await chain.start(thread_id)
-            await held.reached.wait()
-            await _subscribe(chain, thread_id, "bob")
-            held.released.set()
-            whole = await chain.wait(thread_id)
-        rows = await said_in(ledger, thread_id)
-        subscribed = next(seq for seq, row in enumerate(rows, 1) if "THREAD_SUBSCRIBED" in str(types_of([row])))
-        for place in [each for each in ledger.ends[thread_id] if each >= subscribed][::6]:
-            left = await branch(ledger, thread_id, place)
-            async with chain_on(left, grace=5) as chain:
-                assert (await chain.wait(thread_id)).response == whole.response
-            told = [each for each in types_of(await said_in(left, thread_id)) if "THREAD_RESULT" in each]
-            assert len(told) == 2, place
-
-    run(main())
+    ledger = await known()
+    async with chain_on(ledger, Witness(on_request=(held := Held("intention"))), grace=5) as chain:
+        thread_id = await chain.create(QUESTION)
+        await chain.start(thread_id)
+        await held.reached.wait()
+        await _subscribe(chain, thread_id, "bob")
+        held.released.set()
+        whole = await chain.wait(thread_id)
+    rows = await said_in(ledger, thread_id)
+    subscribed = next(seq for seq, row in enumerate(rows, 1) if "THREAD_SUBSCRIBED" in str(types_of([row])))
+    for place in [each for each in ledger.ends[thread_id] if each >= subscribed][::6]:
+        left = await branch(ledger, thread_id, place)
+        async with chain_on(left, grace=5) as chain:
+            assert (await chain.wait(thread_id)).response == whole.response
+        told = [each for each in types_of(await said_in(left, thread_id)) if "THREAD_RESULT" in each]
+        assert len(told) == 2, place
 
 
-def test_flow_one_ends_with_the_result_whoever_else_is_told() -> None:
+async def test_flow_one_ends_with_the_result_whoever_else_is_told() -> None:
     """CH-111, CH-112: also where the client subscribes to its own thread."""
-
-    async def main() -> None:
-        async with chain_on(grace=5) as chain:
-            thread_id = await chain.create(QUESTION)
-            await _subscribe(chain, thread_id, "local")
-            await chain.start(thread_id)
-            await chain.wait(thread_id)
-            rows = await said_in(chain.ledger, thread_id)
-            assert types_of(rows)[-1] == "thread -> client: THREAD_RESULT"
-            assert str(types_of(rows)).count("THREAD_RESULT") == 1
-            assert find_flow("thread-execution").check(rows).state == "complete"
-
-    run(main())
+    async with chain_on(grace=5) as chain:
+        thread_id = await chain.create(QUESTION)
+        await _subscribe(chain, thread_id, "local")
+        await chain.start(thread_id)
+        await chain.wait(thread_id)
+        rows = await said_in(chain.ledger, thread_id)
+        assert types_of(rows)[-1] == "thread -> client: THREAD_RESULT"
+        assert str(types_of(rows)).count("THREAD_RESULT") == 1
+        assert find_flow("thread-execution").check(rows).state == "complete"
 
 
-def test_words_are_streamed_only_to_whoever_asked_and_are_not_written_down() -> None:
+async def test_words_are_streamed_only_to_whoever_asked_and_are_not_written_down() -> None:
     """CH-078: pieces with their numbers, then the answer; the ledger has the answer alone."""
-
-    async def main() -> None:
-        async with chain_on(grace=5) as chain:
-            heard = _listen(chain)
-            invoke = {"agent_id": "agent/yield", "input": "Hello"}
-            for stream, sender in ((False, "bob"), (True, "ada")):
-                answer = await chain.send({"type": "INVOKE_AGENT", "sender": sender, "data": {**invoke, "stream": stream}})
-                assert answer["type"] == "AGENT_INVOKED"
-            assert {client for client, _ in heard} == {"client/ada"}
-            assert all(isinstance(said, AgentStreamChunk) for _, said in heard)
-            assert "".join(said.text for _, said in heard) == answer["data"]["result"]["response"]
-            rows = [row for head in await chain.ledger.heads() for row in await said_in(chain.ledger, head.thread_id)]
-            assert "AGENT_STREAM_CHUNK" not in str(types_of(rows))
-
-    run(main())
+    async with chain_on(grace=5) as chain:
+        heard = _listen(chain)
+        invoke = {"agent_id": "agent/yield", "input": "Hello"}
+        for stream, sender in ((False, "bob"), (True, "ada")):
+            answer = await chain.send({"type": "INVOKE_AGENT", "sender": sender, "data": {**invoke, "stream": stream}})
+            assert answer["type"] == "AGENT_INVOKED"
+        assert {client for client, _ in heard} == {"client/ada"}
+        assert all(isinstance(said, AgentStreamChunk) for _, said in heard)
+        assert "".join(said.text for _, said in heard) == answer["data"]["result"]["response"]
+        rows = [row for head in await chain.ledger.heads() for row in await said_in(chain.ledger, head.thread_id)]
+        assert "AGENT_STREAM_CHUNK" not in str(types_of(rows))

@@ -153,6 +153,7 @@ def test_data_is_held_to_the_limits() -> None:
         Message(type="T", data={"a": {"b": {}}})
 
 
+@pytest.mark.slow
 @given(json_objects)
 def test_data_is_given_out_as_it_came_in(data: dict[str, Any]) -> None:
     message = Message(type="T", data=data)
@@ -192,6 +193,7 @@ def test_what_was_not_given_can_be_left_out() -> None:
 # ---------------------------------------------------------------- values
 
 
+@pytest.mark.slow
 @given(envelopes)
 def test_an_envelope_is_a_value(envelope: Message | Response) -> None:
     """Equal by content, copied without being changed, written and read."""

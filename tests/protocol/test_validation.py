@@ -149,6 +149,7 @@ def test_a_wrong_field_of_a_response_is_named(name: str, change: dict[str, Any])
         validate_message(Response(type=name, data=data | change))
 
 
+@pytest.mark.slow
 @given(json_objects)
 def test_a_type_that_nobody_declared_is_valid(data: dict[str, Any]) -> None:
     """CH-042: whatever its data, phase or not."""
@@ -156,6 +157,7 @@ def test_a_type_that_nobody_declared_is_valid(data: dict[str, Any]) -> None:
     assert validate_message(Response(type="NOBODY", data={**data, "phase_type": "dance"})) is True
 
 
+@pytest.mark.slow
 @given(envelopes)
 def test_validation_says_yes_or_raises_a_value_error(envelope: Message | Response) -> None:
     """CH-038"""

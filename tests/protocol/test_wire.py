@@ -13,6 +13,7 @@ from antiphon.errors import DecodeError
 from antiphon.protocol import ErrorResponse, Message, Response, deserialize_message, serialize_message
 
 
+@pytest.mark.slow
 @given(envelopes)
 def test_an_envelope_is_read_as_it_was_written(envelope: Message | Response) -> None:
     """CH-043, CH-044, CH-045: the class and the message_id with it."""
@@ -25,6 +26,7 @@ def test_an_envelope_is_read_as_it_was_written(envelope: Message | Response) -> 
     assert deserialize_message(text.encode()) == envelope
 
 
+@pytest.mark.slow
 @given(st.one_of(message_forms, response_forms, error_forms))
 def test_reading_adds_no_key_of_its_own(form: dict[str, Any]) -> None:
     """CH-045: and what is written says no class."""

@@ -38,6 +38,7 @@ def history() -> Conversation:
     return Conversation([asked, *said, *results, answer, thanks], tools=[WEATHER])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", CLIENTS)
 def test_the_sdk_sends_what_we_wrote_and_we_read_what_it_received(dialect: str) -> None:
     body = as_request(dialect, encode(history(), dialect).value)
@@ -54,6 +55,7 @@ def test_the_sdk_sends_what_we_wrote_and_we_read_what_it_received(dialect: str) 
     assert encode(decode(exchange.sent.body, dialect), dialect).value == exchange.sent.body
 
 
+@pytest.mark.slow
 def test_pydantic_ai_loads_what_we_write_and_gives_back_what_we_read() -> None:
     value = encode(history(), "pydantic-ai").value
     loaded = pydantic_ai_load_dump(value)

@@ -64,6 +64,7 @@ def test_every_sample_is_valid(sample: Sample) -> None:
     assert problems(sample.dialect, sample.kind, sample.body) == VENDORS.get(sample.name, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_an_unknown_key_is_refused_at_every_depth(sample: Sample) -> None:
     for path in _objects(sample.body):
@@ -152,6 +153,7 @@ def test_numbers_that_are_equal_may_differ_as_data() -> None:
     assert differences({"a": None}, {}) == ["$.a: was lost"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "\ud800"])
 def test_what_cannot_be_sent_is_a_fault(dialect: str, value: Any) -> None:

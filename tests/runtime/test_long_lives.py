@@ -12,9 +12,9 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol import Restart
 from antiphon.protocol.flows import Flow, Step, Verdict
-from antiphon.runtime import Actor, Context, System, _journal, _observer, handles, run, system_thread
+from antiphon.runtime import Actor, Context, System, _journal, _topics, handles, run, system_thread
 from antiphon.runtime._dispatch import Deadlines
-from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._rows import begun
 from antiphon.testing._virtual_time import VirtualLoop
 
@@ -30,15 +30,15 @@ def test_deadlines_that_are_far_away_share_their_buckets() -> None:
     deadlines = Deadlines(loop)
     expired: list[tuple[float, float]] = []
 
-    class Asked(Envelope):
+    class Asked(DeliveryState):
         def expire(self) -> None:
             assert self.deadline is not None
             expired.append((self.deadline, loop.time()))
 
     for number in range(20_000):
-        envelope = Asked(Ping(text=""), "me", "you")
-        envelope.deadline = 0.001 + number * 86_400 / 20_000
-        deadlines.add(envelope, envelope.deadline)
+        delivery = Asked(Envelope(Ping(text=""), None, "me", "you"))
+        delivery.deadline = 0.001 + number * 86_400 / 20_000
+        deadlines.add(delivery, delivery.deadline)
     assert len(deadlines._buckets) < 6_000
 
     async def wait() -> None:
@@ -64,7 +64,7 @@ async def test_a_thread_that_was_forgotten_is_claimed_again(monkeypatch: pytest.
 
 
 async def test_a_flow_is_watched_in_so_many_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_observer, "_MOST_THREADS", 2)
+    monkeypatch.setattr(_topics, "_MOST_THREADS", 2)
     found: list[str] = []
 
     def report(thread_id: str, _: Verdict) -> None:

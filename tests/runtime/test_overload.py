@@ -123,6 +123,7 @@ def test_overload_in_real_time_takes_no_more_memory_the_longer_it_lasts(thread_i
     assert max(most[half:]) < 1.5 * max(most[:half])  # what waits at once does not grow
 
 
+@pytest.mark.slow
 def test_ten_thousand_threads_wait_for_a_model_at_once() -> None:
     """In one process, with one actor: what waits costs no more than a task."""
 

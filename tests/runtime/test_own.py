@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from antiphon.ledger import Record
 from antiphon.messages import Limits, Message, OptionCallPayload, OptionResultPayload, dumps, use_limits
+from antiphon.protocol import Restart
+from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._rows import own_call, own_message, own_result
 
 NAMES = st.one_of(
@@ -83,3 +86,17 @@ def test_narrower_limits_hold_for_what_the_runtime_says():
                 make("i", "o", deep)
     with use_limits(Limits(message_bytes=200)), pytest.raises(ValidationError):
         own_message("p", own_call("i", "o", {"text": "x" * 300}))
+
+
+def test_an_envelope_is_frozen_and_what_the_ledger_redacts_gets_another() -> None:
+    """The value stays what was said; the delivery goes on with the message that was stored."""
+    envelope = Envelope(Restart(actor_id="a/1", reason="sk-secret"), None, "me", "a/1", "r1", "t")
+    delivery = DeliveryState(envelope)
+    with pytest.raises(AttributeError):
+        envelope.to = "b/1"
+    said = delivery.message
+    stored = said.model_copy(update={"payload": own_call("r1", Restart.message_type, {"actor_id": "a/1"})})
+    delivery.take(Record(7, b"", "", datetime(2026, 1, 1, tzinfo=UTC), stored))
+    assert (delivery.message, delivery.seq, delivery.type) == (stored, 7, Restart.message_type)
+    assert delivery.envelope == envelope._replace(said=None, message=stored)
+    assert envelope.said is not None

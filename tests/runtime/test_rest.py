@@ -138,6 +138,7 @@ async def test_an_actor_is_told_that_it_ends_before_it_is_let_go_of() -> None:
 # ---------------------------------------------------------------- what comes at the same moment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Alone, Slow])
 def test_a_message_that_comes_while_its_actor_is_let_go_of_is_not_lost(kind: type[Alone]) -> None:
     """Asks at all moments, in the order that each seed chooses: each is answered, and no address has two actors at work."""
@@ -194,6 +195,7 @@ async def test_whoever_stops_an_actor_that_rests_stops_it_for_good() -> None:
             await system.tell("probe/1", Note(text="a"))
 
 
+@pytest.mark.slow
 def test_threads_run_through_every_fault_while_actors_come_and_go() -> None:
     """The worlds of the simulation once more, with actors that are let go of as soon as they are idle."""
     settings, went = Settings(idle_after=0.0), 0

@@ -54,6 +54,7 @@ def _messages(simulated: Simulated, thread_id: str) -> list[Message]:
         loop.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_threads_run_through_every_fault_and_conform(group: int) -> None:
     """Each seed is a world of its own; the one that fails is printed, and can be run alone."""
@@ -96,6 +97,7 @@ def test_the_same_seed_gives_the_same_ledger(seed: int) -> None:
     assert first.hash != _simulate(seed + 1).hash
 
 
+@pytest.mark.slow
 def test_an_effect_that_must_not_happen_twice_never_does_whatever_the_seed() -> None:
     """G7: it is started at most once; what nobody knows the outcome of is parked, with the evidence."""
 
@@ -130,6 +132,7 @@ def test_an_effect_that_must_not_happen_twice_never_does_whatever_the_seed() -> 
     assert sum(count for text, count in outcomes.items() if "nobody knows" in text or "waits for a person" in text) > 0
 
 
+@pytest.mark.slow
 def test_what_is_told_arrives_through_every_fault_and_in_the_order_of_the_thread() -> None:
     class Listener(Actor):
         @handles

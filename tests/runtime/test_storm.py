@@ -148,6 +148,7 @@ def _is_of(name: tuple[str, str, str], parked: str) -> bool:
     return own.startswith(parked) or parent.startswith(parked) or parked.startswith(f"{own}/")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", [Link, Many])
 def test_after_a_storm_nothing_is_open_and_nothing_happened_twice(link: type[Link]) -> None:
     outcomes: Counter[str] = Counter()

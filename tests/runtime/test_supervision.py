@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.runtime import Backoff, Decision, Supervision, concerned, decide
+from antiphon.runtime import Backoff, Supervision
+from antiphon.runtime.extending import Decision, concerned, decide
 
 _NO_JITTER = Backoff(first=1.0, factor=2.0, most=30.0, jitter=0.0)
 

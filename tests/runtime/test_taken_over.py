@@ -12,7 +12,8 @@ from antiphon.errors import DeliveryError, FencedError, LedgerError, ReplyTimeou
 from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message
-from antiphon.runtime import Actor, Context, Effects, Recovered, System, _journal, begun, ended, handles
+from antiphon.runtime import Actor, Context, Effects, Recovered, System, _journal, handles
+from antiphon.runtime.extending import begun, ended
 
 pytestmark = pytest.mark.virtual_time
 

@@ -313,6 +313,7 @@ async def test_a_subscription_is_used_inside_of_its_block() -> None:
             await anext(subscribe(ledger))
 
 
+@pytest.mark.slow
 def test_a_slow_subscriber_keeps_nothing_in_memory(tmp_path: Path) -> None:
     """G18: 8 MB of messages wait in the ledger, and a page of them is in memory."""
 
@@ -380,6 +381,7 @@ async def _writing(ledger: Ledger, count: int) -> AsyncGenerator[None, None]:
         writing.cancel()
 
 
+@pytest.mark.slow
 def test_a_subscriber_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     """G5, F13: SIGKILL while it catches up and while it follows; nothing is missed, and the order stays."""
     path, count, lives = tmp_path / "ledger.db", 400, list[list[int]]()

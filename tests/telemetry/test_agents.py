@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from antiphon.telemetry._genai import attributes_of
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic_ai import Agent, ModelRetry
@@ -23,6 +22,7 @@ from antiphon.errors import ParkedError
 from antiphon.ledger import Redaction
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import ModelOperation
+from antiphon.telemetry._conventions import attributes_of
 
 TOKEN = "correct-horse-battery-staple"
 Turns = tuple[Any, ...]
@@ -83,10 +83,11 @@ both = pytest.mark.parametrize("toolkit", [False, True], ids=["own", "toolkit"])
 LOOK = (call("weather", "c1", city="Oslo"),)
 
 
+@pytest.mark.slow
 @both
 def test_a_run_is_invoke_agent_with_chat_and_execute_tool_below_it(toolkit: bool) -> None:
     """AT-061: names, kinds and attributes as the conventions have them; content is not among them."""
-    # Mutant: give `ToolEffect` no operation (agents/toolkit/_execution.py) -> this test is red: `effect weather`.
+    # Mutant: give `ToolkitCallEffect` no operation (agents/toolkit/_execution.py) -> this test is red: `effect weather`.
     # Mutant: return `await running()` at once in `told_as_agent` (agents/_observers.py) -> this test is red.
     office = Office(LOOK, ("It rains.",), toolkit=toolkit)
     assert office.run(model_settings={"temperature": 0.5}) == "It rains."
@@ -138,7 +139,7 @@ def test_a_run_is_invoke_agent_with_chat_and_execute_tool_below_it(toolkit: bool
 @pytest.mark.parametrize("city", ["nowhere", "atlantis"])
 def test_a_tool_that_fails_is_an_error_with_a_code_also_where_the_run_goes_on(city: str, toolkit: bool) -> None:
     """AT-061: what a tool returns as its failure is a failure of its span; the text of it is not recorded."""
-    # Mutant: leave `error_type` out in `Called.returned` (agents/durability/_tool_call.py) -> this test is red for `own`.
+    # Mutant: leave `error_type` out in `ToolCallEffect.returned` (agents/durability/_tool_call.py) -> red for `own`.
     office = Office((call("weather", "c1", city=city),), ("Nobody knows.",), toolkit=toolkit)
     is_fatal = city == "atlantis" and not toolkit
     if is_fatal:

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def _run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -11,6 +13,8 @@ def _run(code: str) -> str:
 def test_without_the_extra_it_is_said_what_to_install() -> None:
     code = """
 import sys
+
+import pytest
 sys.modules["opentelemetry.sdk"] = None
 try:
     import antiphon.telemetry
@@ -20,11 +24,13 @@ except ModuleNotFoundError as exc:
     assert _run(code) == 'telemetry needs OpenTelemetry: pip install "antiphon[otel]"\n'
 
 
+@pytest.mark.slow
 def test_the_runtime_imports_no_opentelemetry_and_telemetry_no_exporter() -> None:
     """What is not used costs nothing to import."""
     code = """
 import sys, antiphon.runtime
 print([name for name in sys.modules if name.startswith("opentelemetry")])
+import pytest
 import antiphon.telemetry
 print([name for name in sys.modules if name.startswith(("opentelemetry.exporter", "requests", "google.protobuf"))])
 """

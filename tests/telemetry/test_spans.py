@@ -20,8 +20,6 @@ from antiphon.runtime import (
     AgentOperation,
     Budget,
     Context,
-    Effect,
-    Journal,
     LocalBus,
     ModelOperation,
     Operation,
@@ -29,9 +27,9 @@ from antiphon.runtime import (
     ToolOperation,
     describe,
     handles,
-    observe,
     system_thread,
 )
+from antiphon.runtime.extending import Effect, Journal, observe
 from antiphon.telemetry import Telemetry
 from antiphon.telemetry._spans import read_traceparent
 

@@ -14,8 +14,6 @@ from typing import Literal, TypeAlias
 from antiphon.errors import BudgetExceededError
 from antiphon.messages import JsonObject, Message, OptionCallPayload, Usage
 
-__all__ = ["AgentBudget", "Amount", "Bounds", "Kind", "Limits", "Spending", "kind_of"]
-
 Kind: TypeAlias = Literal["request", "tool"]
 
 
@@ -76,7 +74,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BudgetLimits:
     """The budgets of an agent."""
 
     run: AgentBudget = field(default_factory=AgentBudget)
@@ -87,11 +85,11 @@ class Bounds:
     """The budgets of the agents that are at work in a run: what is done beside them, by a toolkit, counts for all of them."""
 
     def __init__(self) -> None:
-        self.limits: list[Limits] = []
+        self.limits: list[BudgetLimits] = []
 
-    def add(self, limits: Limits) -> None:
+    def add(self, limits: BudgetLimits) -> None:
         """Have one more agent's budgets count."""
-        if limits != Limits() and limits not in self.limits:
+        if limits != BudgetLimits() and limits not in self.limits:
             self.limits.append(limits)
 
 
@@ -124,7 +122,7 @@ class Spending:
             for amount in (self.thread, self.run):
                 amount.pay(usage)
 
-    def seconds_left(self, limits: Limits, now: datetime) -> float | None:
+    def seconds_left(self, limits: BudgetLimits, now: datetime) -> float | None:
         """Return how long something may take that is begun now; None: as long as it takes."""
         each = ((self.run, limits.run), (self.thread, limits.thread))
         left = [
@@ -134,7 +132,7 @@ class Spending:
         ]
         return min(left, default=None)
 
-    def check(self, limits: Limits, kind: Kind, *, depth: int, now: datetime, where: str) -> None:
+    def check(self, limits: BudgetLimits, kind: Kind, *, depth: int, now: datetime, where: str) -> None:
         """Refuse something new where a budget is used up.
 
         Raises:

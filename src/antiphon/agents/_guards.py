@@ -39,8 +39,6 @@ from antiphon.messages import (
     thaw,
 )
 
-__all__ = ["TAINTED", "Cover", "Guards"]
-
 _GUARD: Final = "TOOLKIT_GUARD"
 _DECISION: Final = "TOOL_PERMISSION"
 _APPROVE: Final = "APPROVE"
@@ -103,7 +101,7 @@ class _Asked(BaseModel):
     reason: str
 
 
-class Guards:
+class ThreadGuards:
     """What a thread says about the toolkits of its agents."""
 
     def __init__(self) -> None:
@@ -213,3 +211,6 @@ class Guards:
             if (name in self._asks or is_begun) and name not in (here or ()):
                 reason = f"{name!r} is a tool of a toolkit in thread {thread_id!r}"
                 raise UnguardedToolError(f"{reason}, and this program would start it without: give it in the toolkit")
+
+
+Guards = ThreadGuards  # the earlier name, until the patterns use the new one

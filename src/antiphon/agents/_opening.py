@@ -23,16 +23,13 @@ from antiphon.agents._budget import kind_of
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.runtime import (
+from antiphon.runtime import Admit, Budget, Observer, Settings
+from antiphon.runtime.extending import (
     AGAIN,
     PARK,
-    Admit,
-    Budget,
     Course,
     Journal,
-    Observer,
     Park,
-    Settings,
     Standing,
     again_id,
     begun,
@@ -55,7 +52,7 @@ def as_key(name: str) -> str:
     return f"sha256:{sha256(name.encode(errors='replace')).hexdigest()[:32]}"
 
 
-class Keys:
+class EffectKeys:
     """What was done, by name, so that the second of a name is told from the first."""
 
     def __init__(self) -> None:
@@ -69,7 +66,7 @@ class Keys:
         return key if count == 1 else f"{key}={count}"
 
 
-class RunCourse(Keys):
+class RunCourse(EffectKeys):
     """A run: what a program does in a thread, outside of actors."""
 
     def __init__(self, thread_id: str, invocation_id: str, to: str, attempt: int) -> None:
@@ -84,7 +81,7 @@ class RunCourse(Keys):
         """Nothing: nobody watches what is no actor."""
 
 
-class Part(Keys):
+class RunPart(EffectKeys):
     """A part of a course, which numbers what it does for itself: an agent's run, or what a tool does."""
 
     def __init__(self, whole: Course, invocation_id: str, to: str) -> None:

@@ -21,11 +21,12 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._opening import Keys, Opened, Part, as_key, open_run
+from antiphon.agents._opening import EffectKeys, Opened, RunPart, as_key, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
-from antiphon.runtime import Admit, Context, Course, Effect, Effects, Journal, Observer, Park, Run
+from antiphon.runtime import Admit, Context, Effects, Observer
+from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
 # ---------------------------------------------------------------- ledgers by URL
 
@@ -120,7 +121,7 @@ class LedgerRun:
         self._opening = Lock()
         self._stack = AsyncExitStack()
         self._url: str | None = None
-        self._agents = Keys()
+        self._agents = EffectKeys()
         self._taken_up: set[str] = set()
         self._at_work: set[str] = set()
         self._parts: dict[str, LedgerRun] = {}
@@ -336,7 +337,7 @@ class LedgerRun:
         """Return a part of this run that numbers its effects for itself."""
         part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper)
         part._url = self._url
-        part.attach(self.opened.within(Part(self.course, invocation_id, agent or self.course.to)))
+        part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
         return part
 
     async def close(self) -> None:

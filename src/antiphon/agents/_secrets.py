@@ -24,8 +24,6 @@ from pydantic_ai.tools import ToolDefinition
 if TYPE_CHECKING:
     from antiphon.agents._run import LedgerRun
 
-__all__ = ["SENSITIVE", "WITHHOLDS", "Withheld", "Withholding", "is_withheld"]
-
 SENSITIVE: Final = "[redacted:sensitive]"
 WITHHOLDS: Final = "withholds"
 """Where the metadata of a toolkit's tool names the arguments that it puts back itself."""
@@ -37,20 +35,20 @@ _STRUCTURE: Final = frozenset({"part_kind", "provider_name", "timestamp", "tool_
 _REDACTED: Final = re.compile(r"\[redacted:[^\]]*\]")
 
 
-def is_withheld(value: object) -> bool:
+def is_redacted(value: object) -> bool:
     """Whether a value stands for one that was taken out: here, or by the ledger because of its name."""
     return isinstance(value, str) and _REDACTED.fullmatch(value) is not None
 
 
 @dataclass(frozen=True)
-class Withholding:
+class SecretArguments:
     """Which arguments of which tools are taken out of what a model says."""
 
     tools: Mapping[str, tuple[frozenset[str], frozenset[str]]]
     """By tool: the names that are sensitive, and all that it has. Whatever it does not have is taken out too."""
 
     @classmethod
-    def of(cls, tools: Iterable[ToolDefinition]) -> Withholding:
+    def of(cls, tools: Iterable[ToolDefinition]) -> SecretArguments:
         """Return what the tools of a request say.
 
         Raises:
@@ -70,7 +68,7 @@ class Withholding:
         return cls(found)
 
 
-class Withheld:
+class Secrets:
     """The sensitive values of a run."""
 
     def __init__(self) -> None:
@@ -79,13 +77,13 @@ class Withheld:
         self._values: list[Any] = []
 
     @classmethod
-    def of(cls, run: LedgerRun) -> Withheld:
+    def of(cls, run: LedgerRun) -> Secrets:
         """Return the one of a run and all its parts."""
         return run.opened.share(cls)
 
     # ------------------------------------------------------------ out
 
-    def take_out(self, answer: dict[str, Any], withholding: Withholding, run_id: str | None) -> dict[str, Any]:
+    def take_out(self, answer: dict[str, Any], withholding: SecretArguments, run_id: str | None) -> dict[str, Any]:
         """Return an answer of a model, as JSON, without what is sensitive."""
         if not withholding.tools and not self._values:
             return answer
@@ -106,14 +104,14 @@ class Withheld:
             return value if clean == given else json.dumps(clean)  # it stays JSON
         return self.clean(value)
 
-    def _part(self, part: dict[str, Any], withholding: Withholding, run_id: str | None) -> dict[str, Any]:
+    def _part(self, part: dict[str, Any], withholding: SecretArguments, run_id: str | None) -> dict[str, Any]:
         if part["part_kind"] != "tool-call" or part["tool_name"] not in withholding.tools or part["args"] is None:
             return part
         sensitive, known = withholding.tools[part["tool_name"]]
         given = _parsed(part["args"])
         out = {name: value for name, value in given.items() if name in sensitive or name not in known}
         kept = self._calls[run_id, part.get("tool_call_id")] = {
-            name: value for name, value in out.items() if name in sensitive and not is_withheld(value)
+            name: value for name, value in out.items() if name in sensitive and not is_redacted(value)
         }
         self.remember(kept.values())
         left: Any = {name: SENSITIVE if name in out else value for name, value in given.items()}
@@ -122,7 +120,7 @@ class Withheld:
     def remember(self, values: Iterable[Any]) -> None:
         """Take these values out of whatever is said from now on."""
         for value in values:
-            self._values += [each for each in _scalars(value) if not is_withheld(each) and each not in self._values]
+            self._values += [each for each in _scalars(value) if not is_redacted(each) and each not in self._values]
 
     def clean(self, value: Any) -> Any:
         """Return a JSON value without any of the values that are sensitive."""
@@ -150,7 +148,7 @@ class Withheld:
     def put_back(self, arguments: dict[str, Any], run_id: str | None, call_id: str | None) -> dict[str, Any]:
         """Return the arguments of a call with the values that were taken out of it, as far as they are here."""
         kept = self._calls.get((run_id, call_id), {})
-        return {name: kept.get(name, value) if is_withheld(value) else value for name, value in arguments.items()}
+        return {name: kept.get(name, value) if is_redacted(value) else value for name, value in arguments.items()}
 
 
 def _parsed(args: Any) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Config(_Section):
     web: WebConfig = WebConfig()
 
 
-FormT = TypeVar("FormT", bound=BaseModel)
+_FormT = TypeVar("_FormT", bound=BaseModel)
 
 
 def read_small(path: Path | str) -> bytes:
@@ -72,7 +72,7 @@ def read_small(path: Path | str) -> bytes:
     return data
 
 
-def read_toml(path: Path | str, form: type[FormT], error: type[AntiphonError]) -> FormT:
+def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) -> _FormT:
     """Return what a TOML file says, in the form that it must have.
 
     Raises:

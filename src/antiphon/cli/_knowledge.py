@@ -16,7 +16,7 @@ from antiphon.cli._rows import print_json
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
 
 if TYPE_CHECKING:
-    from antiphon.agents.tools import Added, Passage
+    from antiphon.agents.tools import AddedDocument, Passage
     from antiphon.ledger import Ledger
 
 __all__ = ["knowledge", "read_document"]
@@ -82,11 +82,11 @@ def read_document(path: Path) -> str:
     return text
 
 
-async def _add(ledger: Ledger, *, texts: dict[str, str]) -> list[Added]:
+async def _add(ledger: Ledger, *, texts: dict[str, str]) -> list[AddedDocument]:
     from antiphon.agents.tools import KnowledgeBase  # noqa: PLC0415 (only where it is used)
 
     documents = KnowledgeBase(ledger)
-    added: list[Added] = []
+    added: list[AddedDocument] = []
     with bar("adding") as progress:
         for source, text in texts.items():
             added.append(await documents.add(source, text))

@@ -1,24 +1,30 @@
-"""A body taken apart, and what a provider's format gives so that bodies can be read and written.
+"""A body taken apart, what a provider's format gives so that bodies can be read and written, and how a body is read.
 
 A format gives functions: `open` and `close` (a body and its units), `read` (a unit to messages), `write` (messages to units),
 `together` (does this message go into the unit that was begun?), and `before` (what the format wants before a unit). All else
 is the same for all formats.
+
+A message that is read here has the dialect's name in its metadata: it is *native*. With it is noted what the unit said beyond
+what would be written (its residue), whether it goes with the one before it where that is not the usual way (`joined`), and
+whether it stood in the format's own place for instructions (`slot`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
+from pydantic import ValidationError
+
+from antiphon.checks import TARGETS
 from antiphon.checks._speech import same_breath
-from antiphon.dialects._plain import Content
-from antiphon.dialects._shares import InvocationIn, nobody
-from antiphon.dialects._units import Unit
+from antiphon.dialects._order import Content
+from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
+from antiphon.dialects._residue import InvocationIn, nobody, residue, shared_out
 from antiphon.dialects._writing import BodyWriting
-from antiphon.messages import Message, Tool, Usage
-
-__all__ = ["Body", "BodyFormat", "nothing_before", "said_together"]
+from antiphon.errors import DecodeError
+from antiphon.messages import Conversation, Message, Tool, Usage
 
 
 @dataclass(slots=True)
@@ -99,3 +105,121 @@ class BodyFormat:
     def write_slot(self, group: Sequence[Message], writing: BodyWriting) -> list[Any]:
         """Write what stands in the instructions' own place; nothing, where the format has none."""
         return [] if self.write_instructions is None else [self.write_instructions(group, writing)]
+
+
+# ---------------------------------------------------------------- reading a body
+
+
+def opened(form: BodyFormat, data: Any) -> Body:
+    """Take data apart, which must not be nested too deep."""
+    body = form.open(parsed_loosely(data, form.name))
+    refuse_depth([body.rest, body.tools], form.name)
+    return body
+
+
+def read_body(form: BodyFormat, body: Body, aliases: Mapping[str, str], writing: BodyWriting) -> Conversation:
+    """Read a body with all that brings the same data back; `writing` finds out what that is."""
+    units = read_units(form, body, aliases)
+    writing.aliases.begin([message for unit in units for message in unit.made], {})
+    messages: list[Message] = []
+    previous: list[Message] = []
+    for unit in units:
+        written = form.write_slot(unit.made, writing) if unit.is_slot else form.write(unit.made, writing)
+        patch = residue(written, [unit.value])
+        shares = shared_out(patch, written, unit.made, writing, form.invocation_in) if patch else []
+        messages += _noted(form, unit, shares, previous)
+        previous = unit.made
+    try:
+        return Conversation(messages, tools=read_tools(form, body.tools, aliases), metadata={form.name: _envelope(form, body)})
+    except ValidationError as exc:
+        _refuse(form, exc, "besides the messages")
+
+
+def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str]) -> list[Unit]:
+    """Read the units of a body, the instructions first; each has made the messages it says."""
+    reading = Reading(form.name, mark={form.name: {}}, aliases=aliases, fields=body.fields, beside=body.beside)
+    reading.once = {"usage": body.usage} if body.usage is not None else {}
+    units: list[Unit] = []
+    if body.instructions is not None and form.read_instructions is not None:
+        unit = Unit(reading, body.instructions, None, root=(body.slot,), is_slot=True)
+        units.append(_read_one(unit, form.read_instructions))
+    for position, value in enumerate(body.units):
+        unit = Unit(reading, value, None if body.shape == "one" else position, root=body.root, id=body.id)
+        if not isinstance(value, dict):
+            unit.fail(f"expected an object, found {kind_of(value)}")
+        units.append(_read_one(unit, form.read))
+        reading.messages += unit.made
+    return units
+
+
+def _read_one(unit: Unit, read: Callable[[Unit], None]) -> Unit:
+    try:
+        read(unit)
+    except ValidationError as exc:
+        unit.refuse(exc)
+    return unit
+
+
+def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[dict[str, Any]]], previous: Sequence[Message]) -> list[Message]:
+    """Return the messages of one unit with what is needed to write it again as it was."""
+    group = unit.made
+    notes: list[dict[str, Any]] = [{"residue": share} if share else {} for share in shares] or [{} for _ in group]
+    if unit.is_slot:
+        notes[0]["slot"] = True
+    elif previous and form.together(previous, group[0]):
+        notes[0]["joined"] = False
+    begun = [group[0]]
+    for message, note in zip(group[1:], notes[1:], strict=True):
+        if not form.together(begun, message):
+            note["joined"] = True
+        begun.append(message)
+    return [unit.with_notes(message, note) if note else message for message, note in zip(group, notes, strict=True)]
+
+
+# ---------------------------------------------------------------- tools, and what else there is
+
+
+def read_tools(form: BodyFormat, tools: Sequence[Any], aliases: Mapping[str, str]) -> list[Tool]:
+    """Return the tools that the core has a word for."""
+    read = [form.read_tool(tool) for tool in tools]
+    try:
+        return [Tool.model_validate(_named(form, tool, aliases)) for tool in read if tool is not None]
+    except ValidationError as exc:
+        _refuse(form, exc, "a tool", "tools")
+
+
+def _named(form: BodyFormat, tool: dict[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """Return a tool under our name; one that has a name which the format should refuse keeps it there."""
+    name = tool["name"]
+    if name in aliases:
+        return {**tool, "name": aliases[name]}
+    if TARGETS[form.name].option_name.accepts(name):
+        return tool
+    notes = tool.get("metadata", {}).get(form.name, {})
+    return {**tool, "metadata": {form.name: {**notes, "named": True}}}
+
+
+def _envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
+    envelope: dict[str, Any] = {"shape": body.shape}
+    if body.rest:
+        envelope["rest"] = body.rest
+    native = [_native_name(tool) for tool in body.tools if form.read_tool(tool) is None]
+    if native := [*native, *body.native]:
+        envelope["native"] = native
+    if body.tools:
+        known = [form.read_tool(tool) for tool in body.tools]
+        written = [form.write_tool(Tool.model_validate(tool), tool["name"]) for tool in known if tool is not None]
+        if patch := residue(written, body.tools):
+            envelope["tools"] = patch
+    return envelope
+
+
+def _native_name(tool: Any) -> str:
+    """Return what a tool is called that the provider runs, or knows the schema of."""
+    found = as_object(tool) or {}
+    return str(found.get("type") or found.get("name") or "a tool")
+
+
+def _refuse(form: BodyFormat, exc: ValidationError, what: str, where: str = "") -> NoReturn:
+    error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    raise DecodeError(f"{what}: {error['msg']}", dialect=form.name, where=where) from None

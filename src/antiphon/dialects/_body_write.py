@@ -11,14 +11,11 @@ from contextlib import suppress
 from typing import Any, cast
 
 from antiphon.checks import TARGETS, projected
-from antiphon.dialects._aliases import Aliases
-from antiphon.dialects._arrange import arrange
 from antiphon.dialects._body import Body, BodyFormat
-from antiphon.dialects._measure import Piece, Written
-from antiphon.dialects._plain import NotPlainError, last_group, plain_contents
-from antiphon.dialects._residue import restore
-from antiphon.dialects._shares import gathered, stem
-from antiphon.dialects._writing import BodyWriting
+from antiphon.dialects._losses import Piece, Written
+from antiphon.dialects._order import NotPlainError, arrange, last_group, plain_contents
+from antiphon.dialects._residue import gathered, restore, stem
+from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.messages import Conversation, Message, Tool, thaw
 from antiphon.messages._json import plain
 from antiphon.messages._model import EMPTY

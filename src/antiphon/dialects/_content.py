@@ -1,31 +1,30 @@
-"""Content as text: what formats share whose messages say one string."""
+"""Content as formats write it: text, arguments, results and errors as text and as objects, media as URLs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, cast
+from urllib.parse import quote, unquote
 
 import orjson
 
-from antiphon.dialects._meaning import continued, facets_of_parts, joined
-from antiphon.dialects._units import Writing, fresh
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, Payload, TextPart
-from antiphon.messages._json import plain, write
+from antiphon.dialects._losses import continued, joined
+from antiphon.dialects._reading import fresh
+from antiphon.messages import (
+    DataPart,
+    MediaPart,
+    Message,
+    Modality,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    Payload,
+    TextPart,
+)
+from antiphon.messages._json import JsonError, parse, plain, write
 from antiphon.messages._model import json_text_of, plain_of
-
-__all__ = [
-    "arguments_text",
-    "fresh",
-    "has_words",
-    "json_text",
-    "lose_option",
-    "lose_shown",
-    "request_of",
-    "result_text",
-    "said_as_text",
-    "time_text",
-]
 
 
 def request_of(payload: Payload) -> str | None:
@@ -47,19 +46,10 @@ def arguments_text(call: OptionCallPayload) -> str:
     return json_text_of(call, "arguments") if call.arguments_text is None else call.arguments_text
 
 
-def said_as_text(message: Message, writing: Writing, format_name: str) -> str:
-    """Return a message's parts as text, data as JSON text, and report what is not the same in text."""
+def said_as_text(message: Message) -> str:
+    """Return a message's parts as text, data as JSON text."""
     parts = message.parts
-    text = parts[0].text if len(parts) == 1 and parts[0].kind == "text" else joined(_lines(parts), continued(message))
-    if not writing.counts:
-        return text
-    facets = facets_of_parts(parts)
-    for what in facets.keys() - {"text"}:
-        writing.lose(message, what, f"{format_name} says plain text")
-    words = [(part, part.text) for part in parts if isinstance(part, TextPart)]
-    if text != joined(words, continued(message)):
-        writing.lose(message, "text", f"in {format_name} it has data in it")
-    return text
+    return parts[0].text if len(parts) == 1 and parts[0].kind == "text" else joined(_lines(parts), continued(message))
 
 
 def _lines(parts: Iterable[Part]) -> list[tuple[Part, str]]:
@@ -80,26 +70,170 @@ def time_text(time: datetime) -> str:
     return orjson.dumps(time)[1:-1].decode()
 
 
-def lose_shown(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> None:
-    """Report all that a result shows besides."""
-    for what in facets_of_parts(outcome.parts) if outcome.parts and writing.counts else ():
-        writing.lose(message, what, f"a result in {format_name} shows nothing besides")
-
-
-def lose_option(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str:
-    """Return the option that a reader will think a result is of: the one that was called; report it if that is another."""
-    call = writing.call_of(message)
-    if call is None or call.payload.kind != "option_call" or outcome.option_name in writing.options_of(outcome.invocation_id):
-        return outcome.option_name
-    writing.lose(message, "option", f"a result in {format_name} is of the option that was called")
-    return call.payload.option_name
-
-
-def result_text(message: Message, outcome: OptionResultPayload, writing: Writing, format_name: str) -> str | None:
+def result_text(outcome: OptionResultPayload) -> str | None:
     """Return a result as text, JSON as JSON text; None for no result."""
     result = outcome.__dict__["result"]
-    if writing.counts:
-        lose_shown(message, outcome, writing, format_name)
-        if isinstance(result, bool | int | float):
-            writing.lose(message, "result", f"a result in {format_name} is text")
     return result if result is None or type(result) is str else json_text_of(outcome, "result")
+
+
+# ---------------------------------------------------------------- arguments and outcomes of providers' formats
+
+INSTRUCTION = "[System instruction]: "
+"""How an instruction begins that had to become a user's: the format has a place for it only at some points."""
+
+_RAW = "_raw"
+"""The one key of an object that stands for arguments which are not an object."""
+_ERROR = "Error"
+_MOST = 2**53
+"""The largest count that the core takes."""
+_LATEST = 253_402_300_799
+"""The last second of the year 9999."""
+_TYPED = re.compile(r"([A-Za-z_][\w.-]{0,63}): (.*)", re.DOTALL)
+
+
+def count_of(value: Any) -> int | None:
+    """Return a number that counts something, if it is one that every JSON reader has exactly."""
+    return value if type(value) is int and 0 <= value <= _MOST else None
+
+
+def unix_time(value: Any) -> datetime | None:
+    """Return the time that is so many seconds after 1970 began, if it is one."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return datetime.fromtimestamp(value, UTC) if is_number and 0 <= value <= _LATEST else None
+
+
+def text_of(part: TextPart | DataPart) -> str:
+    """Return a part as text, data as JSON text."""
+    return part.text if isinstance(part, TextPart) else json_text(part.data)
+
+
+def read_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
+    """Return arguments from an object or its text, and the text where it is not plainly the JSON of them."""
+    if isinstance(given, dict):
+        return _unwrapped(cast("dict[str, Any]", given))
+    try:
+        arguments = parse(str(given).encode())
+    except (JsonError, UnicodeEncodeError):
+        return {}, str(given)
+    if not isinstance(arguments, dict):
+        return {}, str(given)
+    return cast("dict[str, Any]", arguments), None if write(arguments).decode() == given else str(given)
+
+
+def _unwrapped(arguments: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return arguments; of an object that only stands for a text, the text."""
+    raw = arguments.get(_RAW) if len(arguments) == 1 else None
+    return ({}, raw) if isinstance(raw, str) else (arguments, None)
+
+
+def arguments_object(call: OptionCallPayload) -> dict[str, Any]:
+    """Return arguments as an object; a text that spells none is wrapped in one."""
+    text = call.arguments_text
+    if text is None or call.arguments or text.strip() in ("", "{}"):
+        return cast("dict[str, Any]", fresh(call, "arguments"))
+    return {_RAW: text}
+
+
+def error_text(outcome: OptionResultPayload) -> str:
+    """Return an error in words: its type, its message, and its details as JSON."""
+    words = str(outcome.error_message)
+    if outcome.error_type != _ERROR:
+        words = f"{outcome.error_type}: {words}"
+    return words if outcome.result is None else f"{words}\n{json_text(outcome.result)}"
+
+
+def error_of(text: str) -> tuple[str, str]:
+    """Return the type and the message of an error in words."""
+    found = _TYPED.fullmatch(text)
+    return (found[1], found[2]) if found and found[1] != _ERROR else (_ERROR, text)
+
+
+def outcome_text(outcome: OptionResultPayload) -> str:
+    """Return what came of a call as readable text: never `null`, and an error says that it is one."""
+    if outcome.is_error:
+        words = error_text(outcome)
+        return words if outcome.error_type != _ERROR else f"{_ERROR}: {words}"
+    result = outcome.__dict__["result"]
+    return "" if result is None else result if type(result) is str else json_text_of(outcome, "result")
+
+
+# ---------------------------------------------------------------- media
+
+_DATA = re.compile(r"data:([^;,]*)((?:;[^;,]*)*?);base64,", re.IGNORECASE)
+_PATH = re.compile(r"[^:/?#]+:(?://[^/?#]*)?([^?#]*)")
+"""The path of a URL, as RFC 3986 (appendix B) finds it in whatever stands there; `urlsplit` refuses some."""
+
+_MIMES = {
+    "gif": "image/gif",
+    "jpeg": "image/jpeg",
+    "jpg": "image/jpeg",
+    "mov": "video/quicktime",
+    "mp3": "audio/mpeg",
+    "mp4": "video/mp4",
+    "ogg": "audio/ogg",
+    "pdf": "application/pdf",
+    "png": "image/png",
+    "txt": "text/plain",
+    "wav": "audio/wav",
+    "webm": "video/webm",
+    "webp": "image/webp",
+}
+_ANY_OF = {"image": "image/png", "audio": "audio/wav", "video": "video/mp4", "document": "application/pdf"}
+
+
+def as_data_url(mime: str, data: str) -> str:
+    """Return a URL that holds base64 data itself."""
+    return f"data:{mime};base64,{data}"
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """Return the type and the base64 data of a data URL; None for any other."""
+    found = _DATA.match(url)
+    return None if found is None else (found[1], url[found.end() :])
+
+
+def file_urn(owner: str, file: str) -> str:
+    """Return a URL for a file that a provider holds under an id."""
+    return f"urn:{owner}:{quote(file, safe='')}" if file else ""
+
+
+def file_id(url: str, owner: str) -> str | None:
+    """Return the id of a file, if this provider holds it."""
+    start = f"urn:{owner}:"
+    return unquote(url[len(start) :]) if url.startswith(start) else None
+
+
+def mime_of(part: MediaPart) -> str:
+    """Return the type of a medium: as given, as its data URL says, by its ending, or what is usual."""
+    if part.mime:
+        return part.mime
+    if (split := split_data_url(part.url)) is not None and split[0]:
+        return split[0]
+    path = None if part.url[:5].lower() == "data:" else _PATH.match(part.url)
+    ending = "" if path is None else path[1].rpartition(".")[2].lower()
+    return _MIMES.get(ending, _ANY_OF[part.modality])
+
+
+def modality_of(mime: str | None) -> Modality:
+    """Return the modality of a type; a document if it is none of the others."""
+    match (mime or "").partition("/")[0]:
+        case "image" | "audio" | "video" as modality:
+            return modality
+        case _:
+            return "document"
+
+
+def named_file(name: str | None) -> dict[str, Any]:
+    """Return the metadata of a medium that came from a file of a name, if it has one."""
+    return {"file": {"name": name}} if name else {}
+
+
+def described(part: MediaPart) -> str:
+    """Return words for a medium that cannot be shown: what is said in it, where that is known."""
+    for notes in part.metadata.values():
+        if isinstance(said := notes.get("transcript"), str) and said:
+            return said
+    if part.url[:4].lower() == "http":
+        return f"[{part.modality}: {part.url}]"
+    name = part.prompt_hint or part.file_name
+    return f"[{part.modality} {name}]" if name else f"[{part.modality}, not shown]"

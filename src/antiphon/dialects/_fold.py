@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from io import StringIO
 from typing import Any, Final, Literal, NoReturn, Protocol, Self, TypeAlias, cast
 
-from antiphon.dialects._units import kind_of
+from antiphon.dialects._reading import kind_of
 from antiphon.messages._json import Json, JsonError, freeze, parse, write
 
 __all__ = [

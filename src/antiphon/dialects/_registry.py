@@ -1,33 +1,34 @@
-"""Which dialects there are: ours, and those that installed packages add by entry point; and which one some data is in."""
+"""Which dialects there are, those of other packages included; which one some data is in; and the house format as one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, cast
 
-from antiphon.dialects._api import Dialect
-from antiphon.dialects._units import parsed
+from antiphon.dialects._api import Dialect, Encoded, Losses
+from antiphon.dialects._reading import parsed
 from antiphon.errors import DecodeError
-
-__all__ = ["Detected", "detect", "get", "names"]
+from antiphon.messages import Conversation, Message, dumps, loads
+from antiphon.messages._json import parse, write
 
 GROUP = "antiphon.dialects"
 """The entry-point group: `my-format = "my_package.my_module:DIALECT"`."""
 
 _OURS = {
-    "house": "antiphon.dialects._house",
+    "house": "antiphon.dialects._registry",
     "choir": "antiphon.dialects.choir._dialect",
     "marsys": "antiphon.dialects.marsys._dialect",
     "agent-framework": "antiphon.dialects.agent_framework._dialect",
     "atlas": "antiphon.dialects.atlas._dialect",
-    "openai-chat": "antiphon.dialects.openai_chat._dialect",
-    "openai-responses": "antiphon.dialects.openai_responses._dialect",
-    "anthropic-messages": "antiphon.dialects.anthropic_messages._dialect",
-    "gemini": "antiphon.dialects.gemini._dialect",
-    "pydantic-ai": "antiphon.dialects.pydantic_ai._dialect",
+    "openai-chat": "antiphon.dialects.openai_chat",
+    "openai-responses": "antiphon.dialects.openai_responses",
+    "anthropic-messages": "antiphon.dialects.anthropic_messages",
+    "gemini": "antiphon.dialects.gemini",
+    "pydantic-ai": "antiphon.dialects.pydantic_ai",
 }
 
 
@@ -100,3 +101,37 @@ def _first_lines(data: Any) -> Any:
         if len(lines) <= 1:
             raise
         return [parsed(line, "json") for line in lines if line.strip()]
+
+
+# ---------------------------------------------------------------- the house format as a dialect
+
+
+class HouseDialect:
+    """What `dumps` writes: a conversation's first line and its messages, as a list of objects."""
+
+    name = "house"
+    summary = "antiphon's own format"
+
+    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+        if not isinstance(data, bytes | bytearray | str):
+            lines = parsed(data, self.name)
+            data = b"\n".join(write(line) for line in (cast("list[Any]", lines) if isinstance(lines, list) else [lines]))
+        try:
+            found = loads(data.encode() if isinstance(data, str) else bytes(data))
+        except UnicodeEncodeError:
+            raise DecodeError("a lone surrogate: it is no Unicode text", dialect=self.name) from None
+        return Conversation([found]) if isinstance(found, Message) else found
+
+    def encode(
+        self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
+    ) -> Encoded:
+        if options:
+            raise TypeError(f"house has no option {min(options)!r}")
+        return Encoded([parse(line) for line in dumps(conversation).splitlines()])
+
+    def recognise(self, data: Any) -> str | None:
+        first = cast("Any", data[0] if isinstance(data, list) and data else data)
+        return "the key antiphon, with a version" if isinstance(first, dict) and "antiphon" in first else None
+
+
+DIALECT = HouseDialect()

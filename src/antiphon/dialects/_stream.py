@@ -17,8 +17,8 @@ from typing import Any, Self, cast
 
 from antiphon.dialects._events import EventReader, RawEvent, TooLargeError
 from antiphon.dialects._fold import Delta, EventError, Failure, Fold, Folding
+from antiphon.dialects._reading import as_object, parsed
 from antiphon.dialects._registry import get
-from antiphon.dialects._units import as_object, parsed
 from antiphon.errors import DecodeError, DialectError, NewerVersionError, StreamCutError, StreamFailedError
 from antiphon.messages import Conversation, current_limits, thaw
 

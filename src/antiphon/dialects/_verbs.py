@@ -1,16 +1,17 @@
-"""The verbs that stand at the top of the package: decode, encode, convert."""
+"""The verbs: decode, encode, convert; fresh ids for what was said just now; and a `Projection`, for a history that grows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from antiphon.dialects._api import Converts, Encoded, Losses
-from antiphon.dialects._fresh import with_fresh_ids
+from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects._registry import get
-from antiphon.messages import Conversation
-
-__all__ = ["convert", "decode", "encode"]
+from antiphon.messages import Conversation, Message, PartsPayload
+from antiphon.messages._port import new_id
 
 
 def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
@@ -64,3 +65,60 @@ def convert(
         return writer.encode(reader.skim(data), as_policy=as_policy)
     value, aliases = writer.write_away(reader.skim(data), as_policy)
     return Encoded(value, lambda: writer.encode(reader.skim(data), as_policy=as_policy).losses, aliases)
+
+
+# ---------------------------------------------------------------- fresh ids
+
+
+def with_fresh_ids(conversation: Conversation, dialect: str) -> Conversation:
+    """Return a conversation in which every id that the dialect made is a new one; what they link stays linked."""
+    made = re.compile(re.escape(dialect) + r"-\d+-[0-9a-f]{12}")
+    known: dict[str, str] = {}
+
+    def renamed(name: str) -> str:
+        found = made.match(name)
+        if found is None:
+            return name
+        if found[0] not in known:
+            known[found[0]] = new_id()
+        return known[found[0]] + name[found.end() :]
+
+    messages = map(partial(_renamed, renamed=renamed), conversation)
+    return Conversation(messages, tools=conversation.tools, metadata=conversation.metadata)
+
+
+def _renamed(message: Message, *, renamed: Callable[[str], str]) -> Message:
+    update: dict[str, Any] = {"id": renamed(message.id)}
+    for field in ("turn_id", "in_reply_to", "parent_id"):
+        if (value := getattr(message, field)) is not None:
+            update[field] = renamed(value)
+    payload = message.payload
+    if not isinstance(payload, PartsPayload) and renamed(payload.invocation_id) != payload.invocation_id:
+        update["payload"] = payload.model_copy(update={"invocation_id": renamed(payload.invocation_id)})
+    return message.model_copy(update=update)
+
+
+# ---------------------------------------------------------------- a history that grows
+
+# An agent sends its whole history with every request. Writing all of it each time is work that grows with the square of its
+# length; what was written for the beginning is still right, because a longer history begins like a shorter one.
+
+
+class Projection:
+    """Writes a conversation in one format, again and again, and each time only what is new.
+
+    The value is that of `encode`, but the units in it are the same objects from one time to the next: send them, do not
+    change them. It is made for one conversation and one task; where the beginning is another, it writes all anew.
+    """
+
+    def __init__(self, dialect: str, *, as_policy: str | None = None, **options: Any) -> None:
+        self._dialect = get(dialect)
+        self._as_policy = as_policy
+        self._options = options
+        self._memory = self._dialect.memory() if isinstance(self._dialect, BodyDialect) else None
+
+    def encode(self, conversation: Conversation) -> Encoded:
+        """Write a conversation."""
+        if self._memory is None or not isinstance(self._dialect, BodyDialect):
+            return self._dialect.encode(conversation, as_policy=self._as_policy, **self._options)
+        return self._dialect.go_on(self._memory, conversation, self._as_policy, self._options)

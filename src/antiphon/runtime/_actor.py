@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
@@ -24,6 +24,7 @@ from antiphon.runtime._results import accepted, to_wire
 
 if TYPE_CHECKING:
     from antiphon.messages import Message
+    from antiphon.runtime._supervision import RestartWhen
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[Any]])
 
@@ -141,9 +142,6 @@ Actor.handlers = _handlers_in(Actor)
 
 # ---------------------------------------------------------------- how an actor is made
 
-
-RestartWhen: TypeAlias = Literal["permanent", "transient", "temporary"]
-"""When an actor is begun anew after it has ended: always; only if it failed; never."""
 
 OrderingKey: TypeAlias = "Callable[[Message], str | None]"
 """Says what a message must not be handled beside."""

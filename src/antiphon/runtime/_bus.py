@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from antiphon.errors import DeliveryError, LedgerError, ReplyTimeoutError, UndeliverableError
 from antiphon.messages import Message, OptionResultPayload
-from antiphon.runtime._envelope import origin_of, outside, travelled
+from antiphon.runtime._envelope import outside
 from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
+from antiphon.runtime._rows import origin_of, travelled
 
 if TYPE_CHECKING:
     from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._envelope import DeliveryState
     from antiphon.runtime._run import Lifetime
 
 
@@ -123,14 +124,14 @@ class Remote:
 
     # ------------------------------------------------------------ asking others
 
-    async def ask(self, envelope: Envelope, until: float) -> Message:
+    async def ask(self, delivery: DeliveryState, until: float) -> Message:
         """Have an actor of another system handle a message, and return what it answers.
 
         Raises:
             DeliveryError: there is no answer in time, or an error.
         """
-        parcel = Parcel(envelope.to, envelope.message, self.name)
-        answer = self._awaited.setdefault(envelope.id, self._lifetime.loop.create_future())
+        parcel = Parcel(delivery.to, delivery.message, self.name)
+        answer = self._awaited.setdefault(delivery.id, self._lifetime.loop.create_future())
         patience = _PATIENCE
         try:
             async with asyncio.timeout_at(until):
@@ -139,10 +140,10 @@ class Remote:
                     await asyncio.wait((answer,), timeout=patience)
                     patience = min(_LONGEST, 2 * patience)
         except TimeoutError:
-            raise ReplyTimeoutError(f"no answer to {envelope.type} in time", envelope.to) from None
+            raise ReplyTimeoutError(f"no answer to {delivery.type} in time", delivery.to) from None
         finally:
-            self._awaited.pop(envelope.id, None)
-        return _answer_in(answer.result(), envelope.to)
+            self._awaited.pop(delivery.id, None)
+        return _answer_in(answer.result(), delivery.to)
 
     # ------------------------------------------------------------ being asked
 
@@ -158,26 +159,25 @@ class Remote:
     async def _serve(self, parcel: Parcel) -> None:
         """Handle what another system asks, and answer. What cannot be written down is not answered: it will come again."""
         message = parcel.message
-        envelope = outside(parcel.to, message, message.thread_id, message.policy, None)
         hops, deadline = travelled(message)
-        envelope.hops = hops
+        delivery = outside(parcel.to, message, message.thread_id, message.policy, None, hops=hops)
         if (origin := origin_of(message)) is not None:
-            envelope.come_from(origin)
+            delivery.come_from(origin)
         try:
-            answer = await self._outcome(envelope, None if deadline is None else deadline - self._lifetime.loop.time())
+            answer = await self._outcome(delivery, None if deadline is None else deadline - self._lifetime.loop.time())
             await self._bus.send(Parcel(parcel.reply_to, answer, self.name))
         except (LedgerError, UndeliverableError) as exc:
             text = "%s of %s is not answered: %s"
-            LOG.warning(text, envelope.type, parcel.reply_to, words(exc), extra=about(envelope, error=exc))
+            LOG.warning(text, delivery.type, parcel.reply_to, words(exc), extra=about(delivery, error=exc))
 
-    async def _outcome(self, envelope: Envelope, within: float | None) -> Message:
+    async def _outcome(self, delivery: DeliveryState, within: float | None) -> Message:
         try:
-            if envelope.is_call:
-                return message_of(envelope, await self._dispatcher.ask(envelope, within))
-            await self._dispatcher.tell(envelope, within)
+            if delivery.is_call:
+                return message_of(delivery, await self._dispatcher.ask(delivery, within))
+            await self._dispatcher.tell(delivery, within)
         except DeliveryError as exc:
-            return error_result(envelope, exc)
-        return delivery_result(envelope)
+            return error_result(delivery, exc)
+        return delivery_result(delivery)
 
 
 def _answer_in(answer: Message, address: str) -> Message:

@@ -47,10 +47,10 @@ from antiphon.runtime._results import result_of
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler, OrderingKey, Props
-    from antiphon.runtime._context import Services
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._envelope import DeliveryState
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._services import Services
 
 
 class Mailbox:
@@ -63,12 +63,12 @@ class Mailbox:
         self._capacity = capacity
         self.waiting = 0
         """How many messages have been taken in and not handed out, or have room taken for them; the system's apart."""
-        self._box: deque[Envelope] | None = None
-        self._urgent: deque[Envelope] | None = None
+        self._box: deque[DeliveryState] | None = None
+        self._urgent: deque[DeliveryState] | None = None
         self._senders: deque[asyncio.Future[None]] | None = None
-        self._busy: dict[str, deque[Envelope]] | None = {} if is_keyed else None
+        self._busy: dict[str, deque[DeliveryState]] | None = {} if is_keyed else None
         """By key, what waits for the message of that key that is being handled."""
-        self._holders: dict[str, Envelope] | None = {} if is_keyed else None
+        self._holders: dict[str, DeliveryState] | None = {} if is_keyed else None
         """By key, the message that is being handled."""
         self._ready: deque[str] = deque() if is_keyed else _NOTHING
         """Keys whose message was handled, and which have another."""
@@ -110,52 +110,52 @@ class Mailbox:
                 turn.set_result(None)
                 break
 
-    def put(self, envelope: Envelope) -> None:
+    def put(self, delivery: DeliveryState) -> None:
         """Take a message in, behind those that wait. Room for it was taken before."""
         if self._box is None:
             self._box = deque()
-        self._box.append(envelope)
+        self._box.append(delivery)
 
-    def offer(self, envelope: Envelope) -> bool:
+    def offer(self, delivery: DeliveryState) -> bool:
         """Take a message in, if there is room and nobody waits for it; say whether that could be done."""
         if self.waiting >= self._capacity or self._senders:
             return False
         self.waiting += 1
         if self._box is None:
-            self._box = deque((envelope,))
+            self._box = deque((delivery,))
         else:
-            self._box.append(envelope)
+            self._box.append(delivery)
         return True
 
-    def put_last(self, envelope: Envelope) -> None:
+    def put_last(self, delivery: DeliveryState) -> None:
         """Take a message in that must not be refused, however full it is."""
         self.waiting += 1
-        self.put(envelope)
+        self.put(delivery)
 
-    def put_first(self, envelope: Envelope) -> None:
+    def put_first(self, delivery: DeliveryState) -> None:
         """Take a message back that was handed out, before all that wait."""
-        held = None if self._busy is None else self._busy.get(self._key(envelope))
+        held = None if self._busy is None else self._busy.get(self._key(delivery))
         if held is not None:
-            held.appendleft(envelope)
+            held.appendleft(delivery)
         elif self._box is None:
-            self._box = deque((envelope,))
+            self._box = deque((delivery,))
         else:
-            self._box.appendleft(envelope)
+            self._box.appendleft(delivery)
         self.waiting += 1
 
-    def put_urgent(self, envelope: Envelope) -> None:
+    def put_urgent(self, delivery: DeliveryState) -> None:
         """Take a message of the system in."""
         if self._urgent is None:
             self._urgent = deque()
-        envelope.is_urgent = True
-        self._urgent.append(envelope)
+        delivery.is_urgent = True
+        self._urgent.append(delivery)
 
-    def next(self) -> Envelope | None:
+    def next(self) -> DeliveryState | None:
         """Hand out the next message that may be handled; None if there is none at present."""
         if self._urgent:
             return self._urgent.popleft()
-        envelope = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
-        if envelope is None:
+        delivery = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
+        if delivery is None:
             self._box = self._box or None
             self._urgent = None
             return None
@@ -163,37 +163,37 @@ class Mailbox:
             self.release()
         else:
             self.waiting -= 1
-        return envelope
+        return delivery
 
-    def _next_free(self) -> Envelope | None:
+    def _next_free(self) -> DeliveryState | None:
         busy, holders = self._busy, self._holders
         assert busy is not None and holders is not None  # noqa: S101, PT018 (only asked where messages have keys)
         if self._ready:
             key = self._ready.popleft()
-            envelope = holders[key] = busy[key].popleft()
-            return envelope
+            delivery = holders[key] = busy[key].popleft()
+            return delivery
         while self._box:
-            envelope = self._box.popleft()
-            key = self._key(envelope)
+            delivery = self._box.popleft()
+            key = self._key(delivery)
             if (held := busy.get(key)) is None:
-                busy[key], holders[key] = deque(), envelope
-                return envelope
-            held.append(envelope)
+                busy[key], holders[key] = deque(), delivery
+                return delivery
+            held.append(delivery)
         return None
 
-    def _key(self, envelope: Envelope) -> str:
+    def _key(self, delivery: DeliveryState) -> str:
         """Return what messages that follow each other have in common: as the actor says, else the thread, else the sender."""
-        if envelope.key is None:
+        if delivery.key is None:
             choose = self._ordering_key
-            envelope.key = (None if choose is None else choose(envelope.message)) or envelope.thread_id or envelope.sender
-        return envelope.key
+            delivery.key = (None if choose is None else choose(delivery.message)) or delivery.thread_id or delivery.sender
+        return delivery.key
 
-    def done(self, envelope: Envelope) -> None:
+    def done(self, delivery: DeliveryState) -> None:
         """Let the next message of the same thread or sender follow. To say it twice does no harm."""
         if self._busy is None or self._holders is None:
             return
-        key = self._key(envelope)
-        if self._holders.get(key) is not envelope:
+        key = self._key(delivery)
+        if self._holders.get(key) is not delivery:
             return
         del self._holders[key]
         if self._busy[key]:
@@ -201,9 +201,9 @@ class Mailbox:
         else:
             del self._busy[key]
 
-    def close(self) -> list[Envelope]:
+    def close(self) -> list[DeliveryState]:
         """Hand out everything at once, and let all senders go on."""
-        held = [envelope for queue in (self._busy or {}).values() for envelope in queue]
+        held = [delivery for queue in (self._busy or {}).values() for delivery in queue]
         found = [*(self._urgent or ()), *held, *(self._box or ())]
         self._urgent = self._box = None
         self._ready.clear()
@@ -239,13 +239,13 @@ class _BeginError(Exception):
 class Outcomes(Protocol):
     """Ends messages, or has them delivered again."""
 
-    async def answer(self, envelope: Envelope, outcome: Any) -> None: ...
-    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None: ...
-    async def failed(self, cell: Cell, envelope: Envelope, reason: str, error: BaseException) -> None: ...
-    async def redeliver(self, cell: Cell, envelope: Envelope, reason: str) -> None: ...
-    async def leave(self, envelope: Envelope, error: AntiphonError) -> None: ...
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None: ...
-    def put_back(self, cell: Cell, envelope: Envelope) -> None: ...
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
+    async def put_away(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
+    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None: ...
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None: ...
+    async def leave(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    def let_go(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    def put_back(self, cell: Cell, delivery: DeliveryState) -> None: ...
 
 
 class Supervising(Protocol):
@@ -307,7 +307,7 @@ class Cell:
         self.state: State = "active"
         self.actor: Actor | None = None
         self.mailbox: Mailbox | None = None
-        self.drains: dict[asyncio.Task[None], Envelope | None] | None = None
+        self.drains: dict[asyncio.Task[None], DeliveryState | None] | None = None
         """The tasks that handle messages, and what each handles at present."""
         self.beginning: asyncio.Lock | None = None
         """Held while the actor is made and begins, so that there is only one of it."""
@@ -359,7 +359,7 @@ class Cell:
     def is_waiting(self) -> bool:
         """Whether everything that it handles waits for an answer or an effect, each of which has its own time limit."""
         handled = (self.drains or {}).values()
-        return bool(handled) and all(envelope is not None and envelope.waits for envelope in handled)
+        return bool(handled) and all(delivery is not None and delivery.waits for delivery in handled)
 
     def declares(self, message_type: str) -> bool:
         """Whether the actor has a handler for messages of a type."""
@@ -371,15 +371,15 @@ class Cell:
 
     # ------------------------------------------------------------ taking messages in
 
-    async def room(self, envelope: Envelope, until: float) -> None:
+    async def room(self, delivery: DeliveryState, until: float) -> None:
         """Wait for room in the mailbox, at most until a time.
 
         Raises:
             MailboxFullError: there was none.
             ActorStoppedError: it takes no more messages.
         """
-        full = MailboxFullError(f"{self.props.capacity} messages wait", envelope.to)
-        if envelope.sender == self.address:
+        full = MailboxFullError(f"{self.props.capacity} messages wait", delivery.to)
+        if delivery.sender == self.address:
             raise full  # it would wait for itself
         try:
             async with asyncio.timeout_at(until):
@@ -387,14 +387,14 @@ class Cell:
         except TimeoutError:
             raise full from None
         if self.state == "stopped":
-            raise ActorStoppedError("it takes no more messages", envelope.to)
+            raise ActorStoppedError("it takes no more messages", delivery.to)
 
-    def deliver(self, envelope: Envelope) -> None:
+    def deliver(self, delivery: DeliveryState) -> None:
         """Put a message into the mailbox, where room was taken for it."""
-        envelope.cell = self
+        delivery.cell = self
         if self.parts.hooks is not None:
-            self.parts.hooks.accepted(envelope)
-        self.box.put(envelope)
+            self.parts.hooks.accepted(delivery)
+        self.box.put(delivery)
         self.wake()
 
     def begin_early(self) -> None:
@@ -430,26 +430,26 @@ class Cell:
             if self.parts.children(self.address):
                 self.begin_early()
 
-    def withdraw(self, envelope: Envelope) -> None:
+    def withdraw(self, delivery: DeliveryState) -> None:
         """Stop handling a message that nobody wants any more."""
-        if envelope.task is not None:
+        if delivery.task is not None:
             # Not at once: the handler itself may be the one that asks for it.
-            self.parts.loop.call_soon(_cancel, envelope)
+            self.parts.loop.call_soon(_cancel, delivery)
 
     # ------------------------------------------------------------ handling
 
-    async def _drain(self, drains: dict[asyncio.Task[None], Envelope | None]) -> None:
+    async def _drain(self, drains: dict[asyncio.Task[None], DeliveryState | None]) -> None:
         task = asyncio.current_task()
         mailbox = self.mailbox
         assert task is not None and mailbox is not None  # noqa: S101, PT018 (made by wake)
         handled, incarnation, was_used = 0, self.incarnation, False
         try:
-            while self.state == "active" and self.incarnation == incarnation and (envelope := mailbox.next()) is not None:
-                drains[task] = envelope
-                await self._handle(envelope, task)
+            while self.state == "active" and self.incarnation == incarnation and (delivery := mailbox.next()) is not None:
+                drains[task] = delivery
+                await self._handle(delivery, task)
                 drains[task] = None
-                mailbox.done(envelope)
-                was_used = was_used or not envelope.is_urgent
+                mailbox.done(delivery)
+                was_used = was_used or not delivery.is_urgent
                 handled += 1
                 if handled % _TURN == 0:
                     await asyncio.sleep(0)
@@ -462,77 +462,77 @@ class Cell:
         elif self.props.may_rest and self.drains is None:
             self.parts.idling.idle(self, was_used=was_used)
 
-    async def _handle(self, envelope: Envelope, task: asyncio.Task[None]) -> None:
+    async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
         began = self.parts.loop.time()
-        if envelope.withdrawn is not None or self._is_too_late(envelope, began):
-            await self.parts.outcomes.put_away(envelope, envelope.withdrawn or ReplyTimeoutError(_LATE, self.address))
+        if delivery.withdrawn is not None or self._is_too_late(delivery, began):
+            await self.parts.outcomes.put_away(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
-        envelope.task = task
+        delivery.task = task
         try:
-            hooks, running = self.parts.hooks, self.run(envelope, Context(self, envelope))
-            outcome = await (running if hooks is None else hooks.run(self, envelope, running))
-            envelope.task = None  # what it came to is being written down, which nobody may stop half way
-            if envelope.is_left:
+            hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
+            outcome = await (running if hooks is None else hooks.run(self, delivery, running))
+            delivery.task = None  # what it came to is being written down, which nobody may stop half way
+            if delivery.is_left:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler has gone on without what it waited for)
-            if not envelope.is_settled:
-                if envelope.thread_id is None:
-                    envelope.settle(outcome)
+            if not delivery.is_settled:
+                if delivery.envelope.thread_id is None:
+                    delivery.settle(outcome)
                 else:
-                    await self.parts.outcomes.answer(envelope, outcome)
+                    await self.parts.outcomes.answer(delivery, outcome)
             self._measure(began)
         except BaseException as exc:  # noqa: BLE001 (what a handler raised: see above)
-            envelope.task = None
-            await self._caught(envelope, exc, task)
+            delivery.task = None
+            await self._caught(delivery, exc, task)
         finally:
-            envelope.task = None
-            if envelope.was_cancelled:
-                envelope.was_cancelled = False
+            delivery.task = None
+            if delivery.was_cancelled:
+                delivery.was_cancelled = False
                 task.uncancel()
 
     def _measure(self, began: float) -> None:
         self.measured = self.parts.loop.time()
         self.usual += (self.measured - began - self.usual) / 4
 
-    def _is_too_late(self, envelope: Envelope, now: float) -> bool:
+    def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:
         """Whether a message cannot be handled in time while others wait that may.
 
         Without this, an actor under overload would spend all its time on messages that are given up half way.
         """
-        if envelope.deadline is None or self.mailbox is None or not self.mailbox.waiting:
+        if delivery.deadline is None or self.mailbox is None or not self.mailbox.waiting:
             return False
-        return envelope.deadline - now < self.usual and now - self.measured < _FRESH
+        return delivery.deadline - now < self.usual and now - self.measured < _FRESH
 
-    async def run(self, envelope: Envelope, context: Context) -> Any:
+    async def run(self, delivery: DeliveryState, context: Context) -> Any:
         """Have the actor handle a message; return a `Reply`, a message with a result, or None."""
         with Handling(context):
-            return await self._run(envelope, context)
+            return await self._run(delivery, context)
 
-    async def _run(self, envelope: Envelope, context: Context) -> Any:
+    async def _run(self, delivery: DeliveryState, context: Context) -> Any:
         actor = self.actor
         if actor is None:
             actor = await self._begin()
-        said = envelope.said
-        handler = actor.handlers.get(envelope.type if said is None else type(said))
+        said = delivery.envelope.said
+        handler = actor.handlers.get(delivery.type if said is None else type(said))
         if handler is None:
-            outcome = await actor.hear(envelope.message, context)
-            return result_of(envelope, outcome) if envelope.is_call and not context.is_answered else None
-        outcome = await handler.method(actor, _read(handler, envelope) if said is None else said, context)
+            outcome = await actor.hear(delivery.message, context)
+            return result_of(delivery, outcome) if delivery.is_call and not context.is_answered else None
+        outcome = await handler.method(actor, _read(handler, delivery) if said is None else said, context)
         if handler.reply is not None and not isinstance(outcome, handler.reply) and not context.is_answered:
             raise TypeError(f"{handler.method.__qualname__} returned {type(outcome).__name__}, not {handler.reply.__name__}")
         return outcome
 
-    async def run_at_once(self, envelope: Envelope) -> Any:
+    async def run_at_once(self, delivery: DeliveryState) -> Any:
         """Handle what the actor asks itself, within its time: in the mailbox, it would wait for itself."""
-        hooks, running = self.parts.hooks, self.run(envelope, Context(self, envelope))
-        limit = asyncio.timeout_at(envelope.deadline)
+        hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
+        limit = asyncio.timeout_at(delivery.deadline)
         try:
             async with limit:
-                return await (running if hooks is None else hooks.run(self, envelope, running))
+                return await (running if hooks is None else hooks.run(self, delivery, running))
         except TimeoutError as exc:
             if not limit.expired():
                 raise
-            envelope.is_unsure = True
-            raise ReplyTimeoutError(f"no answer to {envelope.type} in time", envelope.to) from exc
+            delivery.is_unsure = True
+            raise ReplyTimeoutError(f"no answer to {delivery.type} in time", delivery.to) from exc
 
     async def _begin(self) -> Actor:
         incarnation = self.incarnation
@@ -561,38 +561,38 @@ class Cell:
 
     # ------------------------------------------------------------ what a handler raised
 
-    async def _caught(self, envelope: Envelope, error: BaseException, task: asyncio.Task[None]) -> None:
+    async def _caught(self, delivery: DeliveryState, error: BaseException, task: asyncio.Task[None]) -> None:
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed
-        if envelope.is_left and not task.cancelling():
-            await self.parts.outcomes.leave(envelope, ActorStoppedError("the system ends", self.address))
+        if delivery.is_left and not task.cancelling():
+            await self.parts.outcomes.leave(delivery, ActorStoppedError("the system ends", self.address))
         elif isinstance(error, asyncio.CancelledError) and task.cancelling():
-            if envelope.withdrawn is None or not envelope.was_cancelled:
+            if delivery.withdrawn is None or not delivery.was_cancelled:
                 raise error
-            await self.parts.outcomes.put_away(envelope, envelope.withdrawn)
+            await self.parts.outcomes.put_away(delivery, delivery.withdrawn)
         elif isinstance(error, DeliveryError):
-            await self._refuse(envelope, error)
+            await self._refuse(delivery, error)
         elif isinstance(error, FencedError):
-            self.parts.outcomes.let_go(envelope, error)
+            self.parts.outcomes.let_go(delivery, error)
         elif isinstance(error, LedgerUnavailableError):
-            self._wait_for_ledger(envelope, error)
+            self._wait_for_ledger(delivery, error)
         else:
-            await self._fail(envelope, error)
+            await self._fail(delivery, error)
 
-    async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
+    async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
         try:
-            await self.parts.outcomes.put_away(envelope, error)
+            await self.parts.outcomes.put_away(delivery, error)
         except ValueError as exc:  # what it says cannot be written down
-            await self._fail(envelope, exc)
+            await self._fail(delivery, exc)
 
-    def _wait_for_ledger(self, envelope: Envelope, error: LedgerUnavailableError) -> None:
+    def _wait_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
         """Begin anew in a while: nobody is to blame, and nothing can be written down at present."""
-        LOG.warning("%s waits for the ledger: %s", self.address, words(error), extra=about(envelope, error=error))
+        LOG.warning("%s waits for the ledger: %s", self.address, words(error), extra=about(delivery, error=error))
         self.state, self.actor = "suspended", None
-        if envelope.thread_id is None or envelope.is_settled:
-            envelope.fail(error)
+        if delivery.thread_id is None or delivery.is_settled:
+            delivery.fail(error)
         else:
-            self.parts.outcomes.put_back(self, envelope)
+            self.parts.outcomes.put_back(self, delivery)
         self.parts.lifetime.start(self._go_on())
 
     async def _go_on(self) -> None:
@@ -600,23 +600,23 @@ class Cell:
         if not self.has_failed:
             self.resume()
 
-    async def _fail(self, envelope: Envelope, error: BaseException) -> None:
+    async def _fail(self, delivery: DeliveryState, error: BaseException) -> None:
         self.state, self.has_failed = "suspended", True
         if isinstance(error, _BeginError):
             cause = error.__cause__ or error
-            self.box.put_first(envelope)
+            self.box.put_first(delivery)
             failure = Failure.of(cause, self.address, self.incarnation, None)
         else:
-            failure = Failure.of(error, self.address, self.incarnation, envelope.id)
-            await self.parts.outcomes.failed(self, envelope, f"{failure.error_type}: {failure.error_message}", error)
+            failure = Failure.of(error, self.address, self.incarnation, delivery.id)
+            await self.parts.outcomes.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
         self.parts.supervising.report(self, failure)
 
 
-def _read(handler: Handler, envelope: Envelope) -> Request[Any] | Notice:
+def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
     try:
-        return handler.said.from_data(envelope.data)
+        return handler.said.from_data(delivery.data)
     except ValueError as exc:
-        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=envelope.to) from exc
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:
@@ -626,7 +626,7 @@ def _is_current(task: asyncio.Task[None]) -> bool:
         return False
 
 
-def _cancel(envelope: Envelope) -> None:
-    if envelope.task is not None and not envelope.is_settled and not envelope.is_interrupted:
-        envelope.was_cancelled = True
-        envelope.task.cancel()
+def _cancel(delivery: DeliveryState) -> None:
+    if delivery.task is not None and not delivery.is_settled and not delivery.is_interrupted:
+        delivery.was_cancelled = True
+        delivery.task.cancel()

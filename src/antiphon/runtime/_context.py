@@ -16,10 +16,9 @@ what such a task sends afterwards is sent from outside.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
@@ -29,129 +28,19 @@ from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response, Retry
 from antiphon.runtime._effects import Effect, Effects, Run
-from antiphon.runtime._envelope import Course, Envelope, inside, outside
+from antiphon.runtime._envelope import Course, DeliveryState, Envelope, inside, outside
 from antiphon.runtime._results import answer_to, message_of, response_to, response_type, sent_inside
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.runtime._address import Address
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._observer import Operation
-    from antiphon.runtime._results import StoredIds
-    from antiphon.runtime._run import Lifetime
-    from antiphon.runtime._state import ActorState, States
+    from antiphon.runtime._services import ActorSystem, Services
+    from antiphon.runtime._state import ActorState
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 StateT = TypeVar("StateT")
 AnswerT = TypeVar("AnswerT")
-
-# ---------------------------------------------------------------- what a context needs of a system
-
-
-class Receiver(Protocol):
-    """An actor as others see it."""
-
-    async def receive(self, message: WireMessage, *, within: float | None = None) -> Response: ...
-
-
-class ActorSystem(Protocol):
-    """The system that an actor lives in, as its handlers see it.
-
-    What is asked and told through it follows from no message. What is sent through it, by `send_message` or by an actor
-    that `get_actor` gave, follows from the one that is handled.
-    """
-
-    @property
-    def ledger(self) -> Ledger: ...
-
-    @overload
-    async def ask(
-        self,
-        to: str,
-        said: Request[ReplyT],
-        *,
-        within: float | None = None,
-        thread_id: str | None = None,
-        sender: str = "client",
-        id: str | None = None,
-    ) -> ReplyT: ...
-    @overload
-    async def ask(
-        self,
-        to: str,
-        said: Message,
-        *,
-        within: float | None = None,
-        thread_id: str | None = None,
-        sender: str = "client",
-        id: str | None = None,
-    ) -> Message: ...
-
-    async def tell(
-        self,
-        to: str,
-        said: Request[Any] | Notice | Message,
-        *,
-        within: float | None = None,
-        thread_id: str | None = None,
-        sender: str = "client",
-        id: str | None = None,
-    ) -> None: ...
-
-    async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response: ...
-
-    async def get_actor(self, address: str) -> Receiver: ...
-
-    def spawn(self, address: str, factory: Callable[[], Any], *, supervisor: str = ...) -> Address: ...
-
-
-class Messenger(Protocol):
-    """Carries messages to actors, and outcomes back."""
-
-    async def ask(self, envelope: Envelope, within: float | None) -> Any: ...
-    async def tell(self, envelope: Envelope, within: float | None) -> None: ...
-    async def work_out(self, envelope: Envelope, handle: Callable[[Envelope], Awaitable[Any]]) -> Any: ...
-    async def answer(self, envelope: Envelope, outcome: Any) -> None: ...
-    async def forward(self, envelope: Envelope, to: str) -> None: ...
-    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None: ...
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None: ...
-    async def original(self, request: Retry, thread_id: str | None) -> Message: ...
-    def knows(self, address: str) -> bool: ...
-
-
-class Reminders(Protocol):
-    """Tells actors something later."""
-
-    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None: ...
-
-
-class Ties(Protocol):
-    """Knows who is told when an actor ends, and who fails with it."""
-
-    def monitor(self, watcher: str, watched: str) -> None: ...
-    def link(self, one: str, other: str) -> None: ...
-
-
-class OpenWork(Protocol):
-    """Delivers what is open in a thread."""
-
-    async def thread(self, thread_id: str) -> object: ...
-    async def message(self, thread_id: str, invocation_id: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What the contexts of a system share."""
-
-    system: ActorSystem
-    lifetime: Lifetime
-    journal: Journal
-    states: States
-    stored_ids: StoredIds
-    messenger: Messenger
-    reminders: Reminders
-    ties: Ties
-    open_work: OpenWork
 
 
 class Home(Protocol):
@@ -170,8 +59,8 @@ class Home(Protocol):
 
     wants_rest: bool
 
-    async def run(self, envelope: Envelope, context: Context) -> Any: ...
-    async def run_at_once(self, envelope: Envelope) -> Any: ...
+    async def run(self, delivery: DeliveryState, context: Context) -> Any: ...
+    async def run_at_once(self, delivery: DeliveryState) -> Any: ...
     def leave(self, reason: str) -> None: ...
 
 
@@ -181,11 +70,11 @@ class Home(Protocol):
 class Context:
     """A handler's view of the system, for one message."""
 
-    __slots__ = ("_cell", "_envelope", "is_over")
+    __slots__ = ("_cell", "_delivery", "is_over")
 
-    def __init__(self, cell: Home, envelope: Envelope | None) -> None:
+    def __init__(self, cell: Home, delivery: DeliveryState | None) -> None:
         self._cell = cell
-        self._envelope = envelope
+        self._delivery = delivery
         self.is_over = False
         """Whether the handler has ended."""
 
@@ -238,12 +127,12 @@ class Context:
     @property
     def thread_id(self) -> str | None:
         """The thread that the message is of; None: what is said here is not written down."""
-        return None if self._envelope is None else self._envelope.thread_id
+        return None if self._delivery is None else self._delivery.thread_id
 
     @property
     def seq(self) -> int:
         """The place of the message in its thread, from 1; outside of threads, 0."""
-        return 0 if self._envelope is None else self._envelope.seq
+        return 0 if self._delivery is None else self._delivery.seq
 
     @property
     def is_answered(self) -> bool:
@@ -258,7 +147,7 @@ class Context:
     @property
     def remaining(self) -> float | None:
         """How many seconds are left until the answer is worthless; None: as many as it takes."""
-        deadline = None if self._envelope is None else self._envelope.deadline
+        deadline = None if self._delivery is None else self._delivery.deadline
         return None if deadline is None else max(0.0, deadline - self._services.lifetime.loop.time())
 
     @property
@@ -277,10 +166,10 @@ class Context:
         return self._handled
 
     @property
-    def _handled(self) -> Envelope:
-        if self._envelope is None:
+    def _handled(self) -> DeliveryState:
+        if self._delivery is None:
             raise RuntimeError(f"{self.address}: an actor that is just beginning has no message")
-        return self._envelope
+        return self._delivery
 
     # ------------------------------------------------------------ saying
 
@@ -300,8 +189,8 @@ class Context:
             DeliveryError: there is no answer, or an error; the class says what to do.
             LedgerError: it could not be written down.
         """
-        envelope = self._envelope_for(to, said, key)
-        return await self._answer(envelope, within, partial(answer_to, said))
+        delivery = self._delivery_of(to, said, key)
+        return await self._answer(delivery, within, partial(answer_to, said))
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Send a message of the protocol in the course of the one that is handled, and return the response.
@@ -313,28 +202,30 @@ class Context:
             ValueError: it has no receiver.
             LedgerError: it could not be written down.
         """
-        if self._envelope is None:
+        if self._delivery is None:
             return await self.system.send_message(message, within=within)
         if not message.receiver:
             raise ValueError("Message must have a receiver")
-        return await response_to(message, partial(self._send, message, self._envelope, within))
+        return await response_to(message, partial(self._send, message, self._delivery, within))
 
-    async def _send(self, message: WireMessage, handled: Envelope, within: float | None) -> Message | None:
-        envelope = sent_inside(message, handled, self.address, self._services.stored_ids)
-        if envelope.is_call:
-            return await self._answer(envelope, within, message_of)
-        await self._services.messenger.tell(envelope, within)
+    async def _send(self, message: WireMessage, handled: DeliveryState, within: float | None) -> Message | None:
+        delivery = sent_inside(message, handled, self.address, self._services.stored_ids)
+        if delivery.is_call:
+            return await self._answer(delivery, within, message_of)
+        await self._services.messenger.tell(delivery, within)
         return None
 
-    async def _answer(self, envelope: Envelope, within: float | None, read: Callable[[Envelope, Any], AnswerT]) -> AnswerT:
+    async def _answer(
+        self, delivery: DeliveryState, within: float | None, read: Callable[[DeliveryState, Any], AnswerT]
+    ) -> AnswerT:
         """Deliver a message, wait for its outcome, and return what that reads as."""
-        handled = None if envelope.to == self.address else self._envelope  # what it asks itself is done by its own handler
+        handled = None if delivery.to == self.address else self._delivery  # what it asks itself is done by its own handler
         if handled is not None:
             handled.wait(1)
         try:
-            return read(envelope, await self._services.messenger.ask(envelope, within))
+            return read(delivery, await self._services.messenger.ask(delivery, within))
         except DeliveryError as exc:
-            exc.message_id = envelope.id
+            exc.message_id = delivery.id
             raise
         finally:
             if handled is not None:
@@ -351,9 +242,9 @@ class Context:
             RuntimeError: the handler says or does something.
             LedgerError: the ledger cannot be read.
         """
-        envelope = self._envelope_for(self.address, said, key)
+        delivery = self._delivery_of(self.address, said, key)
         return cast(
-            "ReplyT", answer_to(said, envelope, await self._services.messenger.work_out(envelope, self._cell.run_at_once))
+            "ReplyT", answer_to(said, delivery, await self._services.messenger.work_out(delivery, self._cell.run_at_once))
         )
 
     def mark(self, *, status: str, pattern: str | None = None) -> None:
@@ -370,7 +261,7 @@ class Context:
             DeliveryError: it cannot be delivered.
             LedgerError: it could not be written down.
         """
-        await self._services.messenger.tell(self._envelope_for(to, said, key), within)
+        await self._services.messenger.tell(self._delivery_of(to, said, key), within)
 
     async def reply(self, outcome: Any) -> None:
         """Answer the message now, and go on; what the handler returns is then no answer any more.
@@ -395,7 +286,7 @@ class Context:
             RefusedError: it was tried often enough, or nobody has it.
         """
         original = await self._services.messenger.original(request, self.thread_id)
-        outcome = await self._cell.run(Envelope(original, original.policy, self.address), self)
+        outcome = await self._cell.run(DeliveryState(Envelope.of(original, original.policy, self.address)), self)
         if isinstance(outcome, Message):
             await self.reply(_retried(outcome))
         return outcome if isinstance(outcome, Reply) else None
@@ -506,10 +397,10 @@ class Context:
         """
         self._cell.wants_rest = True
 
-    def _envelope_for(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> Envelope:
-        if self._envelope is None:
+    def _delivery_of(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> DeliveryState:
+        if self._delivery is None:
             return outside(to, said, None, self.address, None)
-        return inside(to, said, self._envelope, self.address, key)
+        return inside(to, said, self._delivery, self.address, key)
 
 
 def _retried(result: Message) -> Message | Response:

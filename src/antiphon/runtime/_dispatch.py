@@ -6,19 +6,13 @@ What is said in a thread goes through the journal on its way, there and back: se
 **Deadlines.** A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next
 tick, all of one tick share a bucket, and only the earliest bucket has a timer. Those far away are rounded more, to a
 five-hundredth of the time that is left, so that there are never more than some thousand buckets, however long callers wait.
-
-**Duplicates.** The latest messages outside of threads that have an id of their own are kept (`Recent`), so that the same
-message gets the same answer. A RETRY finds its message there, or in the ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
-
-from pydantic import ValidationError
 
 from antiphon.errors import (
     ActorFailedError,
@@ -26,26 +20,25 @@ from antiphon.errors import (
     AntiphonError,
     DeliveryError,
     HopLimitError,
-    RefusedError,
     WithdrawnError,
 )
-from antiphon.messages import JsonObject, Message, OptionCallPayload, thaw
-from antiphon.protocol import ErrorCode, Heartbeat, Notice, Retry
-from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._envelope import Envelope
+from antiphon.messages import Message
+from antiphon.protocol import Heartbeat, Notice, Retry
+from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._failures import LOG, about
-from antiphon.runtime._results import error_result, from_wire, result_of
+from antiphon.runtime._redelivery import Recent, find_original
+from antiphon.runtime._results import error_result, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from antiphon.ledger import Ledger, Record
+    from antiphon.ledger import Record
     from antiphon.messages import Json
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._durable import Durable
     from antiphon.runtime._envelope import InFlight
+    from antiphon.runtime._hooks import DeadLetters
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import DeadLetters
     from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._run import Lifetime
     from antiphon.runtime._settings import Settings
@@ -58,17 +51,17 @@ _FINE = 9
 
 
 class Deadlines:
-    """The envelopes that somebody waits for, by when to stop waiting."""
+    """The deliveries that somebody waits for, by when to stop waiting."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[int, dict[Envelope, None]] = {}
+        self._buckets: dict[int, dict[DeliveryState, None]] = {}
         self._ticks: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
         self._armed = 0
 
-    def add(self, envelope: Envelope, deadline: float) -> None:
-        """Let an envelope expire at its deadline, unless it is taken out of its bucket before."""
+    def add(self, delivery: DeliveryState, deadline: float) -> None:
+        """Let a delivery expire at its deadline, unless it is taken out of its bucket before."""
         tick = int(deadline / _TICK) + 1
         coarseness = (tick - int(self._loop.time() / _TICK)).bit_length() - _FINE
         if coarseness > 0:
@@ -79,8 +72,8 @@ class Deadlines:
             heappush(self._ticks, tick)
             if self._timer is None or tick < self._armed:
                 self._arm(tick)
-        bucket[envelope] = None
-        envelope.bucket = bucket
+        bucket[delivery] = None
+        delivery.bucket = bucket
 
     def close(self) -> None:
         """Forget them all."""
@@ -99,87 +92,16 @@ class Deadlines:
         self._timer = None
         now = self._loop.time()
         while self._ticks and self._ticks[0] * _TICK <= now:
-            for envelope in self._buckets.pop(heappop(self._ticks)):
-                envelope.expire()
+            for delivery in self._buckets.pop(heappop(self._ticks)):
+                delivery.expire()
         if self._ticks:
             self._arm(self._ticks[0])
-
-
-class Recent:
-    """Messages by their id, in hand or answered. What failed in a way that may pass is not held against a second try."""
-
-    def __init__(self, limit: int = 10_000) -> None:
-        self._limit = limit
-        self._kept: OrderedDict[str, Envelope] = OrderedDict()
-
-    def knows(self, envelope: Envelope) -> bool:
-        """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
-        known = self._kept.get(envelope.id)
-        if known is not None and not _may_pass(known):
-            known.share(envelope)
-            return True
-        self._kept[envelope.id] = envelope
-        if len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
-        return False
-
-    def message(self, id: str) -> Message | None:
-        """Return a message by its id."""
-        known = self._kept.get(id)
-        return None if known is None else known.message
-
-
-def _may_pass(envelope: Envelope) -> bool:
-    error = None if envelope.outcome is None else envelope.outcome[1]
-    return isinstance(error, AntiphonError) and error.retryable
-
-
-async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
-    """Return the message that is to be tried again.
-
-    Raises:
-        RefusedError: it was tried often enough, or nobody has it.
-    """
-    original, tries = None, request.attempt
-    if thread_id is not None:
-        records = await ledger.by_invocation(request.original_message_id, thread_id=thread_id)
-        calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
-        if calls:
-            original = calls[0].message
-            tries = max(tries, await _tries(ledger, request, thread_id, calls[0].seq))
-    if tries > request.max_attempts:
-        raise RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
-    original = original or _given(request) or recent.message(request.original_message_id)
-    if original is None:
-        raise RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
-    return original
-
-
-async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
-    """Return which try this is: the first was the message itself."""
-    tries = 1
-    async for record in ledger.read(thread_id, seq):
-        match record.message.payload:
-            case OptionCallPayload(option_name=Retry.message_type, arguments={"original_message_id": str(original)}):
-                tries += original == request.original_message_id
-            case _:
-                pass
-    return tries
-
-
-def _given(request: Retry) -> Message | None:
-    if not isinstance(request.original_message, JsonObject):
-        return None
-    try:
-        return from_wire(WireMessage.model_validate(thaw(request.original_message)), None)
-    except ValidationError as exc:
-        raise RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc
 
 
 class OtherSystems(Protocol):
     """The way to actors of other systems."""
 
-    async def ask(self, envelope: Envelope, until: float) -> Message: ...
+    async def ask(self, delivery: DeliveryState, until: float) -> Message: ...
 
 
 class Dispatcher:
@@ -214,38 +136,40 @@ class Dispatcher:
 
     # ------------------------------------------------------------ sending
 
-    async def ask(self, envelope: Envelope, within: float | None) -> Any:
+    async def ask(self, delivery: DeliveryState, within: float | None) -> Any:
         """Deliver a message and wait for its outcome.
 
         Raises:
             DeliveryError: there is none.
         """
-        deadline = envelope.deadline = self._until(envelope, within)
+        envelope = delivery.envelope
+        parent = envelope.parent
+        deadline = delivery.deadline = self._until(parent, within)
         if self._hooks is not None:
-            self._hooks.said(envelope)
-        if self.remote is not None and self._is_elsewhere(envelope):
-            return await self.remote.ask(envelope, deadline)
-        cell, parent = self._cells.get(envelope.to), envelope.parent
+            self._hooks.said(delivery)
+        if self.remote is not None and self._is_elsewhere(delivery):
+            return await self.remote.ask(delivery, deadline)
+        cell = self._cells.get(envelope.to)
         if cell is None or cell.state == "stopped" or envelope.hops:
-            cell = self._find(envelope)
+            cell = self._find(delivery)
         if parent is not None:
             if parent.cell is cell:
-                return await self._ask_itself(cell, envelope)
+                return await self._ask_itself(cell, delivery)
             _check_circle(cell, parent)
-        waiter = envelope.waiter = self._loop.create_future()
+        waiter = delivery.waiter = self._loop.create_future()
         try:
             if envelope.thread_id is not None:
-                await self._durable.say(cell, envelope, deadline)
-            elif not (envelope.may_be_known and self._recent.knows(envelope)) and not self._deliver_at_once(cell, envelope):
-                await self._hand_over(cell, envelope, deadline)
-            self._deadlines.add(envelope, deadline)
+                await self._durable.say(cell, delivery, deadline)
+            elif not (delivery.may_be_known and self._recent.knows(delivery)) and not self._deliver_at_once(cell, delivery):
+                await self._hand_over(cell, delivery, deadline)
+            self._deadlines.add(delivery, deadline)
             return await waiter
         except asyncio.CancelledError:
-            self._give_up(envelope)
+            self._give_up(delivery)
             raise
         finally:
-            if envelope.bucket is not None:
-                envelope.bucket.pop(envelope, None)
+            if delivery.bucket is not None:
+                delivery.bucket.pop(delivery, None)
 
     async def original(self, request: Retry, thread_id: str | None) -> Message:
         """Return the message that is to be tried again.
@@ -255,209 +179,208 @@ class Dispatcher:
         """
         return await find_original(self._journal.ledger, self._recent, request, thread_id)
 
-    async def _ask_itself(self, cell: Cell, envelope: Envelope) -> Any:
+    async def _ask_itself(self, cell: Cell, delivery: DeliveryState) -> Any:
         """Have an actor handle what it asks itself, at once: in its mailbox, it would wait for itself."""
-        envelope.cell = cell
+        delivery.cell = cell
         is_done = False
         try:
-            if envelope.thread_id is not None and await self._durable.note(envelope):
-                outcome = envelope.outcome[0] if envelope.outcome else None
+            if delivery.thread_id is not None and await self._durable.note(delivery):
+                outcome = delivery.outcome[0] if delivery.outcome else None
             else:
-                outcome = await cell.run_at_once(envelope)
-                await self.answer(envelope, outcome)
+                outcome = await cell.run_at_once(delivery)
+                await self.answer(delivery, outcome)
             is_done = True
         except DeliveryError as exc:
-            await self.put_away(envelope, exc)
+            await self.put_away(delivery, exc)
             is_done = True
             raise
         finally:
-            if not is_done and envelope.parent is not None:
-                envelope.parent.is_unsure = True  # it stays open, until the handler that asked it has ended
+            if not is_done and delivery.parent is not None:
+                delivery.parent.is_unsure = True  # it stays open, until the handler that asked it has ended
         return outcome
 
-    async def work_out(self, envelope: Envelope, handle: Callable[[Envelope], Awaitable[Any]]) -> Any:
+    async def work_out(self, delivery: DeliveryState, handle: Callable[[DeliveryState], Awaitable[Any]]) -> Any:
         """Have an actor answer itself by thinking alone; both is written down with the next row of its handler.
 
         Raises:
             DeliveryError: it cannot.
             RuntimeError: its handler says or does something, which might not be written down then.
         """
-        assert envelope.parent is not None  # noqa: S101 (a handler is at work)
-        envelope.cell = envelope.parent.cell
+        assert delivery.parent is not None  # noqa: S101 (a handler is at work)
+        delivery.cell = delivery.parent.cell
         if self._hooks is not None:
-            self._hooks.said(envelope)
-        call, result = await self._durable.known(envelope) if envelope.may_be_known else (None, None)
+            self._hooks.said(delivery)
+        call, result = await self._durable.known(delivery) if delivery.may_be_known else (None, None)
         if result is not None:
             return result
         try:
-            outcome = await handle(envelope)
+            outcome = await handle(delivery)
         except DeliveryError as exc:
-            await self._worked_out(envelope, call, error_result(envelope, exc, envelope.to))
+            await self._worked_out(delivery, call, error_result(delivery, exc, delivery.to))
             raise
-        if envelope.said_count or envelope.keys:
-            raise RuntimeError(f"{envelope.to}: what works out {envelope.type} must neither say nor do anything")
-        await self._worked_out(envelope, call, result_of(envelope, outcome))
+        if delivery.said_count or delivery.keys:
+            raise RuntimeError(f"{delivery.to}: what works out {delivery.type} must neither say nor do anything")
+        await self._worked_out(delivery, call, result_of(delivery, outcome))
         return outcome
 
-    async def _worked_out(self, envelope: Envelope, call: Record | None, result: Message) -> None:
+    async def _worked_out(self, delivery: DeliveryState, call: Record | None, result: Message) -> None:
         """Have something that was worked out written down with the next row; at once, where its question is in the thread."""
         if call is not None:
-            envelope.take(call)
-            await self._durable.answer(envelope, result)
-        elif envelope.thread_id is not None and envelope.parent is not None:
-            envelope.parent.put_off += (envelope.message, result)
+            delivery.take(call)
+            await self._durable.answer(delivery, result)
+        elif delivery.thread_id is not None and delivery.parent is not None:
+            delivery.parent.put_off += (delivery.message, result)
 
-    async def tell(self, envelope: Envelope, within: float | None) -> None:
+    async def tell(self, delivery: DeliveryState, within: float | None) -> None:
         """Deliver a message, and wait for no outcome: the time is for the delivery, not for what follows from it.
 
         Raises:
             DeliveryError: it cannot be delivered.
         """
-        until = self._until(envelope, within)
+        until = self._until(delivery.parent, within)
         if self._hooks is not None:
-            self._hooks.said(envelope)
-        if self.remote is not None and self._is_elsewhere(envelope):
-            await self.remote.ask(envelope, until)
+            self._hooks.said(delivery)
+        if self.remote is not None and self._is_elsewhere(delivery):
+            await self.remote.ask(delivery, until)
             return
-        cell = self._find(envelope)
-        if envelope.thread_id is not None:
-            await self._durable.say(cell, envelope, until)
-        elif not (envelope.may_be_known and self._recent.knows(envelope)):
-            await self._hand_over(cell, envelope, until)
+        cell = self._find(delivery)
+        if delivery.thread_id is not None:
+            await self._durable.say(cell, delivery, until)
+        elif not (delivery.may_be_known and self._recent.knows(delivery)):
+            await self._hand_over(cell, delivery, until)
 
-    async def _hand_over(self, cell: Cell, envelope: Envelope, until: float) -> None:
+    async def _hand_over(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Put a message into the mailbox of its actor, as soon as there is room."""
-        if type(envelope.said) is Heartbeat or (envelope.said is None and envelope.type == Heartbeat.message_type):
-            envelope.cell = cell
-            cell.box.put_urgent(envelope)
+        if delivery.type == Heartbeat.message_type:
+            delivery.cell = cell
+            cell.box.put_urgent(delivery)
             cell.wake()
             return
         if not cell.box.reserve():
-            await cell.room(envelope, until)
-        cell.deliver(envelope)
+            await cell.room(delivery, until)
+        cell.deliver(delivery)
 
-    def _is_elsewhere(self, envelope: Envelope) -> bool:
+    def _is_elsewhere(self, delivery: DeliveryState) -> bool:
         """Whether another system must have the actor. The actors of one thread are in one system, which writes it."""
-        return not self._tree.has(envelope.to) and (envelope.parent is None or envelope.thread_id is None)
+        return not self._tree.has(delivery.to) and (delivery.parent is None or delivery.thread_id is None)
 
-    def _until(self, envelope: Envelope, within: float | None) -> float:
-        """Return until when to wait: at most as long as whoever waits for the one who says this."""
-        parent = envelope.parent
+    def _until(self, parent: DeliveryState | None, within: float | None) -> float:
+        """Return until when to wait: at most until the deadline of the message that is handled."""
         own = self._loop.time() + (self._within if within is None else within)
         if parent is None or parent.deadline is None:
             return own
         return parent.deadline if within is None else min(own, parent.deadline)
 
-    def _find(self, envelope: Envelope) -> Cell:
+    def _find(self, delivery: DeliveryState) -> Cell:
         try:
-            if envelope.hops > self._hop_limit:
-                raise HopLimitError(f"it followed from {envelope.hops} other messages", envelope.to)
-            cell = self._tree.at(envelope.to)
+            if delivery.envelope.hops > self._hop_limit:
+                raise HopLimitError(f"it followed from {delivery.envelope.hops} other messages", delivery.to)
+            cell = self._tree.at(delivery.to)
             if cell.state == "stopped":
-                self._leave_to_next(envelope)
-                raise ActorStoppedError("it takes no more messages", envelope.to)
+                self._leave_to_next(delivery)
+                raise ActorStoppedError("it takes no more messages", delivery.to)
         except DeliveryError as exc:
-            self._dead.add(envelope, exc.code, exc.reason)
+            self._dead.add(delivery, exc.code, exc.reason)
             raise
         return cell
 
-    def _leave_to_next(self, envelope: Envelope) -> None:
+    def _leave_to_next(self, delivery: DeliveryState) -> None:
         """End the handler that says something to an actor which has stopped only because the system ends.
 
         Raises:
             CancelledError: it will run again in the next system.
         """
-        parent = envelope.parent
-        if self._lifetime.is_closing and envelope.thread_id is not None and parent is not None and parent.leave():
+        parent = delivery.parent
+        if self._lifetime.is_closing and delivery.thread_id is not None and parent is not None and parent.leave():
             raise asyncio.CancelledError
 
-    def _deliver_at_once(self, cell: Cell, envelope: Envelope) -> bool:
+    def _deliver_at_once(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Put a plain request into a mailbox that has room; say whether that could be done."""
         box = cell.mailbox
-        said = envelope.said
-        if box is None or said is None or type(said) is Heartbeat or not box.offer(envelope):
+        said = delivery.envelope.said
+        if box is None or said is None or type(said) is Heartbeat or not box.offer(delivery):
             return False
-        envelope.cell = cell
+        delivery.cell = cell
         if self._hooks is not None:
-            self._hooks.accepted(envelope)
+            self._hooks.accepted(delivery)
         cell.wake()
         return True
 
-    def _give_up(self, envelope: Envelope) -> None:
+    def _give_up(self, delivery: DeliveryState) -> None:
         """Withdraw what was asked for by someone who was cancelled; unless that one is only made to begin anew."""
-        parent = envelope.parent
+        parent = delivery.parent
         begins_anew = self._lifetime.is_closing or (parent is not None and parent.is_interrupted)
-        if begins_anew and envelope.thread_id is not None:
-            envelope.waiter = None
+        if begins_anew and delivery.thread_id is not None:
+            delivery.waiter = None
         else:
-            envelope.withdraw(WithdrawnError("whoever asked was cancelled", envelope.to))
+            delivery.withdraw(WithdrawnError("whoever asked was cancelled", delivery.to))
 
-    def watch(self, envelope: Envelope) -> None:
+    def watch(self, delivery: DeliveryState) -> None:
         """Let a message expire that nobody waits for here."""
-        if envelope.deadline is not None:
-            self._deadlines.add(envelope, envelope.deadline)
+        if delivery.deadline is not None:
+            self._deadlines.add(delivery, delivery.deadline)
 
     # ------------------------------------------------------------ how it ends
 
-    async def answer(self, envelope: Envelope, outcome: Any) -> None:
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
         """Give the outcome of a message to whoever waits."""
-        if envelope.thread_id is None:
-            envelope.settle(outcome)
+        if delivery.thread_id is None:
+            delivery.settle(outcome)
         else:
-            await self._durable.answer(envelope, outcome)
+            await self._durable.answer(delivery, outcome)
 
-    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None:
+    async def put_away(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """End a message with an error; one that nobody waits for is a dead letter."""
-        if envelope.is_settled:
+        if delivery.is_settled:
             return
-        self._dead.add_unless_asked(envelope, error)
-        if envelope.thread_id is None:
-            envelope.fail(error)
+        self._dead.add_unless_asked(delivery, error)
+        if delivery.thread_id is None:
+            delivery.fail(error)
         else:
-            await self._durable.put_away(envelope, error)
+            await self._durable.put_away(delivery, error)
 
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
+    def let_go(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Give an error to whoever waits, of which nothing can be written down."""
-        if envelope.thread_id is None:
-            envelope.fail(error)
+        if delivery.thread_id is None:
+            delivery.fail(error)
         else:
-            self._in_flight.let_go(envelope, error)
+            self._in_flight.let_go(delivery, error)
 
-    async def failed(self, cell: Cell, envelope: Envelope, reason: str, error: BaseException) -> None:
+    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None:
         """See to a message whose handler has failed: in a thread it is delivered again after the restart."""
-        if envelope.is_settled:
+        if delivery.is_settled:
             return
-        if envelope.thread_id is not None:
-            await self._redelivery.failed(cell, envelope, reason)
+        if delivery.thread_id is not None:
+            await self._redelivery.failed(cell, delivery, reason)
             return
-        wrapped = ActorFailedError(reason, envelope.to)
+        wrapped = ActorFailedError(reason, delivery.to)
         wrapped.__cause__ = error
-        await self.put_away(envelope, wrapped)
+        await self.put_away(delivery, wrapped)
 
-    async def redeliver(self, cell: Cell, envelope: Envelope, reason: str) -> None:
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
         """Deliver a message of a thread again whose handler was interrupted."""
-        await self._redelivery.failed(cell, envelope, reason)
+        await self._redelivery.failed(cell, delivery, reason)
 
-    def put_back(self, cell: Cell, envelope: Envelope) -> None:
+    def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
         """Have a message handled again of which that cannot be written down."""
-        self._redelivery.put_back(cell, envelope)
+        self._redelivery.put_back(cell, delivery)
 
-    async def leave(self, envelope: Envelope, error: AntiphonError) -> None:
+    async def leave(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Leave a message of a thread to the next system, in good order."""
-        await self._durable.leave(envelope, error)
+        await self._durable.leave(delivery, error)
 
-    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None:
+    async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
         """Leave a message to a person.
 
         Raises:
             LedgerError: it could not be written down.
         """
-        await self._redelivery.park(envelope, reason, evidence)
+        await self._redelivery.park(delivery, reason, evidence)
 
     async def inform(self, address: str, notice: Notice, sender: str) -> None:
         """Tell an actor something that it wanted to know; if it is not there any more, nothing is lost."""
         try:
-            await self.tell(Envelope(notice, sender, address), None)
+            await self.tell(DeliveryState(Envelope(notice, None, sender, address)), None)
         except DeliveryError as exc:
             LOG.info("%s cannot be told about %s: %s", address, sender, exc.code, extra=about(address, error=exc))
 
@@ -469,13 +392,13 @@ class Dispatcher:
         """Let nothing expire any more."""
         self._deadlines.close()
 
-    async def forward(self, envelope: Envelope, to: str) -> None:
+    async def forward(self, delivery: DeliveryState, to: str) -> None:
         """Pass a message on, to be answered by another actor."""
-        passed = envelope.pass_on(to)
+        passed = delivery.pass_on(to)
         try:
             cell = self._find(passed)
             if not cell.box.reserve():
-                await cell.room(passed, self._until(passed, None))
+                await cell.room(passed, self._until(passed.parent, None))
         except DeliveryError as exc:
             await self.put_away(passed, exc)
             raise
@@ -484,9 +407,9 @@ class Dispatcher:
         cell.deliver(passed)
 
 
-def _check_circle(cell: Cell, parent: Envelope) -> None:
+def _check_circle(cell: Cell, parent: DeliveryState) -> None:
     """Refuse to ask an actor that waits, perhaps through others, for the answer to this."""
-    asking: Envelope | None = parent
+    asking: DeliveryState | None = parent
     while asking is not None:
         if asking.cell is cell and cell.props.concurrency == 1:
             raise HopLimitError("it waits for whoever asks it: they ask in a circle", cell.address)

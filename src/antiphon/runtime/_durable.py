@@ -27,20 +27,19 @@ from antiphon.errors import (
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._model import MUCH
-from antiphon.runtime._envelope import Standing
 from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._results import error_of, error_result, result_of
-from antiphon.runtime._rows import DELIVER, begun, ended, error_fields, says_the_same
+from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import Envelope, InFlight
+    from antiphon.runtime._envelope import DeliveryState, InFlight
+    from antiphon.runtime._hooks import DeadLetters
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import DeadLetters
     from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._run import Lifetime
 
@@ -59,7 +58,7 @@ class Durable:
         redelivery: Redelivery,
         dead: DeadLetters,
         *,
-        obey: Callable[[Cell, Envelope], None],
+        obey: Callable[[Cell, DeliveryState], None],
         doubt: Callable[[str], None],
     ) -> None:
         """Make it.
@@ -76,84 +75,84 @@ class Durable:
 
     # ------------------------------------------------------------ there
 
-    async def say(self, cell: Cell, envelope: Envelope, until: float) -> None:
+    async def say(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message to its thread, then deliver it."""
-        if envelope.parent is None:
-            self._journal.take_back(_thread(envelope))  # a caller from outside wants it here
+        if delivery.parent is None:
+            self._journal.take_back(_thread(delivery))  # a caller from outside wants it here
         cell.held += 1
         try:
-            await self._say(cell, envelope, until)
+            await self._say(cell, delivery, until)
         finally:
             cell.held -= 1
 
-    async def _say(self, cell: Cell, envelope: Envelope, until: float) -> None:
-        if envelope.may_be_known and await self._recall(cell, envelope):
+    async def _say(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+        if delivery.may_be_known and await self._recall(cell, delivery):
             return
-        self._in_flight.take_over(envelope)  # before it is written: a recovery of its thread must not think that nobody has it
+        self._in_flight.take_over(delivery)  # before it is written: a recovery of its thread must not think that nobody has it
         try:
-            await self._append(cell, envelope, until)
+            await self._append(cell, delivery, until)
         except BaseException as exc:
-            self._drop_unsaid(envelope, exc)
+            self._drop_unsaid(delivery, exc)
             raise
 
-    def _drop_unsaid(self, envelope: Envelope, error: BaseException) -> None:
+    def _drop_unsaid(self, delivery: DeliveryState, error: BaseException) -> None:
         """Have a message in hand no more that could not be written down, or of which it is not sure that it was.
 
         Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
         """
-        self._in_flight.drop(envelope)
-        envelope.disappoint(error)
+        self._in_flight.drop(delivery)
+        delivery.disappoint(error)
         if isinstance(error, LedgerUnavailableError):
-            self._doubt(_thread(envelope))
+            self._doubt(_thread(delivery))
         elif isinstance(error, asyncio.CancelledError):
-            self._lifetime.start(self._take_back(envelope))
+            self._lifetime.start(self._take_back(delivery))
 
-    async def _take_back(self, envelope: Envelope) -> None:
+    async def _take_back(self, delivery: DeliveryState) -> None:
         """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
-        if not envelope.is_call:
-            self._doubt(_thread(envelope))
+        if not delivery.is_call:
+            self._doubt(_thread(delivery))
             return
         await asyncio.sleep(A_WHILE)
         try:
-            call, result = await self._recorded(envelope)
+            call, result = await self._recorded(delivery)
         except LedgerError:
-            self._doubt(_thread(envelope))
+            self._doubt(_thread(delivery))
             return
-        if call is not None and result is None and not self._in_flight.has(envelope):
-            envelope.take(call)
-            envelope.waiter, envelope.is_unsure = None, True  # it may have been delivered again meanwhile
-            await self.put_away(envelope, WithdrawnError("whoever asked was cancelled", envelope.to))
+        if call is not None and result is None and not self._in_flight.has(delivery):
+            delivery.take(call)
+            delivery.waiter, delivery.is_unsure = None, True  # it may have been delivered again meanwhile
+            await self.put_away(delivery, WithdrawnError("whoever asked was cancelled", delivery.to))
 
-    async def note(self, envelope: Envelope) -> bool:
+    async def note(self, delivery: DeliveryState) -> bool:
         """Append a message that is not delivered, because whoever says it handles it; say whether its outcome is there."""
-        if envelope.parent is not None and envelope.parent.attempt > 1:
-            call, result = await self._recorded(envelope)
+        if delivery.parent is not None and delivery.parent.attempt > 1:
+            call, result = await self._recorded(delivery)
             if call is not None:
-                _check_same(call.message, envelope)
-                envelope.take(call)
-                envelope.standing = envelope.parent.standing  # what it says may be known too
+                _check_same(call.message, delivery)
+                delivery.take(call)
+                delivery.standing = delivery.parent.standing  # what it says may be known too
                 if result is not None:
-                    envelope.may_be_known = True
-                    envelope.settle(result)
+                    delivery.may_be_known = True
+                    delivery.settle(result)
                 return result is not None
-        (record, *_) = await self._write(envelope, envelope.parent, _said(envelope))
-        envelope.take(record)
+        (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
+        delivery.take(record)
         return False
 
-    async def known(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
+    async def known(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
         """Return what the ledger has of something that an actor works out, and of its outcome.
 
         Raises:
             HistoryMismatchError: it was something else the last time.
         """
-        call, result = await self._recorded(envelope)
+        call, result = await self._recorded(delivery)
         if call is not None:
-            _check_same(call.message, envelope)
+            _check_same(call.message, delivery)
         return call, result
 
-    async def _write(self, envelope: Envelope, course: Envelope | None, rows: list[Message]) -> tuple[Record, ...]:
+    async def _write(self, delivery: DeliveryState, course: DeliveryState | None, rows: list[Message]) -> tuple[Record, ...]:
         """Append rows in the course of a message, after those that were put off there; return the records of the rows."""
-        thread_id = _thread(envelope)
+        thread_id = _thread(delivery)
         if course is None or course.thread_id != thread_id:
             return await self._journal.write(thread_id, rows)
         put_off, marks = course.take_put_off()
@@ -163,93 +162,93 @@ class Durable:
             course.put_off, course.marks = (*put_off, *course.put_off), {**marks, **course.marks}
             raise
 
-    async def _append(self, cell: Cell, envelope: Envelope, until: float) -> None:
-        await self._journal.check_budget(_thread(envelope), envelope.to)
+    async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+        await self._journal.check_budget(_thread(delivery), delivery.to)
         if not cell.box.reserve():
-            await cell.room(envelope, until)
+            await cell.room(delivery, until)
         is_delivered = False
         try:
-            (record, *_) = await self._write(envelope, envelope.parent, _said(envelope))
-            envelope.take(record)
-            is_delivered = await self._hand_over(cell, envelope)
+            (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
+            delivery.take(record)
+            is_delivered = await self._hand_over(cell, delivery)
         finally:
             if not is_delivered:
                 cell.box.release()
 
-    async def is_open(self, envelope: Envelope) -> bool:
+    async def is_open(self, delivery: DeliveryState) -> bool:
         """Whether nobody has a message in hand, and it has no outcome."""
-        _, result = await self._recorded(envelope)
-        return result is None and not self._in_flight.has(envelope)
+        _, result = await self._recorded(delivery)
+        return result is None and not self._in_flight.has(delivery)
 
-    async def hand_over(self, cell: Cell, envelope: Envelope) -> None:
+    async def hand_over(self, cell: Cell, delivery: DeliveryState) -> None:
         """Deliver what was appended, however full the mailbox is."""
         cell.box.waiting += 1
-        if not await self._hand_over(cell, envelope):
+        if not await self._hand_over(cell, delivery):
             cell.box.release()
 
-    async def _hand_over(self, cell: Cell, envelope: Envelope) -> bool:
+    async def _hand_over(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Deliver what was appended; say whether it has taken the room in the mailbox."""
-        self._in_flight.take_over(envelope)
-        if envelope.is_command:
-            self._obey(cell, envelope)
+        self._in_flight.take_over(delivery)
+        if delivery.is_command:
+            self._obey(cell, delivery)
             return False
         if cell.state == "stopped":
-            await self._refuse(envelope, ActorStoppedError("it takes no more messages", envelope.to))
+            await self._refuse(delivery, ActorStoppedError("it takes no more messages", delivery.to))
             return False
-        cell.deliver(envelope)
+        cell.deliver(delivery)
         return True
 
-    async def _refuse(self, envelope: Envelope, error: DeliveryError) -> None:
+    async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """End a message that was appended, and whose actor takes no more; if that is for the system's end, leave it."""
         if self._lifetime.is_closing:
-            await self.leave(envelope, error)
-        elif not envelope.is_settled:
-            self._dead.add_unless_asked(envelope, error)
-            await self.put_away(envelope, error)
+            await self.leave(delivery, error)
+        elif not delivery.is_settled:
+            self._dead.add_unless_asked(delivery, error)
+            await self.put_away(delivery, error)
 
-    async def _recall(self, cell: Cell, envelope: Envelope) -> bool:
+    async def _recall(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Look whether a message was said before; if so, see to it that its outcome comes."""
         while True:
-            if (known := self._in_flight.get(envelope)) is not None:
-                _check_same(known.message, envelope)
-                known.share(envelope)
+            if (known := self._in_flight.get(delivery)) is not None:
+                _check_same(known.message, delivery)
+                known.share(delivery)
                 return True
-            call, result = await self._recorded(envelope)
-            if self._in_flight.has(envelope):
+            call, result = await self._recorded(delivery)
+            if self._in_flight.has(delivery):
                 continue  # somebody began to say it while we were looking
             if call is None:
-                self._in_flight.take_over(envelope)
+                self._in_flight.take_over(delivery)
                 return False
-            _check_same(call.message, envelope)
+            _check_same(call.message, delivery)
             if result is None:
-                envelope.take(call)
-                if await self._take_up_said(cell, envelope):
+                delivery.take(call)
+                if await self._take_up_said(cell, delivery):
                     return True
                 continue  # it has ended meanwhile
-            if not (envelope.is_derived and _is_withdrawn(result)):
-                envelope.settle(result)
+            if not (delivery.envelope.is_derived and _is_withdrawn(result)):
+                delivery.settle(result)
                 return True
-            envelope.rename()
+            delivery.rename()
 
-    async def _recorded(self, envelope: Envelope) -> tuple[Record | None, Message | None]:
+    async def _recorded(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
         """Return what the ledger has of a message and of its outcome."""
-        records = await self._journal.ledger.by_invocation(envelope.invocation_id, thread_id=_thread(envelope))
-        lane = "effect" if not envelope.is_call else "control" if envelope.said is not None else envelope.message.lane
+        records = await self._journal.ledger.by_invocation(delivery.invocation_id, thread_id=_thread(delivery))
+        lane = "effect" if not delivery.is_call else "control" if delivery.envelope.said is not None else delivery.message.lane
         rows = [record for record in records if record.message.lane == lane]  # talk of the same id is no answer to a request
         call = next((row for row in rows if row.message.kind == "option_call"), None)
         result = next((row.message for row in rows if row.message.kind == "option_result"), None)
-        if call is None or envelope.is_call:
+        if call is None or delivery.is_call:
             return call, result
-        return await self._journal.before(_thread(envelope), call), result
+        return await self._journal.before(_thread(delivery), call), result
 
-    async def _take_up_said(self, cell: Cell, envelope: Envelope) -> bool:
+    async def _take_up_said(self, cell: Cell, delivery: DeliveryState) -> bool:
         try:
-            return await self._take_up(cell, envelope, "it was said again")
+            return await self._take_up(cell, delivery, "it was said again")
         except BaseException as exc:
-            self._drop_unsaid(envelope, exc)
+            self._drop_unsaid(delivery, exc)
             raise
 
-    async def take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
+    async def take_up(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
         """Deliver a message that the ledger has and nobody has in hand; say whether it is still open.
 
         Raises:
@@ -257,114 +256,115 @@ class Durable:
             LedgerError: it could not be written down.
         """
         try:
-            is_open = await self._take_up(cell, envelope, reason)
+            is_open = await self._take_up(cell, delivery, reason)
             if not is_open:
-                _, result = await self._recorded(envelope)
-                envelope.settle(result)  # somebody may have asked the same meanwhile
+                _, result = await self._recorded(delivery)
+                delivery.settle(result)  # somebody may have asked the same meanwhile
         except BaseException as exc:
-            self._in_flight.drop(envelope)
-            envelope.disappoint(exc)
+            self._in_flight.drop(delivery)
+            delivery.disappoint(exc)
             raise
         return is_open
 
-    async def _take_up(self, cell: Cell, envelope: Envelope, reason: str) -> bool:
-        self._in_flight.take_over(envelope)
+    async def _take_up(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+        self._in_flight.take_over(delivery)
         cell.held += 1
         try:
-            rows = await self._journal.ledger.open_calls(_thread(envelope))
-            if not any(_is_call_of(envelope, row.message) for row in rows):
-                self._in_flight.drop(envelope)  # what said that it is open was read before it ended
+            rows = await self._journal.ledger.open_calls(_thread(delivery))
+            if not any(_is_call_of(delivery, row.message) for row in rows):
+                self._in_flight.drop(delivery)  # what said that it is open was read before it ended
                 return False
-            envelope.standing = Standing.of(rows, envelope.invocation_id)
-            if envelope.standing.parked is not None:
-                raise ParkedError("it waits for a person", envelope.to)
-            await self._redelivery.deliver(cell, envelope, "recovered", reason)
+            delivery.standing = Standing.of(rows, delivery.invocation_id)
+            if delivery.standing.parked is not None:
+                raise ParkedError("it waits for a person", delivery.to)
+            await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         finally:
             cell.held -= 1
 
     # ------------------------------------------------------------ and back
 
-    async def answer(self, envelope: Envelope, outcome: Any) -> None:
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
         """Append the outcome of a message, then give it to whoever waits."""
-        if envelope.is_call:
-            result = result_of(envelope, outcome)
-            stored = await self._close(envelope, result)
-            envelope.settle(outcome if stored is result else stored)
+        if delivery.is_call:
+            result = result_of(delivery, outcome)
+            stored = await self._close(delivery, result)
+            delivery.settle(outcome if stored is result else stored)
         else:
-            await self._close(envelope, _delivered(envelope))
-            envelope.settle(None)
+            await self._close(delivery, _delivered(delivery))
+            delivery.settle(None)
 
-    async def put_away(self, envelope: Envelope, error: DeliveryError) -> None:
+    async def put_away(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """Append that a message ends with an error, then give that to whoever waits."""
-        policy = RUNTIME_POLICY if envelope.withdrawn is error else envelope.to
-        row = error_result(envelope, error, policy) if envelope.is_call else _delivered(envelope, error)
+        policy = RUNTIME_POLICY if delivery.withdrawn is error else delivery.to
+        row = error_result(delivery, error, policy) if delivery.is_call else _delivered(delivery, error)
         try:
-            await self._close(envelope, row)
+            await self._close(delivery, row)
         except LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
-            LOG.warning(text, envelope.to, envelope.type, error.code, words(exc), extra=about(envelope, error=exc))
-            self._in_flight.let_go(envelope, exc)
-            self._doubt(_thread(envelope))
+            LOG.warning(text, delivery.to, delivery.type, error.code, words(exc), extra=about(delivery, error=exc))
+            self._in_flight.let_go(delivery, exc)
+            self._doubt(_thread(delivery))
         else:
-            envelope.fail(_as_written(row, error))
+            delivery.fail(_as_written(row, error))
 
-    async def _close(self, envelope: Envelope, row: Message) -> Message:
+    async def _close(self, delivery: DeliveryState, row: Message) -> Message:
         """Append the end of a message, and return that as the ledger has it."""
-        is_unsure = envelope.is_unsure or envelope.withdrawn is not None or envelope.attempt > 1
-        ends = await self._leftovers(envelope) if is_unsure else endings(envelope) if envelope.has_leftovers else []
+        is_unsure = delivery.is_unsure or delivery.withdrawn is not None or delivery.attempt > 1
+        ends = await self._leftovers(delivery) if is_unsure else endings(delivery) if delivery.has_leftovers else []
         try:
-            (record, *_) = await self._write(envelope, envelope, [row, *ends])
+            (record, *_) = await self._write(delivery, delivery, [row, *ends])
             stored = record.message
         except AppendRefusedError:
-            _, found = await self._recorded(envelope)
+            _, found = await self._recorded(delivery)
             if found is None:
                 raise
             stored = found  # it was appended before, and the acknowledgement was lost
-        if is_unsure and (ends := await self._leftovers(envelope)):
-            await self._journal.write(_thread(envelope), ends)  # of something that was being written at the same time
-        self._in_flight.drop(envelope)
+        if is_unsure and (ends := await self._leftovers(delivery)):
+            await self._journal.write(_thread(delivery), ends)  # of something that was being written at the same time
+        self._in_flight.drop(delivery)
         return stored
 
-    async def _leftovers(self, envelope: Envelope) -> list[Message]:
-        await self._journal.settle(_thread(envelope))
-        rows = await self._journal.ledger.open_calls(_thread(envelope))
-        return await leftovers(self._journal.ledger, rows, envelope.invocation_id, _thread(envelope), str(envelope.to))
+    async def _leftovers(self, delivery: DeliveryState) -> list[Message]:
+        await self._journal.settle(_thread(delivery))
+        rows = await self._journal.ledger.open_calls(_thread(delivery))
+        return await leftovers(self._journal.ledger, rows, delivery.invocation_id, _thread(delivery), str(delivery.to))
 
-    async def leave(self, envelope: Envelope, error: AntiphonError) -> None:
+    async def leave(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Leave a message to the next system, in good order: that it was delivered here is not held against it."""
-        rows = endings(envelope)
+        rows = endings(delivery)
         if rows:
             try:
-                await self._journal.write(_thread(envelope), rows)
+                await self._journal.write(_thread(delivery), rows)
             except LedgerError as exc:
-                LOG.warning("%s: %s", envelope.to, words(exc), extra=about(envelope, error=exc))
-        parent = envelope.parent
-        if parent is not None and envelope.waiter is not None and parent.leave():
+                LOG.warning("%s: %s", delivery.to, words(exc), extra=about(delivery, error=exc))
+        parent = delivery.parent
+        if parent is not None and delivery.waiter is not None and parent.leave():
             # Not the error: the handler that asked would answer with it, or with what it does about an error, for good.
-            self._in_flight.drop(envelope)
-            envelope.waiter.cancel()
+            self._in_flight.drop(delivery)
+            delivery.waiter.cancel()
         else:
-            self._in_flight.let_go(envelope, error)
+            self._in_flight.let_go(delivery, error)
 
 
-def _thread(envelope: Envelope) -> str:
-    assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
-    return envelope.thread_id
+def _thread(delivery: DeliveryState) -> str:
+    thread_id = delivery.envelope.thread_id
+    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
+    return thread_id
 
 
-def _said(envelope: Envelope) -> list[Message]:
+def _said(delivery: DeliveryState) -> list[Message]:
     """Return the rows that say a message: what is told has one more, which is open until it was handled."""
-    if envelope.is_call:
-        return [envelope.message]
-    return [envelope.message, begun(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id)]
+    if delivery.is_call:
+        return [delivery.message]
+    return [delivery.message, begun(DELIVER, delivery.id, thread_id=_thread(delivery), parent_id=delivery.id)]
 
 
-def _delivered(envelope: Envelope, error: DeliveryError | None = None) -> Message:
+def _delivered(delivery: DeliveryState, error: DeliveryError | None = None) -> Message:
     outcome: dict[str, Any] = {}
     if error is not None:
         outcome = error_fields(error.reason, error.code, retryable=error.retryable)
-    return ended(DELIVER, envelope.id, thread_id=_thread(envelope), parent_id=envelope.id, **outcome)
+    return ended(DELIVER, delivery.id, thread_id=_thread(delivery), parent_id=delivery.id, **outcome)
 
 
 def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
@@ -376,21 +376,21 @@ def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
     return error if is_same else error_of(payload, error.address or "")
 
 
-def _check_same(recorded: Message, envelope: Envelope) -> None:
+def _check_same(recorded: Message, delivery: DeliveryState) -> None:
     """Refuse to say something else under the id of what was said.
 
     Raises:
         HistoryMismatchError: it is something else.
     """
-    said = envelope.message
+    said = delivery.message
     if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
-        reason = f"{envelope.id!r} says {envelope.type} here, and something else in thread {envelope.thread_id!r}"
-        raise HistoryMismatchError(reason, envelope.to)
+        reason = f"{delivery.id!r} says {delivery.type} here, and something else in thread {delivery.thread_id!r}"
+        raise HistoryMismatchError(reason, delivery.to)
 
 
-def _is_call_of(envelope: Envelope, row: Message) -> bool:
+def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
     """Whether an open call is that of a message: the call itself, or the delivery of what is told."""
-    return row.invocation_id == envelope.invocation_id and (row.lane == "effect") != envelope.is_call
+    return row.invocation_id == delivery.invocation_id and (row.lane == "effect") != delivery.is_call
 
 
 def _is_withdrawn(result: Message) -> bool:

@@ -1,29 +1,34 @@
-"""Envelope: a message on its way to one actor, with what the machinery must know about it.
+"""Envelope and DeliveryState: a message to one actor, and how far its delivery is.
 
-A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when somebody
-looks. That is half the cost of an ask, and nobody can tell, for both are frozen.
+**The envelope is a value.** It says who says what to whom, in which thread, and from which message that follows. It is
+frozen. Two things replace it by another: the ledger, when it redacts the message that is appended (`DeliveryState.take`),
+and a forward, which has another address (`DeliveryState.pass_on`).
 
-Entry: how what is said becomes an envelope, and in which thread it belongs.
+**The delivery has the state.** The parts of the runtime hand it on: the dispatcher makes it, the mailbox keeps it, the cell
+handles it, and the journal ends it. It is also the `Course` of the effects of its handler.
 
-What concerns no conversation (restarts, supervision, failures) is in the system thread of the actor that it is for,
-unless it is said in the course of a conversation.
+**Lazy parts.** A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when
+first needed, which saves half the cost of an ask. Its id is made when first needed, too. Simulations depend on the order of
+`new_id`, so code that moves the first look at an id changes every id after it.
+
+**Threads.** A message that concerns no conversation (restarts, supervision, failures) is in the system thread of the actor
+that it is for, unless it is said by a handler in the thread of a conversation.
 """
 
 from __future__ import annotations
 
 import re
 from asyncio import get_running_loop
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
 from antiphon.runtime._address import SYSTEM, system_thread
-from antiphon.runtime._rows import AGAIN, PARK, child_id, option_of, own_call, own_message
+from antiphon.runtime._rows import OWN, Standing, child_id, option_of, own_call, own_message, renamed, told
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,44 +36,11 @@ if TYPE_CHECKING:
     from antiphon.errors import DeliveryError
     from antiphon.ledger import Record
 
-OWN = "antiphon"
-"""The namespace of metadata that is the runtime's own."""
-
 _COMMANDS = (Restart.message_type, Stop.message_type)
 
 _KEY = re.compile("[^/#~=]{1,200}")
 
 Said: TypeAlias = "Request[Any] | Notice | Message"
-
-
-Cause: TypeAlias = Literal["failed", "recovered"]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the open rows of a thread tell about one message."""
-
-    again: tuple[str, ...] = ()
-    """The rows that say it was delivered again."""
-    failed: int = 0
-    """How many of them because its handler had failed."""
-    parked: Message | None = None
-    """The row that parks it."""
-
-    @classmethod
-    def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
-        """Return the standing of a message, by the open calls of its thread."""
-        about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == invocation_id]
-        again = [message.payload for message in about if option_of(message) == AGAIN]
-        return cls(
-            again=tuple(row.invocation_id for row in again if isinstance(row, OptionCallPayload)),
-            failed=sum(isinstance(row, OptionCallPayload) and row.arguments.get("cause") == "failed" for row in again),
-            parked=next((message for message in about if option_of(message) == PARK), None),
-        )
-
-    def plus(self, id: str, cause: Cause) -> Standing:
-        """Return it with one more delivery."""
-        return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
 
 
 class Course(Protocol):
@@ -114,64 +86,99 @@ class Course(Protocol):
 class Holder(Protocol):
     """What has a message: the cell of its actor."""
 
-    def withdraw(self, envelope: Envelope) -> None:
-        """Stop handling a message that nobody wants any more."""
+    def withdraw(self, delivery: DeliveryState) -> None:
+        """Stop handling a message whose answer is no longer wanted."""
         ...
 
 
-class Envelope:
-    """A message to one actor. What most messages do not need is set when it is needed: the class has the defaults."""
+class Envelope(NamedTuple):
+    """What is said to one actor, and from where. It never changes: a message that changes gets another envelope."""
 
-    said: Request[Any] | Notice | None = None
-    """What is said, if it is typed."""
-    _message: Message | None = None
+    said: Request[Any] | Notice | None
+    """The request or the notice, if what is said is typed."""
+    message: Message | None
+    """The core message; None: it is made of `said` when first needed (`DeliveryState.message`)."""
+    sender: str
+    to: str
+    id: str | None = None
+    """Of the message; None: it gets a new one when first needed."""
     thread_id: str | None = None
-    """The conversation that it is journaled in; None: it is gone when it is handled."""
+    """The thread that it is journaled in; None: it is not journaled, and gone once it is handled."""
+    parent: DeliveryState | None = None
+    """The delivery whose handler sent it."""
+    hops: int = 0
+    """How many messages it follows from."""
+    correlation_id: str | None = None
+    is_derived: bool = False
+    """Whether its id is derived from the id of the message that its sender handles."""
+
+    @classmethod
+    def of(
+        cls,
+        message: Message,
+        sender: str,
+        to: str,
+        thread_id: str | None = None,
+        *,
+        hops: int = 0,
+        correlation_id: str | None = None,
+    ) -> Envelope:
+        """Return the envelope of a core message that follows from no message here."""
+        return cls(None, message, sender, to, message.id, thread_id, None, hops, correlation_id)
+
+
+class DeliveryState:
+    """How far the delivery of one envelope is.
+
+    One delivery is in the hands of one part at a time, and all parts run on one event loop, so nothing here needs a lock.
+    Most deliveries need few of the fields: the class has the defaults, and a field is set when it is needed.
+    """
+
     seq: int = 0
     """Its place in the thread."""
-    parent: Envelope | None = None
-    """The message in whose course it was said."""
-    hops: int = 0
-    """How many messages it followed from."""
-    correlation_id: str | None = None
     deadline: float | None = None
     """In the event loop's time."""
-    bucket: dict[Envelope, None] | None = None
+    bucket: dict[DeliveryState, None] | None = None
     """Where its deadline is kept."""
-    waiter: asyncio.Future[Any] | None = None
-    """Whoever asked; None for what is told."""
+    origin: str | None = None
+    """The trace in which it was said from outside, as a W3C `traceparent`."""
+    # -- where it is
     cell: Holder | None = None
     """The cell that has it."""
     task: asyncio.Task[None] | None = None
-    """What handles it at present."""
-    withdrawn: DeliveryError | None = None
-    """Why nobody wants the answer any more."""
-    was_cancelled: bool = False
-    """Whether what handles it was told to stop."""
-    is_interrupted: bool = False
-    """Whether its handler is being stopped for the actor's sake, to run again."""
-    is_left: bool = False
-    """Whether its handler is left to the next system: this one ends, and what the handler waits for is not to be had here."""
+    """The task that runs its handler; None: no handler runs, or its outcome is being written and must not be cancelled."""
+    key: str | None = None
+    """The ordering key: set by a mailbox whose actor handles several messages at once."""
     is_urgent: bool = False
     """Whether it is a message of the system, which comes before all others."""
-    key: str | None = None
-    """What it must not be handled beside: set by a mailbox whose actor handles several messages at once."""
-    is_derived: bool = False
-    """Whether its id is made of the id of what its sender handles."""
-    may_be_known: bool = False
-    """Whether the ledger may have it already."""
-    is_settled: bool = False
-    """Whether it was answered, passed on, or put away."""
+    accepted_at: float | None = None
+    """When it was put into the mailbox, if there is an observer."""
+    activity: object = None
+    """The observer's record of its handling."""
+
+    # -- why its handler is stopped
+    withdrawn: DeliveryError | None = None
+    """Why the answer is no longer wanted."""
+    was_cancelled: bool = False
+    """Whether the task that handles it was cancelled for `withdrawn`."""
+    is_interrupted: bool = False
+    """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
+    is_left: bool = False
+    """Whether its handler is left to the next system: this one closes, and the answer that it waits for will not come."""
+
+    # -- earlier deliveries of the same message
     standing: Standing = Standing()
-    """What the journal has about deliveries of it before this one."""
+    """What the journal says about them."""
     reruns: int = 0
-    """How often its handler was run without a row that says so, because there was no ledger to write it to."""
+    """How many of them have no row, because the ledger was unavailable."""
     is_unsure: bool = False
-    """Whether the ledger may have more about it than its standing says."""
+    """Whether the ledger may have more open rows of it than `standing` and `open_effects` say."""
+
+    # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has begun and not ended."""
     put_off: tuple[Message, ...] = ()
-    """Rows of its handler that are written down together with the next one."""
+    """Rows of its handler that are written together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
     """How the thread is listed from the next row of its handler on."""
     waits: int = 0
@@ -179,36 +186,46 @@ class Envelope:
     keys: tuple[str, ...] = ()
     """The keys that its handler has used."""
     said_count: int = 0
-    """How many things its handler has said without naming them."""
+    """How many messages and effects its handler has begun without a key."""
+
+    # -- its outcome, and who gets it
+    waiter: asyncio.Future[Any] | None = None
+    """What the caller waits for; None if nobody waits for an answer."""
+    is_settled: bool = False
+    """Whether it was answered, forwarded, or ended with an error."""
     outcome: tuple[Any, BaseException | None] | None = None
-    """What became of it, kept for those who say the same again."""
-    heir: Envelope | None = None
-    """The one that has what whoever waits for this waits for."""
-    sharers: tuple[Envelope, ...] = ()
-    """Others that get the same outcome."""
-    lender: Envelope | None = None
-    """The one whose waiter this has, because nobody waited for it."""
-    origin: str | None = None
-    """The trace in which it was said from outside, as a W3C `traceparent`."""
-    accepted_at: float | None = None
-    """When it was put into the mailbox, if somebody watches."""
-    activity: object = None
-    """The observer's record of what is done about it."""
+    """Kept for deliveries of the same message that come later."""
+    heir: DeliveryState | None = None
+    """The delivery that has this one's caller: it was forwarded, or is a duplicate."""
+    sharers: tuple[DeliveryState, ...] = ()
+    """Duplicates that get the same outcome."""
+    lender: DeliveryState | None = None
+    """The duplicate whose caller this one has, because it had none of its own."""
 
-    def __init__(self, said: Said, sender: str, to: str, id: str | None = None) -> None:
-        self._id = id
-        if isinstance(said, Message):
-            self._message, self._id = said, said.id
-        else:
-            self.said = said
-        self.sender = sender
-        self.to = to
+    def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
+        self.envelope = envelope
+        self._id = envelope.id
+        self._message = envelope.message
+        self.may_be_known = may_be_known
+        """Whether the ledger, or this process, may have the message already."""
 
-    def follow(self, parent: Envelope) -> None:
-        """Become something that is said in the course of another message."""
-        self.parent = parent
-        self.hops = parent.hops + 1
-        self.correlation_id = parent.exchange
+    @property
+    def to(self) -> str:
+        """The address of the actor."""
+        return self.envelope.to
+
+    @property
+    def sender(self) -> str:
+        return self.envelope.sender
+
+    @property
+    def thread_id(self) -> str | None:
+        return self.envelope.thread_id
+
+    @property
+    def parent(self) -> DeliveryState | None:
+        """The delivery whose handler sent it."""
+        return self.envelope.parent
 
     @property
     def id(self) -> str:
@@ -226,7 +243,7 @@ class Envelope:
     @property
     def exchange(self) -> str:
         """The exchange that everything belongs to that is said in its course."""
-        return self.correlation_id or self.id
+        return self.envelope.correlation_id or self.id
 
     @property
     def attempt(self) -> int:
@@ -241,7 +258,7 @@ class Envelope:
     @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
-        return isinstance(self.said, Request) if self._message is None else self._message.kind == "option_call"
+        return isinstance(self.envelope.said, Request) if self._message is None else self._message.kind == "option_call"
 
     @property
     def is_command(self) -> bool:
@@ -251,8 +268,8 @@ class Envelope:
     @property
     def type(self) -> str:
         """What kind of thing is said: the type of a request or a notice, the option of a call; empty for talk."""
-        if self.said is not None:
-            return self.said.message_type
+        if self.envelope.said is not None:
+            return self.envelope.said.message_type
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.option_name
@@ -284,21 +301,23 @@ class Envelope:
         """Go on with the message as the ledger has it, which may have been redacted."""
         self.seq = record.seq
         if record.message is not self._message:
-            self._message, self.said = record.message, None
+            self._message = record.message
+            self.envelope = self.envelope._replace(said=None, message=record.message)
 
     def _made(self) -> Message:
-        said, parent, now = cast("Request[Any] | Notice", self.said), self.parent, current_port().now()
+        envelope, now = self.envelope, current_port().now()
+        said, parent = cast("Request[Any] | Notice", envelope.said), envelope.parent
         payload: PartsPayload | OptionCallPayload
         if isinstance(said, Request):
             payload = own_call(self.id, said.message_type, said.to_data())
         else:
             payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
         return own_message(
-            str(self.sender),
+            str(envelope.sender),
             payload,
             id=self.id,
-            thread_id=self.thread_id,
-            to=(str(self.to),),
+            thread_id=envelope.thread_id,
+            to=(str(envelope.to),),
             lane="control",
             correlation_id=self.exchange,
             parent_id=None if parent is None else parent.invocation_id,
@@ -312,8 +331,8 @@ class Envelope:
         if self.deadline is not None:
             left = self.deadline - get_running_loop().time()
             own["deadline"] = (now + timedelta(seconds=left)).isoformat()
-        if self.hops:
-            own["hops"] = self.hops
+        if self.envelope.hops:
+            own["hops"] = self.envelope.hops
         if self.origin is not None:
             own["traceparent"] = self.origin
         return {OWN: own} if own else None
@@ -325,17 +344,12 @@ class Envelope:
             metadata = {**{name: thaw(value) for name, value in self._message.metadata.items()}, OWN: {"traceparent": origin}}
             self._message = self._message.model_copy(update={"metadata": metadata})
 
-    def derive_id(self, parent: Envelope, key: str) -> None:
-        """Take an id that is the same when the handler of the other message runs again."""
-        self._id = child_id(parent.invocation_id, key)
-        self.is_derived = True
-        self.may_be_known = parent.attempt > 1
-
     def rename(self) -> None:
         """Take the next id: what was said under this one was withdrawn."""
         base, mark, count = self.id.rpartition("~")
         self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
-        self._message = None if self.said is not None else renamed(self.message, self._id)
+        self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
+        self.envelope = self.envelope._replace(id=self._id, message=self._message)
 
     def begin_again(self, cell: Holder, standing: Standing) -> None:
         """Be delivered another time: what its handler says is numbered from the beginning."""
@@ -355,7 +369,7 @@ class Envelope:
 
     def wait(self, change: int) -> None:
         """Take note that its handler waits for an answer or an effect more, or less; also of what an actor asks itself."""
-        handled: Envelope | None = self
+        handled: DeliveryState | None = self
         while handled is not None:
             handled.waits += change
             parent = handled.parent
@@ -363,7 +377,7 @@ class Envelope:
 
     def leave(self) -> bool:
         """Leave its handler to the next system, if that will run it again; say whether it will."""
-        handled: Envelope | None = self
+        handled: DeliveryState | None = self
         while handled is not None:
             handled.is_left = self.thread_id is not None
             parent = handled.parent
@@ -405,8 +419,8 @@ class Envelope:
         for other in (*self.sharers, *(() if self.lender is None else (self.lender,))):
             other.fail(reason)
 
-    def share(self, other: Envelope) -> None:
-        """Let another envelope of the same message have the same outcome."""
+    def share(self, other: DeliveryState) -> None:
+        """Let another delivery of the same message have the same outcome."""
         if self.outcome is not None:
             outcome, error = self.outcome
             other.settle(outcome) if error is None else other.fail(error)
@@ -415,12 +429,12 @@ class Envelope:
         else:
             self.sharers += (other,)
 
-    def pass_on(self, to: str) -> Envelope:
+    def pass_on(self, to: str) -> DeliveryState:
         """Return the same message for another actor, which gives the outcome to whoever waits for it."""
-        passed = Envelope(self.message, self.sender, to)
-        passed.thread_id, passed.parent, passed.hops = self.thread_id, self.parent, self.hops + 1
-        passed.correlation_id, passed.deadline, passed.seq = self.correlation_id, self.deadline, self.seq
-        passed.waiter, passed.sharers, passed.said, passed.standing = self.waiter, self.sharers, self.said, self.standing
+        old = self.envelope
+        passed = DeliveryState(old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False))
+        passed.deadline, passed.seq, passed.standing = self.deadline, self.seq, self.standing
+        passed.waiter, passed.sharers = self.waiter, self.sharers
         self.heir, self.is_settled, self.sharers = passed, True, ()
         return passed
 
@@ -441,80 +455,45 @@ class Envelope:
             self.waiter.set_exception(error)
 
 
-def renamed(message: Message, id: str) -> Message:
-    """Return a message under another id, which is the invocation too if it is a call."""
-    changes: dict[str, Any] = {"id": id}
-    if isinstance(message.payload, OptionCallPayload):
-        changes["payload"] = message.payload.model_copy(update={"invocation_id": id})
-    return message.model_copy(update=changes)
-
-
-def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
-    """Return the type and the data of a message that is told and not asked; None for talk."""
-    match message.parts:
-        case (DataPart(data=JsonObject() as data),) if message.lane == "control" and set(data) == {"type", "data"}:
-            kind, content = data["type"], data["data"]
-            return (kind, content) if isinstance(kind, str) and isinstance(content, JsonObject) else None
-        case _:
-            return None
-
-
-def origin_of(message: Message) -> str | None:
-    """Return the trace in which a message was said that was written down, or comes from another system."""
-    own = message.metadata.get(OWN)
-    origin = own.get("traceparent") if isinstance(own, JsonObject) else None
-    return origin if isinstance(origin, str) else None
-
-
-def travelled(message: Message) -> tuple[int, float | None]:
-    """Return how far a message has come that was written down, and its deadline in the event loop's time."""
-    own = message.metadata.get(OWN)
-    hops: Any = own.get("hops", 0) if isinstance(own, JsonObject) else 0
-    deadline: Any = own.get("deadline") if isinstance(own, JsonObject) else None
-    if not isinstance(deadline, str):
-        return hops, None
-    left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
-    return hops, get_running_loop().time() + left
-
-
 class InFlight:
     """The messages of threads that this system has in hand: appended, or about to be, and not settled."""
 
     def __init__(self) -> None:
-        self._envelopes: dict[tuple[str, str], Envelope] = {}
+        self._deliveries: dict[tuple[str, str], DeliveryState] = {}
         """By thread and invocation."""
 
     def __len__(self) -> int:
-        return len(self._envelopes)
+        return len(self._deliveries)
 
-    def get(self, envelope: Envelope) -> Envelope | None:
-        """Return the envelope of the same message that is in hand."""
-        return self._envelopes.get(_place(envelope))
+    def get(self, delivery: DeliveryState) -> DeliveryState | None:
+        """Return the delivery of the same message that is in hand."""
+        return self._deliveries.get(_place(delivery))
 
-    def has(self, envelope: Envelope) -> bool:
+    def has(self, delivery: DeliveryState) -> bool:
         """Whether a message is in hand."""
-        return _place(envelope) in self._envelopes
+        return _place(delivery) in self._deliveries
 
-    def take_over(self, envelope: Envelope) -> None:
+    def take_over(self, delivery: DeliveryState) -> None:
         """Have a message in hand."""
-        self._envelopes[_place(envelope)] = envelope
+        self._deliveries[_place(delivery)] = delivery
 
-    def drop(self, envelope: Envelope) -> None:
+    def drop(self, delivery: DeliveryState) -> None:
         """Have a message in hand no more."""
-        self._envelopes.pop(_place(envelope), None)
+        self._deliveries.pop(_place(delivery), None)
 
-    def let_go(self, envelope: Envelope, error: AntiphonError) -> None:
+    def let_go(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Leave a message to the thread's next owner; the caller here gets an error."""
-        self.drop(envelope)
-        envelope.fail(error)
+        self.drop(delivery)
+        delivery.fail(error)
 
 
-def _place(envelope: Envelope) -> tuple[str, str]:
-    assert envelope.thread_id is not None  # noqa: S101 (only what is said in a thread comes here)
-    return envelope.thread_id, envelope.invocation_id
+def _place(delivery: DeliveryState) -> tuple[str, str]:
+    thread_id = delivery.envelope.thread_id
+    assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
+    return thread_id, delivery.invocation_id
 
 
-# ---------------------------------------------------------------- how what is said becomes an envelope
+# ---------------------------------------------------------------- how what is said becomes an delivery
 
 SYSTEM_TYPES: dict[type, str] = {
     Restart: Restart.message_type,
@@ -524,46 +503,41 @@ SYSTEM_TYPES: dict[type, str] = {
 }
 
 
-def outside(to: str, said: Request[Any] | Notice | Message, thread_id: str | None, sender: str, id: str | None) -> Envelope:
-    """Return the envelope of what somebody says who is no actor.
+def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | None, *, hops: int = 0) -> DeliveryState:
+    """Return the delivery of what is said from outside of every handler.
 
     Raises:
         ValueError: it is a message of the journal, or of another thread.
     """
-    if isinstance(said, Message):
-        thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
-        envelope = Envelope(_stamped(said, to, thread_id), sender, to)
-        envelope.correlation_id, envelope.may_be_known = said.correlation_id, True
-    else:
+    if not isinstance(said, Message):
         if not thread_id and type(said) in SYSTEM_TYPES:
             thread_id = system_thread(to)
-        envelope = Envelope(said, sender, to, id)
-        if id is not None:
-            envelope.may_be_known = True
-    if thread_id is not None:
-        envelope.thread_id = thread_id
-    return envelope
+        return DeliveryState(Envelope(said, None, sender, to, id, thread_id), id is not None)
+    thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
+    return DeliveryState(envelope, may_be_known=True)
 
 
-def inside(to: str, said: Request[Any] | Notice | Message, handled: Envelope, address: str, key: str | None) -> Envelope:
-    """Return the envelope of what an actor says in the course of a message.
+def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str | None) -> DeliveryState:
+    """Return the delivery of what the handler of a message says.
 
     Raises:
-        ValueError: the key is none; or it is a message of the journal.
+        ValueError: the key is malformed; or it is a message of the journal.
     """
-    if isinstance(said, Message):
-        thread_id = said.thread_id or handled.thread_id
-        envelope = Envelope(_stamped(said, to, thread_id), address, to)
-        envelope.may_be_known = handled.attempt > 1
-        envelope.follow(handled)
-    else:
+    hops, exchange = handled.envelope.hops + 1, handled.exchange
+    if not isinstance(said, Message):
         thread_id = own_thread(to, type(said) in SYSTEM_TYPES, handled.thread_id)
-        envelope = Envelope(said, address, to)
-        envelope.follow(handled)
-        if thread_id is not None and handled.thread_id is not None:
-            envelope.derive_id(handled, handled.next_key(key))
-    envelope.thread_id = thread_id
-    return envelope
+        # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
+        # finds in the ledger what it has already said.
+        is_derived = thread_id is not None and handled.thread_id is not None
+        own_id = child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
+        envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
+        return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
+    thread_id = said.thread_id or handled.thread_id
+    message = _stamped(said, to, thread_id)
+    envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
+    return DeliveryState(envelope, may_be_known=handled.attempt > 1)
 
 
 def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:

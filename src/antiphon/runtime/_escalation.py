@@ -13,14 +13,14 @@ from antiphon.errors import ActorFailedError, DeliveryError, EscalatedError, Led
 from antiphon.messages import current_port
 from antiphon.protocol import ErrorCode, ErrorNotification, Notice, Restart, RestartComplete, Stop, StopComplete
 from antiphon.runtime._address import system_thread
-from antiphon.runtime._envelope import Envelope
+from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._failures import BLOCKED, LOG, Failure, about, words
 from antiphon.runtime._results import reply_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
     from antiphon.runtime._tree import Lifecycle, Tree
 
@@ -117,10 +117,9 @@ class Escalation:
         """
         thread_id: str | None = system_thread(notification.actor_id)
         for thread in (thread_id, None):
-            envelope = Envelope(notification, sender, supervisor)
-            envelope.thread_id = thread
+            delivery = DeliveryState(Envelope(notification, None, sender, supervisor, None, thread))
             try:
-                reply_of(notification, await self._dispatcher.ask(envelope, _LONGEST_DECISION), supervisor)
+                reply_of(notification, await self._dispatcher.ask(delivery, _LONGEST_DECISION), supervisor)
                 return
             except LedgerError as exc:
                 LOG.error("%s: its failure cannot be journaled: %s", sender, words(exc), extra=about(sender, error=exc))
@@ -168,11 +167,11 @@ class Escalation:
         if cell is None or cell.state != "active":
             return
         cell.state, cell.has_failed = "suspended", True
-        for envelope in await self._lifecycle.halt(cell, 0.0):
-            envelope.is_interrupted = False
+        for delivery in await self._lifecycle.halt(cell, 0.0):
+            delivery.is_interrupted = False
             error = ActorFailedError(reason, address)
-            await self._dispatcher.failed(cell, envelope, reason, error)
-            cell.box.done(envelope)
+            await self._dispatcher.failed(cell, delivery, reason, error)
+            cell.box.done(delivery)
         self.report(cell, Failure(address, cell.incarnation, "Linked", reason, ""))
 
 
@@ -199,22 +198,22 @@ class Commands:
         self._escalation = escalation
         self._hooks = hooks
 
-    def give(self, cell: Cell, envelope: Envelope) -> None:
+    def give(self, cell: Cell, delivery: DeliveryState) -> None:
         """Have a command done, and answered."""
-        self._lifetime.start(self._obey(cell, envelope))
+        self._lifetime.start(self._obey(cell, delivery))
 
-    async def _obey(self, cell: Cell, envelope: Envelope) -> None:
+    async def _obey(self, cell: Cell, delivery: DeliveryState) -> None:
         try:
-            hooks, doing = self._hooks, self._do(cell, envelope)
-            outcome = await (doing if hooks is None else hooks.run(cell, envelope, doing))
-            await self._dispatcher.answer(envelope, outcome)
+            hooks, doing = self._hooks, self._do(cell, delivery)
+            outcome = await (doing if hooks is None else hooks.run(cell, delivery, doing))
+            await self._dispatcher.answer(delivery, outcome)
         except DeliveryError as exc:
-            await self._dispatcher.put_away(envelope, exc)
+            await self._dispatcher.put_away(delivery, exc)
         except LedgerError as exc:
-            self._dispatcher.let_go(envelope, exc)
+            self._dispatcher.let_go(delivery, exc)
 
-    async def _do(self, cell: Cell, envelope: Envelope) -> RestartComplete | StopComplete:
-        request = _command_in(envelope)
+    async def _do(self, cell: Cell, delivery: DeliveryState) -> RestartComplete | StopComplete:
+        request = _command_in(delivery)
         target = self._target(cell, request)
         if isinstance(request, Restart):
             await self._lifecycle.restart(target, request.reason)
@@ -234,10 +233,10 @@ class Commands:
         return self._tree.at(address)
 
 
-def _command_in(envelope: Envelope) -> Restart | Stop:
-    if isinstance(envelope.said, Restart | Stop):
-        return envelope.said
+def _command_in(delivery: DeliveryState) -> Restart | Stop:
+    if isinstance(delivery.envelope.said, Restart | Stop):
+        return delivery.envelope.said
     try:
-        return _COMMANDS[envelope.type].from_data(envelope.data)
+        return _COMMANDS[delivery.type].from_data(delivery.data)
     except ValueError as exc:
-        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=envelope.to) from exc
+        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc

@@ -20,7 +20,7 @@ from antiphon.messages import Json
 from antiphon.runtime._rows import text_of
 
 if TYPE_CHECKING:
-    from antiphon.runtime._envelope import Envelope
+    from antiphon.runtime._envelope import DeliveryState
 
 _MOST_TEXT = 2000
 """Characters of an error's text that are kept."""
@@ -74,7 +74,7 @@ LOG = logging.getLogger("antiphon.runtime")
 
 
 def about(
-    subject: Envelope | str = "", *, thread_id: str | None = None, error: BaseException | str | None = None
+    subject: DeliveryState | str = "", *, thread_id: str | None = None, error: BaseException | str | None = None
 ) -> dict[str, str]:
     """Return the fields of a log record, named as in traces; `subject` is a message, or the address of an actor."""
     found: dict[str, str | None] = {"antiphon.thread.id": thread_id}

@@ -29,7 +29,7 @@ from antiphon.errors import (
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
-from antiphon.runtime._observer import Hooks
+from antiphon.runtime._hooks import Hooks
 from antiphon.runtime._settings import Budget
 
 if TYPE_CHECKING:

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 
 from antiphon.runtime._actor import Actor, Props
 from antiphon.runtime._cell import Cell, CellParts
-from antiphon.runtime._context import ActorSystem, Services
 from antiphon.runtime._dispatch import Dispatcher
 from antiphon.runtime._durable import Durable
-from antiphon.runtime._envelope import Envelope, InFlight
+from antiphon.runtime._envelope import DeliveryState, InFlight
 from antiphon.runtime._escalation import Commands, Escalation, Links
+from antiphon.runtime._hooks import DeadLetters
 from antiphon.runtime._journal import Journal, observe
-from antiphon.runtime._observer import DeadLetters
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
 from antiphon.runtime._results import StoredIds
 from antiphon.runtime._run import Lifetime, Watchdog
+from antiphon.runtime._services import ActorSystem, Services
 from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._state import States
-from antiphon.runtime._supervision import Supervisor, SupervisorParts
+from antiphon.runtime._supervisor import Supervisor, SupervisorParts
 from antiphon.runtime._tree import IdleActors, Lifecycle, Tree
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ class Kernel:
     def _make_cell(self, address: str, props: Props) -> Cell:
         return Cell(self._parts, address, props)
 
-    def _obey(self, cell: Cell, envelope: Envelope) -> None:
-        self.commands.give(cell, envelope)
+    def _obey(self, cell: Cell, delivery: DeliveryState) -> None:
+        self.commands.give(cell, delivery)
 
     def _doubt(self, thread_id: str) -> None:
         self.recovery.later(thread_id)

@@ -1,38 +1,29 @@
-"""Observer: what a system tells an observer while it works, and the values that it tells.
+"""Observer: what a user overrides to see what a system does, and the values that it is given.
 
-Nothing of this changes what happens. Without an observer each place is a look at one variable. An observer is called on
-the event loop, in the middle of things, and must be quick; one that raises is not called again, which is logged.
+Nothing of this changes what happens. An observer is called on the event loop, in the middle of things, and must be quick.
+One that raises is not called again, which is logged. `Hooks` (`_hooks.py`) makes the calls.
 
-- `Observer` is what a user overrides. `Delivery`, `Activity` and `DeadLetter` are what it is given.
-- `Hooks` is the one place that calls it, so that nothing an observer does can harm an actor.
+- `Delivery`, `Activity` and `DeadLetter` are what an observer is given.
 - Operations say what a handler or an effect is: a request to a model, a run of a tool or an agent. The runtime knows
   messages and effects; only the code inside knows what they are for. It says so with `describe`, again when it knows more.
-- `DeadLetters` keeps the latest messages that nobody will handle, and counts all of them.
-- `FlowReporter` judges each thread by a flow, and reports the first message that the flow does not allow.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from contextvars import ContextVar, Token
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from antiphon.errors import DeliveryError, LedgerError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
-from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
-from antiphon.protocol import Heartbeat
-from antiphon.protocol.flows import Flow, FlowWatch, Verdict
-from antiphon.runtime._envelope import Course, Envelope, origin_of
-from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, about
+from antiphon.messages import Json, Message, Usage
+from antiphon.runtime._envelope import DeliveryState
+from antiphon.runtime._rows import origin_of
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Record
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +81,6 @@ class AgentOperation:
 Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation
 
 
-def added(one: Usage | None, other: Usage | None) -> Usage | None:
-    """Return the tokens of two operations together; None where nobody counted."""
-    if one is None or other is None:
-        return one or other
-    return Usage(
-        input_tokens=_sum(one.input_tokens, other.input_tokens),
-        output_tokens=_sum(one.output_tokens, other.output_tokens),
-        cache_read_tokens=_sum(one.cache_read_tokens, other.cache_read_tokens),
-        cache_write_tokens=_sum(one.cache_write_tokens, other.cache_write_tokens),
-        reasoning_tokens=_sum(one.reasoning_tokens, other.reasoning_tokens),
-    )
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else one + other
-
-
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that nobody will handle."""
@@ -117,34 +91,6 @@ class DeadLetter:
     """Why: the code of the error."""
     reason: str
     at: datetime
-
-
-class DeadLetters:
-    """The latest dead letters, and how many there were by code."""
-
-    def __init__(self, limit: int, hooks: Hooks | None = None) -> None:
-        self._hooks = hooks
-        self._kept: deque[DeadLetter] = deque(maxlen=limit)
-        self.counts: Counter[str] = Counter()
-
-    def add(self, envelope: Envelope, code: str, reason: str) -> None:
-        """Keep a message that nobody will handle. Its body is not logged."""
-        self.counts[code] += 1
-        letter = DeadLetter(envelope.message, envelope.to, code, reason, current_port().now())
-        self._kept.append(letter)
-        if self._hooks is not None:
-            self._hooks.died(letter)
-        fields = about(envelope, error=code)
-        LOG.warning("dead letter: %s to %s: %s", envelope.type or "talk", envelope.to, code, extra=fields)
-
-    def add_unless_asked(self, envelope: Envelope, error: DeliveryError) -> None:
-        """Keep a message that ends with an error, if no caller gets to know."""
-        if envelope.waiter is None and not envelope.is_call:
-            self.add(envelope, error.code, error.reason)
-
-    @property
-    def kept(self) -> tuple[DeadLetter, ...]:
-        return tuple(self._kept)
 
 
 class Place(NamedTuple):
@@ -158,66 +104,66 @@ class Place(NamedTuple):
 class Delivery:
     """A message that is on its way to an actor, or in its hands."""
 
-    __slots__ = ("_envelope",)
+    __slots__ = ("_state",)
 
-    def __init__(self, envelope: Envelope) -> None:
-        self._envelope = envelope
+    def __init__(self, state: DeliveryState) -> None:
+        self._state = state
 
     @property
     def to(self) -> str:
         """The address of the actor."""
-        return self._envelope.to
+        return self._state.to
 
     @property
     def sender(self) -> str:
-        return self._envelope.sender
+        return self._state.sender
 
     @property
     def type(self) -> str:
         """The type of a request or a notice, the option of a call; empty for talk."""
-        return self._envelope.type
+        return self._state.type
 
     @property
     def id(self) -> str:
-        return self._envelope.id
+        return self._state.id
 
     @property
     def thread_id(self) -> str | None:
-        return self._envelope.thread_id
+        return self._state.thread_id
 
     @property
     def exchange(self) -> str:
         """The exchange that it belongs to: what follows from one message said from outside has the same."""
-        return self._envelope.exchange
+        return self._state.exchange
 
     @property
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
-        return self._envelope.attempt
+        return self._state.attempt
 
     @property
     def message(self) -> Message:
         """The message itself. To look at it has a price, where what is said is a typed request outside of a thread."""
-        return self._envelope.message
+        return self._state.message
 
     @property
     def place(self) -> Place:
         """What it is, now: deliveries that a handler has failed count, those that a process did not survive do not."""
-        envelope = self._envelope
-        return Place(envelope.invocation_id, str(envelope.to), envelope.standing.failed + envelope.reruns)
+        state = self._state
+        return Place(state.invocation_id, str(state.to), state.standing.failed + state.reruns)
 
     @property
     def parent(self) -> Delivery | None:
         """The message in whose course it was said, if that is here."""
-        parent = self._envelope.parent
+        parent = self._state.parent
         return None if parent is None else Delivery(parent)
 
     @property
     def parent_place(self) -> Place | None:
         """The message in whose course it was said, also if another process had that; then as it was at first."""
-        if self._envelope.parent is not None:
-            return Delivery(self._envelope.parent).place
-        message = self._envelope.made
+        if self._state.parent is not None:
+            return Delivery(self._state.parent).place
+        message = self._state.made
         if message is None or message.parent_id is None:
             return None
         return Place(message.parent_id, message.policy, 0)
@@ -225,18 +171,18 @@ class Delivery:
     @property
     def origin(self) -> str | None:
         """The trace in which it was said from outside, as a W3C `traceparent`."""
-        message = self._envelope.made
-        return self._envelope.origin or (None if message is None else origin_of(message))
+        message = self._state.made
+        return self._state.origin or (None if message is None else origin_of(message))
 
     @property
     def withdrawn(self) -> str | None:
         """The code of the reason why nobody wants the answer any more."""
-        return None if self._envelope.withdrawn is None else self._envelope.withdrawn.code
+        return None if self._state.withdrawn is None else self._state.withdrawn.code
 
     @property
     def activity(self) -> Activity | None:
         """What the actor does about it at present, or did at last."""
-        activity = self._envelope.activity
+        activity = self._state.activity
         return activity if isinstance(activity, Activity) else None
 
 
@@ -295,25 +241,19 @@ class WatchedSystem(Protocol):
         ...
 
 
-class DeclaresTypes(Protocol):
-    """What knows the types of messages that an actor has handlers for."""
-
-    def declares(self, message_type: str) -> bool:
-        """Whether there is a handler for messages of a type."""
-        ...
-
-
 class Observer:
     """Is told what a system does. Override what you want to know; nothing is done here."""
 
     records_content: bool = False
     """Whether it keeps what messages, models and tools say: only then is it told the whole prompt of a request."""
 
-    def opened(self, system: WatchedSystem) -> None:
-        """Hear that a system begins."""
+    # `Any`, because an observer may annotate `System`, which is defined above this file: a parameter of an override must
+    # not be narrower than this one.
+    def opened(self, system: Any) -> None:
+        """Hear that a `System` begins. `WatchedSystem` says what an observer may ask of it."""
 
-    def closed(self, system: WatchedSystem) -> None:
-        """Hear that a system has ended."""
+    def closed(self, system: Any) -> None:
+        """Hear that a `System` has ended."""
 
     def origin(self) -> str | None:
         """Return the trace of whoever says something from outside at present, as a W3C `traceparent`."""
@@ -353,202 +293,3 @@ def tag(tags: Mapping[str, str]) -> None:
     activity = current.get()
     if activity is not None:
         activity.tags.update(tags)
-
-
-UNKNOWN_OUTCOME: Final = "UNKNOWN_OUTCOME"
-"""The code of an effect whose outcome nobody knows: what must not be done twice is then parked."""
-
-ResultT = TypeVar("ResultT")
-Rules: TypeAlias = "Callable[[str], Awaitable[Redaction | None]]"
-
-
-class Hooks:
-    """An observer, behind something that catches what it raises."""
-
-    def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
-        """Make it; `rules` are those by which what is said in a thread is redacted."""
-        self._observer = observer
-        self._rules = rules
-        self.now = now
-
-    @property
-    def records_content(self) -> bool:
-        """Whether the observer keeps what is said."""
-        return self._observer.records_content
-
-    def opened(self, system: WatchedSystem) -> None:
-        self.tell(self._observer.opened, system)
-
-    def closed(self, system: WatchedSystem) -> None:
-        self.tell(self._observer.closed, system)
-
-    def said(self, envelope: Envelope) -> None:
-        """Note in which trace something is said, if that is not in the course of a message."""
-        if envelope.parent is None and envelope.origin is None:
-            origin = self.tell(self._observer.origin)
-            if origin is not None:
-                envelope.come_from(origin)
-
-    def accepted(self, envelope: Envelope) -> None:
-        envelope.accepted_at = self.now()
-        self.tell(self._observer.accepted, Delivery(envelope))
-
-    def restarted(self, address: str, incarnation: int) -> None:
-        self.tell(self._observer.restarted, str(address), incarnation)
-
-    def parked(self, envelope: Envelope) -> None:
-        self.tell(self._observer.parked, Delivery(envelope))
-
-    def died(self, letter: DeadLetter) -> None:
-        self.tell(self._observer.died, letter)
-
-    async def run(self, cell: DeclaresTypes, envelope: Envelope, running: Awaitable[ResultT]) -> ResultT:
-        """Have a message handled, and tell the observer. Heartbeats are nobody's concern."""
-        if envelope.type == Heartbeat.message_type:
-            return await running
-        activity = Activity(envelope.thread_id, str(envelope.to), Delivery(envelope))
-        if envelope.accepted_at is not None:
-            activity.waited, envelope.accepted_at = self.now() - envelope.accepted_at, None
-        envelope.activity = activity
-        await self._redact(activity)
-        with _Watched(self, activity):
-            try:
-                outcome = activity.outcome = await running
-            finally:
-                activity.is_declared = cell.declares(envelope.type) or envelope.is_command
-        return outcome
-
-    def effect(
-        self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
-    ) -> Callable[[str], Awaitable[Json]]:
-        """Return what does an effect and tells the observer."""
-        delivery = Delivery(course) if isinstance(course, Envelope) else None
-
-        async def watched(key: str) -> Json:
-            activity, around = Activity(course.thread_id, str(course.to), delivery, effect, operation=operation), current.get()
-            await self._redact(activity)
-            try:
-                with _Watched(self, activity):
-                    result = activity.outcome = await run(key)
-            finally:
-                _count(activity, around)
-            return result
-
-        return watched
-
-    async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Have something done that effects are part of, such as a run of an agent, and tell the observer."""
-        activity = Activity(course.thread_id, str(course.to), operation=operation)
-        await self._redact(activity)
-        with _Watched(self, activity):
-            try:
-                return await running()
-            finally:
-                if isinstance(activity.operation, AgentOperation):
-                    activity.operation = replace(activity.operation, usage=activity.usage)
-
-    def replayed(self) -> None:
-        """Count a request or a tool call whose outcome the ledger has: it is not made, and has no activity."""
-        if (around := current.get()) is not None:
-            around.replayed += 1
-
-    async def _redact(self, activity: Activity) -> None:
-        """Give an activity the rules of its thread. If they cannot be read, the usual ones stay: nothing fails for this."""
-        if self.records_content and activity.thread_id is not None:
-            with suppress(LedgerError):
-                activity.redaction = await self._rules(activity.thread_id)
-
-    def begin(self, activity: Activity) -> None:
-        self.tell(self._observer.began, activity)
-
-    def end(self, activity: Activity) -> None:
-        self.tell(self._observer.ended, activity)
-
-    def tell(self, hear: Callable[..., ResultT], *what: Any) -> ResultT | None:
-        """Tell the observer something, and return what it says; one that raises is not told anything any more."""
-        try:
-            return hear(*what)
-        except Exception as exc:  # noqa: BLE001 (whatever it is, it is the observer's own)
-            failure = Failure.of(exc, "", 0, None)
-            name = type(self._observer).__qualname__
-            self._observer = Observer()
-            text = "the observer %s is switched off: it raised %s at %s"
-            LOG.error(text, name, failure.error_type, failure.where, extra=about(error=exc))
-            return None
-
-
-class _Watched:
-    """A block in which an activity goes on."""
-
-    __slots__ = ("_activity", "_began", "_hooks", "_token")
-
-    def __init__(self, hooks: Hooks, activity: Activity) -> None:
-        self._hooks = hooks
-        self._activity = activity
-
-    def __enter__(self) -> None:
-        self._token: Token[Activity | None] = current.set(self._activity)
-        self._began = self._hooks.now()
-        self._hooks.begin(self._activity)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        activity = self._activity
-        activity.seconds = self._hooks.now() - self._began
-        activity.error_type = _error_in(activity) if error is None else _error_type(error, activity.delivery)
-        self._hooks.end(activity)
-        with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
-            current.reset(self._token)
-
-
-def _error_type(error: BaseException, delivery: Delivery | None) -> str:
-    if isinstance(error, asyncio.CancelledError) and delivery is not None and delivery.withdrawn is not None:
-        return delivery.withdrawn
-    if isinstance(error, UnknownOutcomeError):
-        return UNKNOWN_OUTCOME
-    return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
-
-
-def _count(activity: Activity, around: Activity | None) -> None:
-    """Count a request or a tool call for what it is part of."""
-    if around is not None and activity.operation is not None:
-        around.done += 1
-        if isinstance(activity.operation, ModelOperation):
-            around.usage = added(around.usage, activity.operation.usage)
-
-
-def _error_in(activity: Activity) -> str | None:
-    if isinstance(activity.operation, ToolOperation) and activity.operation.error_type is not None:
-        return activity.operation.error_type
-    payload = activity.outcome.payload if isinstance(activity.outcome, Message) else activity.outcome
-    if isinstance(payload, OptionResultPayload) and payload.is_error:
-        return payload.error_type or "ERROR"
-    return None
-
-
-_MOST_THREADS = 10_000
-"""Threads that are judged at once: one that was silent while so many others were not is judged no more."""
-
-
-class FlowReporter:
-    """Judges each thread by a flow, message by message."""
-
-    def __init__(self, flow: Flow, report: Callable[[str, Verdict], None], roles: Mapping[str, str]) -> None:
-        self._flow = flow
-        self._report = report
-        self._roles = roles
-        self._watches: OrderedDict[str, FlowWatch | None] = OrderedDict()
-        """By thread, the latest last; None where a violation was reported, or the beginning is not known."""
-
-    def __call__(self, record: Record) -> None:
-        thread_id = record.message.thread_id or ""
-        if thread_id not in self._watches:
-            self._watches[thread_id] = self._flow.watch(**self._roles) if record.seq == 1 else None
-        self._watches.move_to_end(thread_id)
-        if len(self._watches) > _MOST_THREADS:
-            self._watches.popitem(last=False)
-        watch = self._watches[thread_id]
-        if watch is None:
-            return
-        if not watch.takes(record.message):
-            self._watches[thread_id] = None
-            self._report(thread_id, watch.verdict)

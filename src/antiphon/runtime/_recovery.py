@@ -26,10 +26,10 @@ from antiphon.errors import (
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.runtime._durable import A_WHILE
-from antiphon.runtime._envelope import Envelope, Standing, travelled
+from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._rows import DELIVER, PARK, TIMER, begun, child_id, ended, option_of, own_message
+from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, child_id, ended, option_of, own_message, travelled
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -65,17 +65,17 @@ class Timers:
         self._durable = durable
         self._dispatcher = dispatcher
 
-    async def set(self, envelope: Envelope, address: str, after: float, notice: Notice, key: str | None) -> None:
+    async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None:
         """Have an actor told something after some seconds.
 
         Raises:
             LedgerError: it could not be written down.
         """
-        if envelope.thread_id is None:
+        if delivery.thread_id is None:
             self._lifetime.loop.call_later(after, self._tell, address, notice)
             return
-        row_id = child_id(envelope.invocation_id, envelope.next_key(key))
-        if envelope.attempt > 1 and await self._is_set(row_id, envelope.thread_id):
+        row_id = child_id(delivery.invocation_id, delivery.next_key(key))
+        if delivery.attempt > 1 and await self._is_set(row_id, delivery.thread_id):
             return
         due = current_port().now() + timedelta(seconds=after)
         arguments: dict[str, Json] = {
@@ -84,8 +84,8 @@ class Timers:
             "type": notice.message_type,
             "data": notice.to_data(),
         }
-        row = begun(TIMER, row_id, thread_id=envelope.thread_id, parent_id=envelope.invocation_id, arguments=arguments)
-        await self._journal.write(envelope.thread_id, [row])
+        row = begun(TIMER, row_id, thread_id=delivery.thread_id, parent_id=delivery.invocation_id, arguments=arguments)
+        await self._journal.write(delivery.thread_id, [row])
         self.arm(row)
 
     async def _is_set(self, row_id: str, thread_id: str) -> bool:
@@ -121,14 +121,13 @@ class Timers:
             created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),  # the same, however often it is tried
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
-        delivery = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
-        envelope = Envelope(said, to, to)
-        envelope.thread_id = thread_id
-        if self._in_flight.has(envelope):
+        open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
+        delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
+        if self._in_flight.has(delivery):
             return  # it has rung, though nobody knew, and a recovery has delivered it
-        self._in_flight.take_over(envelope)
+        self._in_flight.take_over(delivery)
         try:
-            await self._write(envelope, [rung, said, delivery])
+            await self._write(delivery, [rung, said, open_row])
         except LedgerUnavailableError as exc:
             fields = about(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s rings later: %s", to, words(exc), extra=fields)
@@ -137,14 +136,14 @@ class Timers:
             fields = about(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
 
-    async def _write(self, envelope: Envelope, rows: Sequence[Message]) -> None:
+    async def _write(self, delivery: DeliveryState, rows: Sequence[Message]) -> None:
         try:
-            _, record, _ = await self._journal.write(envelope.thread_id or "", rows)
-            envelope.take(record)
-            await self._durable.hand_over(self._tree.at(envelope.to), envelope)
+            _, record, _ = await self._journal.write(delivery.thread_id or "", rows)
+            delivery.take(record)
+            await self._durable.hand_over(self._tree.at(delivery.to), delivery)
         except BaseException as exc:
-            self._in_flight.drop(envelope)
-            envelope.disappoint(exc)
+            self._in_flight.drop(delivery)
+            delivery.disappoint(exc)
             raise
 
 
@@ -339,40 +338,41 @@ class Recovery:
             said = await self._journal.before(thread_id, row)
         elif option is not None or not said.message.to:
             return Recovered()  # an effect, which its handler sees to; or a call that is for nobody here
-        return await self._deliver(recovered_envelope(said, thread_id), rows)
+        return await self._deliver(recovered_delivery(said, thread_id), rows)
 
-    async def _deliver(self, envelope: Envelope, rows: Sequence[Record]) -> Recovered:
+    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record]) -> Recovered:
         """Deliver a message again, unless somebody has it, or it has ended since the rows were read."""
-        if is_asked_of_itself(envelope.message):
+        if is_asked_of_itself(delivery.message):
             return Recovered()  # whoever asked does it when it runs again
-        if self._in_flight.has(envelope) or Standing.of(rows, envelope.invocation_id).parked is not None:
+        if self._in_flight.has(delivery) or Standing.of(rows, delivery.invocation_id).parked is not None:
             return Recovered()
         try:
-            cell = self._tree.at(envelope.to)
+            cell = self._tree.at(delivery.to)
         except UndeliverableError:
             return Recovered(homeless=1)
-        envelope.cell, envelope.is_unsure = cell, True
-        is_late = envelope.deadline is not None and envelope.deadline <= self._lifetime.loop.time()
-        if not is_late and not envelope.is_command:
-            is_open = await self._durable.take_up(cell, envelope, "it was open when the system began")
+        delivery.cell, delivery.is_unsure = cell, True
+        is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
+        if not is_late and not delivery.is_command:
+            is_open = await self._durable.take_up(cell, delivery, "it was open when the system began")
             if is_open:
-                self._dispatcher.watch(envelope)
-        elif is_open := await self._durable.is_open(envelope):
+                self._dispatcher.watch(delivery)
+        elif is_open := await self._durable.is_open(delivery):
             if is_late:
-                late = ReplyTimeoutError("its deadline passed while it was open", envelope.to)
-                await self._dispatcher.put_away(envelope, late)
+                late = ReplyTimeoutError("its deadline passed while it was open", delivery.to)
+                await self._dispatcher.put_away(delivery, late)
             else:
-                await self._durable.hand_over(cell, envelope)
+                await self._durable.hand_over(cell, delivery)
         return Recovered(delivered=int(is_open))
 
 
-def recovered_envelope(record: Record, thread_id: str) -> Envelope:
-    """Return the envelope of a message that was read from the ledger."""
+def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:
+    """Return the delivery of a message that was read from the ledger."""
     message = record.message
-    envelope = Envelope(message, message.policy, message.to[0])
-    envelope.thread_id, envelope.seq, envelope.correlation_id = thread_id, record.seq, message.correlation_id
-    envelope.hops, envelope.deadline = travelled(message)
-    return envelope
+    hops, deadline = travelled(message)
+    envelope = Envelope.of(message, message.policy, message.to[0], thread_id, hops=hops, correlation_id=message.correlation_id)
+    delivery = DeliveryState(envelope)
+    delivery.seq, delivery.deadline = record.seq, deadline
+    return delivery
 
 
 def _parked(thread_id: str, row: Message) -> Parked:

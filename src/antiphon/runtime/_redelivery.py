@@ -5,30 +5,60 @@ in hand when its process died is given to the next one, `recoveries` times. Afte
 the evidence beside it, until a person settles it (`settle`).
 
 **Endings.** When a message ends, so does what is open only for its sake: deliveries of it; effects that its handler began
-and did not end; what it asked itself. Usually the envelope knows them (`endings`). Where a handler was stopped in the middle
+and did not end; what it asked itself. Usually the delivery knows them (`endings`). Where a handler was stopped in the middle
 of something, or another ran before it, only the ledger does (`leftovers`). An effect belongs to the message that is the
 longest prefix of its id: `m/agent/tool` is an effect of `m`, unless `m/agent` is a message of its own. Messages that `m` has
 sent end for themselves, also those that outlive it.
+
+**Duplicates and RETRY.** The latest messages outside of threads that have an id of their own are kept (`Recent`), so that a
+duplicate gets the answer of the first. In a thread the ledger does the same (`_durable.py`). A RETRY finds the message that it
+names in its thread, in its own data, or among those that are kept (`find_original`).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import EffectFailedError, FencedError, LedgerError, ParkedError, WithdrawnError
-from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
-from antiphon.runtime._envelope import Cause, Standing
+from pydantic import ValidationError
+
+from antiphon.errors import (
+    AntiphonError,
+    EffectFailedError,
+    FencedError,
+    LedgerError,
+    ParkedError,
+    RefusedError,
+    WithdrawnError,
+)
+from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.protocol import ErrorCode, Retry
+from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._failures import LOG, about, words
-from antiphon.runtime._rows import AGAIN, DELIVER, PARK, again_id, begun, ended, option_of, own_message, park_id, unused
+from antiphon.runtime._results import from_wire
+from antiphon.runtime._rows import (
+    AGAIN,
+    DELIVER,
+    PARK,
+    Cause,
+    Standing,
+    again_id,
+    begun,
+    ended,
+    option_of,
+    own_message,
+    park_id,
+    unused,
+)
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import Envelope, InFlight
+    from antiphon.runtime._envelope import DeliveryState, InFlight
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._observer import Hooks
     from antiphon.runtime._settings import Settings
 
 _WITHDRAWN: dict[str, Any] = {
@@ -39,11 +69,11 @@ _WITHDRAWN: dict[str, Any] = {
 }
 
 
-def endings(envelope: Envelope) -> list[Message]:
-    """Return the rows that end what was open only for the sake of a message, as far as the envelope knows."""
-    thread_id, parent_id = envelope.thread_id or "", envelope.invocation_id
-    rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in envelope.standing.again]
-    return rows + [_abandoned(intent, thread_id, str(envelope.to)) for intent in envelope.open_effects]
+def endings(delivery: DeliveryState) -> list[Message]:
+    """Return the rows that end what was open only for the sake of a message, as far as the delivery knows."""
+    thread_id, parent_id = delivery.thread_id or "", delivery.invocation_id
+    rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in delivery.standing.again]
+    return rows + [_abandoned(intent, thread_id, str(delivery.to)) for intent in delivery.open_effects]
 
 
 async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
@@ -134,73 +164,73 @@ class Redelivery:
         self._in_flight = in_flight
         self._hooks = hooks
 
-    async def failed(self, cell: Cell, envelope: Envelope, reason: str) -> None:
+    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
         """Put a message back whose handler did not end. Whatever the ledger says, this does not raise."""
         try:
-            await self.deliver(cell, envelope, "failed", reason)
+            await self.deliver(cell, delivery, "failed", reason)
         except FencedError as exc:
-            self._in_flight.let_go(envelope, exc)
+            self._in_flight.let_go(delivery, exc)
         except LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
-            LOG.warning(text, envelope.to, envelope.type, words(exc), extra=about(envelope, error=exc))
-            self.put_back(cell, envelope)
+            LOG.warning(text, delivery.to, delivery.type, words(exc), extra=about(delivery, error=exc))
+            self.put_back(cell, delivery)
 
-    def put_back(self, cell: Cell, envelope: Envelope) -> None:
+    def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
         """Have a message handled again of which that cannot be written down."""
-        envelope.is_unsure = True
-        envelope.reruns += 1
-        envelope.begin_again(cell, envelope.standing)
-        cell.box.put_first(envelope)
+        delivery.is_unsure = True
+        delivery.reruns += 1
+        delivery.begin_again(cell, delivery.standing)
+        cell.box.put_first(delivery)
 
-    async def deliver(self, cell: Cell, envelope: Envelope, cause: Cause, reason: str) -> None:
+    async def deliver(self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str) -> None:
         """Deliver a message another time, or park it if it was often enough.
 
         Raises:
             LedgerError: it could not be written down.
         """
-        if self._is_often_enough(envelope, cause):
-            count = len(envelope.standing.again) + 1
-            await self.park(envelope, f"it was delivered {count} times", {"last": reason})
+        if self._is_often_enough(delivery, cause):
+            count = len(delivery.standing.again) + 1
+            await self.park(delivery, f"it was delivered {count} times", {"last": reason})
             return
-        name = partial(again_id, envelope.invocation_id)
-        attempt = await self._unused(envelope, name, len(envelope.standing.again) + 2)
+        name = partial(again_id, delivery.invocation_id)
+        attempt = await self._unused(delivery, name, len(delivery.standing.again) + 2)
         row = name(attempt)
-        await self._note(AGAIN, row, envelope, {"attempt": attempt, "cause": cause, "reason": reason})
-        envelope.begin_again(cell, envelope.standing.plus(row, cause))
-        self._in_flight.take_over(envelope)
+        await self._note(AGAIN, row, delivery, {"attempt": attempt, "cause": cause, "reason": reason})
+        delivery.begin_again(cell, delivery.standing.plus(row, cause))
+        self._in_flight.take_over(delivery)
         if self._hooks is not None:
-            self._hooks.accepted(envelope)
+            self._hooks.accepted(delivery)
         if cause == "failed":
-            cell.box.put_first(envelope)
+            cell.box.put_first(delivery)
         else:
-            cell.box.put_last(envelope)
+            cell.box.put_last(delivery)
         cell.wake()
 
-    def _is_often_enough(self, envelope: Envelope, cause: Cause) -> bool:
-        settings, standing = self._settings, envelope.standing
+    def _is_often_enough(self, delivery: DeliveryState, cause: Cause) -> bool:
+        settings, standing = self._settings, delivery.standing
         if cause == "failed":
             return standing.failed + 1 >= settings.attempts
         return len(standing.again) - standing.failed >= settings.recoveries
 
-    async def park(self, envelope: Envelope, reason: str, evidence: dict[str, Json]) -> None:
+    async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
         """Leave a message to a person.
 
         Raises:
             LedgerError: it could not be written down.
         """
-        name = partial(park_id, envelope.invocation_id)
-        row = name(await self._unused(envelope, name, 1))
-        await self._note(PARK, row, envelope, {"reason": reason, "to": str(envelope.to), **evidence})
+        name = partial(park_id, delivery.invocation_id)
+        row = name(await self._unused(delivery, name, 1))
+        await self._note(PARK, row, delivery, {"reason": reason, "to": str(delivery.to), **evidence})
         if self._hooks is not None:
-            self._hooks.parked(envelope)
-        self._in_flight.let_go(envelope, ParkedError(reason, envelope.to))
+            self._hooks.parked(delivery)
+        self._in_flight.let_go(delivery, ParkedError(reason, delivery.to))
 
-    async def _unused(self, envelope: Envelope, name: Callable[[int], str], first: int) -> int:
-        return await unused(self._journal.ledger, envelope.thread_id or "", name, first)
+    async def _unused(self, delivery: DeliveryState, name: Callable[[int], str], first: int) -> int:
+        return await unused(self._journal.ledger, delivery.thread_id or "", name, first)
 
-    async def _note(self, option: str, row: str, envelope: Envelope, arguments: dict[str, Json]) -> None:
-        thread_id = envelope.thread_id or ""
-        note = begun(option, row, thread_id=thread_id, parent_id=envelope.invocation_id, arguments=arguments)
+    async def _note(self, option: str, row: str, delivery: DeliveryState, arguments: dict[str, Json]) -> None:
+        thread_id = delivery.thread_id or ""
+        note = begun(option, row, thread_id=thread_id, parent_id=delivery.invocation_id, arguments=arguments)
         await self._journal.write(thread_id, [note])
 
 
@@ -279,3 +309,77 @@ def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Outco
 def _find(rows: tuple[Record, ...], invocation_id: str, *, is_effect: bool) -> Message:
     found = [row.message for row in rows if row.message.invocation_id == invocation_id]
     return next((message for message in found if (message.lane == "effect") == is_effect), found[0])
+
+
+# ---------------------------------------------------------------- duplicates and RETRY
+
+
+class Recent:
+    """Messages by their id, in hand or answered. What failed in a way that may pass is not held against a second try."""
+
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
+        self._kept: OrderedDict[str, DeliveryState] = OrderedDict()
+
+    def knows(self, delivery: DeliveryState) -> bool:
+        """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
+        known = self._kept.get(delivery.id)
+        if known is not None and not _may_pass(known):
+            known.share(delivery)
+            return True
+        self._kept[delivery.id] = delivery
+        if len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
+        return False
+
+    def message(self, id: str) -> Message | None:
+        """Return a message by its id."""
+        known = self._kept.get(id)
+        return None if known is None else known.message
+
+
+def _may_pass(delivery: DeliveryState) -> bool:
+    error = None if delivery.outcome is None else delivery.outcome[1]
+    return isinstance(error, AntiphonError) and error.retryable
+
+
+async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
+    """Return the message that is to be tried again.
+
+    Raises:
+        RefusedError: it was tried often enough, or nobody has it.
+    """
+    original, tries = None, request.attempt
+    if thread_id is not None:
+        records = await ledger.by_invocation(request.original_message_id, thread_id=thread_id)
+        calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
+        if calls:
+            original = calls[0].message
+            tries = max(tries, await _tries(ledger, request, thread_id, calls[0].seq))
+    if tries > request.max_attempts:
+        raise RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
+    original = original or _given(request) or recent.message(request.original_message_id)
+    if original is None:
+        raise RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
+    return original
+
+
+async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
+    """Return which try this is: the first was the message itself."""
+    tries = 1
+    async for record in ledger.read(thread_id, seq):
+        match record.message.payload:
+            case OptionCallPayload(option_name=Retry.message_type, arguments={"original_message_id": str(original)}):
+                tries += original == request.original_message_id
+            case _:
+                pass
+    return tries
+
+
+def _given(request: Retry) -> Message | None:
+    if not isinstance(request.original_message, JsonObject):
+        return None
+    try:
+        return from_wire(WireMessage.model_validate(thaw(request.original_message)), None)
+    except ValidationError as exc:
+        raise RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc

@@ -53,8 +53,8 @@ from antiphon.protocol import (
     validate_message,
 )
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._envelope import OWN, SYSTEM_TYPES, Envelope, own_thread, told
-from antiphon.runtime._rows import DELIVER, child_id, error_fields, own_message, own_result
+from antiphon.runtime._envelope import SYSTEM_TYPES, DeliveryState, Envelope, own_thread
+from antiphon.runtime._rows import DELIVER, OWN, child_id, error_fields, own_message, own_result, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -82,18 +82,18 @@ _ERRORS: dict[str, type[DeliveryError]] = {
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
-def result_of(envelope: Envelope, outcome: Any) -> Message:
+def result_of(delivery: DeliveryState, outcome: Any) -> Message:
     """Return what a handler returned as the result of the call it handled."""
     if isinstance(outcome, Message):
         outcome = outcome.payload
     if isinstance(outcome, OptionResultPayload):
-        payload = outcome.model_copy(update={"invocation_id": envelope.invocation_id, "option_name": envelope.type})
+        payload = outcome.model_copy(update={"invocation_id": delivery.invocation_id, "option_name": delivery.type})
     else:
         value: Json = outcome.to_data() if isinstance(outcome, Reply) else _value(outcome)
-        payload = own_result(envelope.invocation_id, envelope.type, value)
-    result = _result_message(envelope, payload, envelope.to)
+        payload = own_result(delivery.invocation_id, delivery.type, value)
+    result = _result_message(delivery, payload, delivery.to)
     own_type = outcome.message_type if isinstance(outcome, Reply) else outcome.type if isinstance(outcome, Response) else ""
-    if own_type and own_type != response_type_of(envelope.type):  # that of a RETRY, or one that `receive` chose
+    if own_type and own_type != response_type_of(delivery.type):  # that of a RETRY, or one that `receive` chose
         return result.model_copy(update={"metadata": {OWN: {"response_type": own_type}}})
     return result
 
@@ -111,30 +111,30 @@ def response_type(result: Message) -> str:
     return said if isinstance(said, str) else response_type_of(option)
 
 
-def error_result(envelope: Envelope, error: DeliveryError, policy: str = RUNTIME_POLICY) -> Message:
+def error_result(delivery: DeliveryState, error: DeliveryError, policy: str = RUNTIME_POLICY) -> Message:
     """Return an error as the result of a call."""
     details = error.details if isinstance(error, RefusedError) else None
     fields = error_fields(error.reason, error.code, retryable=error.retryable, details=details)
-    payload = OptionResultPayload(invocation_id=envelope.invocation_id, option_name=envelope.type, **fields)
-    return _result_message(envelope, payload, policy)
+    payload = OptionResultPayload(invocation_id=delivery.invocation_id, option_name=delivery.type, **fields)
+    return _result_message(delivery, payload, policy)
 
 
-def delivery_result(envelope: Envelope) -> Message:
+def delivery_result(delivery: DeliveryState) -> Message:
     """Return what says that something which was told has been taken in."""
-    payload = OptionResultPayload(invocation_id=envelope.id, option_name=DELIVER)
-    return own_message(RUNTIME_POLICY, payload, in_reply_to=envelope.id)
+    payload = OptionResultPayload(invocation_id=delivery.id, option_name=DELIVER)
+    return own_message(RUNTIME_POLICY, payload, in_reply_to=delivery.id)
 
 
-def _result_message(envelope: Envelope, payload: OptionResultPayload, policy: str) -> Message:
+def _result_message(delivery: DeliveryState, payload: OptionResultPayload, policy: str) -> Message:
     """Return the message that carries the result of a call back to whoever asked."""
-    call = envelope.message
+    call = delivery.message
     return own_message(
         str(policy),
         payload,
-        thread_id=envelope.thread_id,
+        thread_id=delivery.thread_id,
         to=(call.policy,),
         lane=call.lane,
-        correlation_id=envelope.exchange,
+        correlation_id=delivery.exchange,
         in_reply_to=call.id,
         parent_id=call.parent_id,
         created_at=current_port().now(),
@@ -150,26 +150,26 @@ def error_of(payload: OptionResultPayload, address: str) -> DeliveryError:
     return RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
 
 
-def answer_to(said: Request[Any] | Message, envelope: Envelope, outcome: Any) -> Reply | Message:
+def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: Any) -> Reply | Message:
     """Return the answer in the form that whoever asked wants: as typed as the question.
 
     Raises:
         DeliveryError: the answer is an error.
     """
-    if isinstance(said, Message):
-        return message_of(envelope, outcome)
-    return outcome if isinstance(outcome, Reply) else reply_of(said, outcome, envelope.to)
+    if isinstance(said, Request):
+        return outcome if isinstance(outcome, Reply) else reply_of(said, outcome, delivery.to)
+    return message_of(delivery, outcome)
 
 
-def message_of(envelope: Envelope, outcome: Any) -> Message:
+def message_of(delivery: DeliveryState, outcome: Any) -> Message:
     """Return the outcome of a call as the message that says it.
 
     Raises:
         DeliveryError: the outcome is an error.
     """
-    result = outcome if isinstance(outcome, Message) and outcome.invocation_id else result_of(envelope, outcome)
+    result = outcome if isinstance(outcome, Message) and outcome.invocation_id else result_of(delivery, outcome)
     if isinstance(result.payload, OptionResultPayload) and result.payload.is_error:
-        raise error_of(result.payload, envelope.to)
+        raise error_of(result.payload, delivery.to)
     return result
 
 
@@ -253,14 +253,14 @@ def accepted(response: Response) -> Response:
 
 
 def response_of(wire: WireMessage, result: OptionResultPayload, type: str, policy: str) -> Response:
-    """Return a result, which is no error, as the response to an envelope."""
+    """Return a result, which is no error, as the response to a message of the protocol."""
     value: Any = thaw(result.result)
     data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
     return wire.reply(type, data, sender=policy)
 
 
 def error_response(wire: WireMessage, error: DeliveryError) -> ErrorResponse:
-    """Return an error as the response to an envelope."""
+    """Return an error as the response to a message of the protocol."""
     details: Any = error.details if isinstance(error, RefusedError) else None
     extra = cast("dict[str, Any]", details) if isinstance(details, dict) else {"details": details} if details else {}
     return wire.reply_error(error.reason, error.code, data=extra)
@@ -313,8 +313,8 @@ def named_thread(wire: WireMessage) -> str | None:
     return name if is_name(name) else None
 
 
-def sent_inside(wire: WireMessage, handled: Envelope, address: str, ids: StoredIds) -> Envelope:
-    """Return the envelope of a message of the protocol that an actor sends in the course of another.
+def sent_inside(wire: WireMessage, handled: DeliveryState, address: str, ids: StoredIds) -> DeliveryState:
+    """Return the delivery of a message of the protocol that an actor sends in the course of another.
 
     It is of the thread that its data names, else of that of the other message. In a thread, an id that was made with the
     message is another one whenever the handler runs, so it is replaced by one that is the same. An id that the sender chose
@@ -326,15 +326,14 @@ def sent_inside(wire: WireMessage, handled: Envelope, address: str, ids: StoredI
     own_id, is_known = (wire.id, True) if thread_id is None else _stored_id(wire, thread_id, handled, ids)
     sent = wire.model_copy(update={"id": own_id, "sender": address, "correlation_id": correlation_id})
     message = from_wire(_with_stored_original(sent, thread_id, ids), thread_id)
-    own = {"parent_id": handled.invocation_id, "metadata": {OWN: {"hops": handled.hops + 1}}}
-    envelope = Envelope(message.model_copy(update=own), address, to)
-    envelope.follow(handled)
-    envelope.correlation_id, envelope.thread_id = correlation_id, thread_id
-    envelope.is_derived, envelope.may_be_known = own_id != wire.id, is_known or handled.attempt > 1
-    return envelope
+    own = {"parent_id": handled.invocation_id, "metadata": {OWN: {"hops": handled.envelope.hops + 1}}}
+    said = message.model_copy(update=own)
+    hops, is_derived = handled.envelope.hops + 1, own_id != wire.id
+    envelope = Envelope(None, said, address, to, said.id, thread_id, handled, hops, correlation_id, is_derived)
+    return DeliveryState(envelope, may_be_known=is_known or handled.attempt > 1)
 
 
-def _stored_id(wire: WireMessage, thread_id: str, handled: Envelope, ids: StoredIds) -> tuple[str, bool]:
+def _stored_id(wire: WireMessage, thread_id: str, handled: DeliveryState, ids: StoredIds) -> tuple[str, bool]:
     """Return the id that a message gets in a thread, and whether it may be there already."""
     key = handled.next_key()  # also for an id that stays: what comes after it has the same number whenever the handler runs
     if "id" in wire.model_fields_set and wire.id != handled.invocation_id:

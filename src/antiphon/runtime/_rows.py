@@ -28,11 +28,13 @@ Whether what a handler says or does is what the ledger has under the same id, se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from asyncio import get_running_loop
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
@@ -40,6 +42,7 @@ from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
     Json,
+    JsonObject,
     Lane,
     Message,
     OptionCallPayload,
@@ -57,7 +60,7 @@ from antiphon.messages._limits import DEFAULT_LIMITS
 from antiphon.messages._model import MUCH
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger
+    from antiphon.ledger import Ledger, Record
     from antiphon.messages import Payload
 
 
@@ -300,3 +303,75 @@ def _is_alike(recorded: Any, own: Any) -> bool:
 def _is_equal(recorded: Any, own: Any) -> bool:
     """Whether two scalars are the same: 1, 1.0 and true are not."""
     return type(recorded) is type(own) and recorded == own
+
+
+# ---------------------------------------------------------------- what the runtime reads out of messages
+
+OWN = "antiphon"
+"""The namespace of metadata that is the runtime's own."""
+
+
+def renamed(message: Message, id: str) -> Message:
+    """Return a message under another id, which is the invocation too if it is a call."""
+    changes: dict[str, Any] = {"id": id}
+    if isinstance(message.payload, OptionCallPayload):
+        changes["payload"] = message.payload.model_copy(update={"invocation_id": id})
+    return message.model_copy(update=changes)
+
+
+def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
+    """Return the type and the data of a message that is told and not asked; None for talk."""
+    match message.parts:
+        case (DataPart(data=JsonObject() as data),) if message.lane == "control" and set(data) == {"type", "data"}:
+            kind, content = data["type"], data["data"]
+            return (kind, content) if isinstance(kind, str) and isinstance(content, JsonObject) else None
+        case _:
+            return None
+
+
+def origin_of(message: Message) -> str | None:
+    """Return the trace in which a message was said that was written down, or comes from another system."""
+    own = message.metadata.get(OWN)
+    origin = own.get("traceparent") if isinstance(own, JsonObject) else None
+    return origin if isinstance(origin, str) else None
+
+
+def travelled(message: Message) -> tuple[int, float | None]:
+    """Return how far a message has come that was written down, and its deadline in the event loop's time."""
+    own = message.metadata.get(OWN)
+    hops: Any = own.get("hops", 0) if isinstance(own, JsonObject) else 0
+    deadline: Any = own.get("deadline") if isinstance(own, JsonObject) else None
+    if not isinstance(deadline, str):
+        return hops, None
+    left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
+    return hops, get_running_loop().time() + left
+
+
+Cause: TypeAlias = Literal["failed", "recovered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the open rows of a thread tell about one message."""
+
+    again: tuple[str, ...] = ()
+    """The rows that say it was delivered again."""
+    failed: int = 0
+    """How many of them because its handler had failed."""
+    parked: Message | None = None
+    """The row that parks it."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
+        """Return the standing of a message, by the open calls of its thread."""
+        about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == invocation_id]
+        again = [message.payload for message in about if option_of(message) == AGAIN]
+        return cls(
+            again=tuple(row.invocation_id for row in again if isinstance(row, OptionCallPayload)),
+            failed=sum(isinstance(row, OptionCallPayload) and row.arguments.get("cause") == "failed" for row in again),
+            parked=next((message for message in about if option_of(message) == PARK), None),
+        )
+
+    def plus(self, id: str, cause: Cause) -> Standing:
+        """Return it with one more delivery."""
+        return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -18,19 +18,19 @@ from antiphon.messages import Json, Message
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response
 from antiphon.protocol.flows import Flow, Verdict
-from antiphon.runtime._actor import Actor, RestartWhen, props_of
+from antiphon.runtime._actor import Actor, props_of
 from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._bus import Remote
 from antiphon.runtime._context import context_in
-from antiphon.runtime._envelope import Envelope, outside
+from antiphon.runtime._envelope import DeliveryState, Envelope, outside
 from antiphon.runtime._kernel import Kernel
-from antiphon.runtime._observer import FlowReporter
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._redelivery import Outcome, settle
 from antiphon.runtime._results import answer_to, error_response, from_wire, named_thread, response_to
 from antiphon.runtime._settings import Settings
-from antiphon.runtime._supervision import Supervision, Supervisor
-from antiphon.runtime._topics import Start, Subscription, Topic, subscribe
+from antiphon.runtime._supervision import RestartWhen, Supervision
+from antiphon.runtime._supervisor import Supervisor
+from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, subscribe
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -281,12 +281,27 @@ class System:
             DeliveryError: there is no answer, or an error; the class says what to do.
             LedgerError: it could not be written down.
         """
-        envelope = outside(to, said, thread_id, sender, id)
+        delivery = outside(to, said, thread_id, sender, id)
         try:
-            return answer_to(said, envelope, await self._kernel.dispatcher.ask(envelope, within))
+            return answer_to(said, delivery, await self._kernel.dispatcher.ask(delivery, within))
         except DeliveryError as exc:
-            exc.message_id = envelope.id
+            exc.message_id = delivery.id
             raise
+
+    async def append_history(self, thread_id: str, messages: Iterable[Message]) -> tuple[Record, ...]:
+        """Append messages from outside, such as a decoded history, to a thread of this system, which claims it if need be.
+
+        They are talk that nothing acts on. A call that is open in them gets an error result, and is never executed; see
+        `outside` of `Ledger.append`. Messages that the thread has already are not written again.
+
+        Raises:
+            AppendRefusedError: they name a call that is open in the thread.
+            FencedError: another system takes the thread over at the same time.
+            LedgerError: they cannot be written.
+        """
+        journal = self._kernel.journal
+        journal.take_back(thread_id)
+        return await journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
     async def tell(
         self,
@@ -382,7 +397,9 @@ class System:
             actor = await self.get_actor(message.receiver)
         except UndeliverableError as exc:
             self._kernel.dead.add(
-                Envelope(from_wire(message, None), message.sender or "unknown", message.receiver), exc.code, exc.reason
+                DeliveryState(Envelope.of(from_wire(message, None), message.sender or "unknown", message.receiver)),
+                exc.code,
+                exc.reason,
             )
             return error_response(message, exc)
         return await actor.receive(message, within=within)

@@ -11,12 +11,16 @@ in memory. There is no moment between reading what is there and following what c
 **The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own, has a
 hash that `verify` checks, and an owner: who subscribes with a name takes it over from whoever had it, whose next commit is
 refused with `FencedError`. Nothing that is said in a thread can move it.
+
+`FlowReporter` follows what this process writes: it checks each thread against a flow, and reports the first message that the
+flow does not allow.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,15 +29,14 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 from antiphon.errors import FencedError, LedgerError, LedgerUnavailableError
 from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
+from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._address import system_thread
-from antiphon.runtime._envelope import told
 from antiphon.runtime._failures import LOG, about, words
 from antiphon.runtime._results import response_type
+from antiphon.runtime._rows import told
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, Tailed
-
-__all__ = ["Start", "Subscription", "Topic", "subscribe", "type_of"]
+    from antiphon.ledger import Ledger, Record, Tailed
 
 Start: TypeAlias = Literal["beginning", "now"]
 """Where a cursor begins that is not stored yet."""
@@ -271,3 +274,34 @@ class Subscription:
         if isinstance(tail, AsyncGenerator):
             with suppress(RuntimeError):  # somebody still waits in it
                 await tail.aclose()
+
+
+# ---------------------------------------------------------------- threads that break a flow
+
+_MOST_THREADS = 10_000
+"""Threads that are judged at once: one that was silent while so many others were not is judged no more."""
+
+
+class FlowReporter:
+    """Judges each thread by a flow, message by message."""
+
+    def __init__(self, flow: Flow, report: Callable[[str, Verdict], None], roles: Mapping[str, str]) -> None:
+        self._flow = flow
+        self._report = report
+        self._roles = roles
+        self._watches: OrderedDict[str, FlowWatch | None] = OrderedDict()
+        """By thread, the latest last; None where a violation was reported, or the beginning is not known."""
+
+    def __call__(self, record: Record) -> None:
+        thread_id = record.message.thread_id or ""
+        if thread_id not in self._watches:
+            self._watches[thread_id] = self._flow.watch(**self._roles) if record.seq == 1 else None
+        self._watches.move_to_end(thread_id)
+        if len(self._watches) > _MOST_THREADS:
+            self._watches.popitem(last=False)
+        watch = self._watches[thread_id]
+        if watch is None:
+            return
+        if not watch.takes(record.message):
+            self._watches[thread_id] = None
+            self._report(thread_id, watch.verdict)

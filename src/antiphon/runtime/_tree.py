@@ -29,8 +29,8 @@ from antiphon.runtime._failures import LOG, about, trail, words
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Props
     from antiphon.runtime._cell import Cell, Outcomes
-    from antiphon.runtime._envelope import Envelope
-    from antiphon.runtime._observer import Hooks
+    from antiphon.runtime._envelope import DeliveryState
+    from antiphon.runtime._hooks import Hooks
     from antiphon.runtime._run import Lifetime
 
 _AT_ONCE: Final = 1000
@@ -152,7 +152,7 @@ class Lifecycle:
         self._outcomes = outcomes
         self._hooks = hooks
 
-    async def halt(self, cell: Cell, grace: float) -> list[Envelope]:
+    async def halt(self, cell: Cell, grace: float) -> list[DeliveryState]:
         """Stop handling messages, and return those that were interrupted."""
         cell.suspend()
         if not cell.drains:
@@ -160,9 +160,9 @@ class Lifecycle:
         drains = dict(cell.drains)
         _, late = await asyncio.wait(drains, timeout=self._lifetime.left_of(grace))
         now = dict(cell.drains or drains)  # what a drain handles has changed, perhaps
-        handled = {task: envelope for task in late if (envelope := now.get(task)) is not None and envelope.task is not None}
-        for task, envelope in handled.items():
-            envelope.is_interrupted = True
+        handled = {task: delivery for task in late if (delivery := now.get(task)) is not None and delivery.task is not None}
+        for task, delivery in handled.items():
+            delivery.is_interrupted = True
             task.cancel()
         _, stubborn = await asyncio.wait(handled, timeout=max(grace, _NOTICE)) if handled else ((), ())
         for task in [task for task in handled if task in stubborn]:
@@ -187,8 +187,8 @@ class Lifecycle:
         cell.incarnation += 1
         cell.drains = cell.beginning = None
         cell.began = self._lifetime.loop.time()
-        for envelope in interrupted:
-            await self._interrupted(cell, envelope, reason)
+        for delivery in interrupted:
+            await self._interrupted(cell, delivery, reason)
         for child in self._tree.children(cell.address):
             await self.restart(self._tree.at(child), reason)
         if self._hooks is not None:
@@ -213,8 +213,8 @@ class Lifecycle:
         cell.state = "stopped"
         self._tree.forget(cell.address)
         await self._end(cell, reason)
-        for envelope in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
-            await self._turn_away(envelope, reason, is_shutdown=is_shutdown)
+        for delivery in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
+            await self._turn_away(delivery, reason, is_shutdown=is_shutdown)
 
     async def rest(self, cell: Cell) -> None:
         """Let go of an idle actor that wants to know of its end; a message that comes meanwhile is for the next one here."""
@@ -242,8 +242,8 @@ class Lifecycle:
 
     async def empty(self, cell: Cell, reason: str) -> None:
         """Answer everything that waits with an error."""
-        for envelope in [] if cell.mailbox is None else cell.mailbox.close():
-            await self._turn_away(envelope, reason, is_shutdown=False)
+        for delivery in [] if cell.mailbox is None else cell.mailbox.close():
+            await self._turn_away(delivery, reason, is_shutdown=False)
 
     async def _end(self, cell: Cell, reason: str) -> None:
         actor, cell.actor = cell.actor, None
@@ -255,22 +255,22 @@ class Lifecycle:
             fields = about(cell.address, error=exc)
             LOG.error("%s: stopped() raised %s\n%s", cell.address, words(exc), trail(exc), extra=fields)
 
-    async def _interrupted(self, cell: Cell, envelope: Envelope, reason: str) -> None:
-        envelope.is_interrupted = False
-        if envelope.is_settled:
+    async def _interrupted(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
+        delivery.is_interrupted = False
+        if delivery.is_settled:
             pass  # it had come to an end at the same moment
-        elif envelope.thread_id is None:
-            await self._outcomes.put_away(envelope, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address))
+        elif delivery.thread_id is None:
+            await self._outcomes.put_away(delivery, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address))
         else:
-            await self._outcomes.redeliver(cell, envelope, f"interrupted by a restart: {reason}")
-        cell.box.done(envelope)
+            await self._outcomes.redeliver(cell, delivery, f"interrupted by a restart: {reason}")
+        cell.box.done(delivery)
 
-    async def _turn_away(self, envelope: Envelope, reason: str, *, is_shutdown: bool) -> None:
-        error = ActorStoppedError(f"it has stopped: {reason}", envelope.to)
-        if is_shutdown and envelope.thread_id is not None:
-            await self._outcomes.leave(envelope, error)
+    async def _turn_away(self, delivery: DeliveryState, reason: str, *, is_shutdown: bool) -> None:
+        error = ActorStoppedError(f"it has stopped: {reason}", delivery.to)
+        if is_shutdown and delivery.thread_id is not None:
+            await self._outcomes.leave(delivery, error)
         else:
-            await self._outcomes.put_away(envelope, error)
+            await self._outcomes.put_away(delivery, error)
 
 
 class IdleActors:

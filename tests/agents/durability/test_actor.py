@@ -36,57 +36,48 @@ class Waiter(Actor):
         return Served(words=words)
 
 
-def test_a_handler_that_runs_again_gets_what_its_agent_has_done() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, [call("refund", "c1", amount=5)], ["done"]))
-        Waiter.fails.add("soup")
-        async with System(ledger) as system:
-            team = system.supervise("team/1", Supervision(intensity=5))
-            system.spawn("waiter/1", Waiter, supervisor=team)
-            assert (await system.ask("waiter/1", Serve(what="soup"), thread_id="t", id="m1")).words == "done"
-        assert desk.taken() == ["model 0", "refund 5", "model 1"]
-        assert desk.keys["refund 5"] == "m1/clerk/refund:c1"
-        assert not await ledger.open_calls("t")
-
-    asyncio.run(main())
+async def test_a_handler_that_runs_again_gets_what_its_agent_has_done() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, [call("refund", "c1", amount=5)], ["done"]))
+    Waiter.fails.add("soup")
+    async with System(ledger) as system:
+        team = system.supervise("team/1", Supervision(intensity=5))
+        system.spawn("waiter/1", Waiter, supervisor=team)
+        assert (await system.ask("waiter/1", Serve(what="soup"), thread_id="t", id="m1")).words == "done"
+    assert desk.taken() == ["model 0", "refund 5", "model 1"]
+    assert desk.keys["refund 5"] == "m1/clerk/refund:c1"
+    assert not await ledger.open_calls("t")
 
 
-def test_a_call_that_was_cut_off_parks_the_message() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        agent = Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, [call("hang", "c1")], ["done"]))
-        begun = asyncio.Event()
+async def test_a_call_that_was_cut_off_parks_the_message() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    agent = Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, [call("hang", "c1")], ["done"]))
+    begun = asyncio.Event()
 
-        @agent.tool_plain
-        async def hang() -> str:
-            begun.set()
-            await asyncio.Event().wait()
-            return "never"
+    @agent.tool_plain
+    async def hang() -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
 
-        async with System(ledger) as system:
-            system.spawn("waiter/1", Waiter)
-            asked = asyncio.create_task(system.ask("waiter/1", Serve(what="soup"), thread_id="t", id="m1", within=60))
-            await begun.wait()
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-        async with System(ledger) as system:
-            (parked,) = await system.parked()
-            assert parked.invocation_id == "m1/clerk/hang:c1"
-            await system.settle("t", parked.invocation_id, result="it came out of the oven")
-
-    asyncio.run(main())
+    async with System(ledger) as system:
+        system.spawn("waiter/1", Waiter)
+        asked = asyncio.create_task(system.ask("waiter/1", Serve(what="soup"), thread_id="t", id="m1", within=60))
+        await begun.wait()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    async with System(ledger) as system:
+        (parked,) = await system.parked()
+        assert parked.invocation_id == "m1/clerk/hang:c1"
+        await system.settle("t", parked.invocation_id, result="it came out of the oven")
 
 
-def test_a_message_of_no_thread_cannot_be_durable() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, ["done"]))
-        async with System(ledger) as system:
-            system.spawn("waiter/1", Waiter)
-            with pytest.raises(Exception, match="waiter/1") as caught:
-                await system.ask("waiter/1", Serve(what="soup"))
-        assert not isinstance(caught.value, ParkedError)
-        assert desk.taken() == []
-
-    asyncio.run(main())
+async def test_a_message_of_no_thread_cannot_be_durable() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, ["done"]))
+    async with System(ledger) as system:
+        system.spawn("waiter/1", Waiter)
+        with pytest.raises(Exception, match="waiter/1") as caught:
+            await system.ask("waiter/1", Serve(what="soup"))
+    assert not isinstance(caught.value, ParkedError)
+    assert desk.taken() == []

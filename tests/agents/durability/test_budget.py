@@ -49,48 +49,42 @@ def looker(ledger: Any, desk: Desk, **budgets: Any) -> Agent[None, str]:
         (AgentBudget(seconds=0), 0, 0, "the run has used up its 0 seconds"),
     ],
 )
-def test_what_goes_beyond_the_budget_is_refused_and_what_was_done_stays(
+async def test_what_goes_beyond_the_budget_is_refused_and_what_was_done_stays(
     budget: AgentBudget, requests: int, looks: int, reason: str
 ) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        for expected in ((requests, looks), (0, 0)):  # the second time, all of it is taken from the journal
-            with pytest.raises(BudgetExceededError, match=reason):
-                async with ledger_run("t"):
-                    await looker(ledger, desk, budget=budget).run("look")
-            seen = desk.taken()
-            assert (sum(what.startswith("model") for what in seen), seen.count("look")) == expected
-        with pytest.raises(BudgetExceededError, match="20 requests"):
+    ledger, desk = MemoryLedger(), Desk()
+    for expected in ((requests, looks), (0, 0)):  # the second time, all of it is taken from the journal
+        with pytest.raises(BudgetExceededError, match=reason):
             async with ledger_run("t"):
-                await looker(ledger, desk, budget=AgentBudget(requests=20)).run("look")
-        assert sum(what.startswith("model") for what in desk.taken()) == 20 - requests
+                await looker(ledger, desk, budget=budget).run("look")
+        seen = desk.taken()
+        assert (sum(what.startswith("model") for what in seen), seen.count("look")) == expected
+    with pytest.raises(BudgetExceededError, match="20 requests"):
+        async with ledger_run("t"):
+            await looker(ledger, desk, budget=AgentBudget(requests=20)).run("look")
+    assert sum(what.startswith("model") for what in desk.taken()) == 20 - requests
 
-    asyncio.run(main())
 
-
-def test_a_thread_has_a_budget_for_all_its_runs() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        agent = clerk(ledger, desk, script(desk, ["hello"], name="gpt-4o"))
-        for number in range(3):
-            async with ledger_run("t", id=f"turn-{number}"):
-                await agent.run("hi")
-        summary = await ledger.thread("t")
-        assert summary is not None
-        assert (summary.input_tokens, summary.output_tokens) == (300, 30)
-        assert summary.cost == 3 * Decimal("0.00035")  # 100 tokens in, 10 out, of gpt-4o
-        limited: Agent[None, str] = Agent(
-            script(desk, ["hello"]),
-            name="clerk",
-            capabilities=[LedgerDurability(ledger, thread_budget=AgentBudget(requests=3))],
-        )
-        with pytest.raises(BudgetExceededError, match="the thread has used up its 3 requests"):
-            async with ledger_run("t", id="one more"):
-                await limited.run("hi")
-        async with ledger_run("u"):
+async def test_a_thread_has_a_budget_for_all_its_runs() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    agent = clerk(ledger, desk, script(desk, ["hello"], name="gpt-4o"))
+    for number in range(3):
+        async with ledger_run("t", id=f"turn-{number}"):
+            await agent.run("hi")
+    summary = await ledger.thread("t")
+    assert summary is not None
+    assert (summary.input_tokens, summary.output_tokens) == (300, 30)
+    assert summary.cost == 3 * Decimal("0.00035")  # 100 tokens in, 10 out, of gpt-4o
+    limited: Agent[None, str] = Agent(
+        script(desk, ["hello"]),
+        name="clerk",
+        capabilities=[LedgerDurability(ledger, thread_budget=AgentBudget(requests=3))],
+    )
+    with pytest.raises(BudgetExceededError, match="the thread has used up its 3 requests"):
+        async with ledger_run("t", id="one more"):
             await limited.run("hi")
-
-    asyncio.run(main())
+    async with ledger_run("u"):
+        await limited.run("hi")
 
 
 def test_the_time_of_a_run_goes_on_while_no_process_works_on_it() -> None:
@@ -118,7 +112,7 @@ def test_the_time_of_a_run_goes_on_while_no_process_works_on_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_one_run", [True, False])
-def test_the_last_turn_of_a_conversation_takes_as_many_bytes_as_the_10th(is_one_run: bool) -> None:
+async def test_the_last_turn_of_a_conversation_takes_as_many_bytes_as_the_10th(is_one_run: bool) -> None:
     """Nothing stores a prompt again: 200 turns in one run, or a run for each of 25 and the history from the store.
 
     Of the 200, the agent has the first and the last 15; those between are in its history as if it had had them, unless this
@@ -126,57 +120,51 @@ def test_the_last_turn_of_a_conversation_takes_as_many_bytes_as_the_10th(is_one_
     """
     skipped = range(0) if os.environ.get("ANTIPHON_CHAOS") else range(15, 185)
 
-    async def main() -> None:
-        desk = Desk()
-        ledger = MemoryLedger()
-        store = LedgerConversationStore(ledger)
-        agent = clerk(ledger, desk, script(desk, ["I see what you mean, and say as much"]), instructions="be kind " * 50)
-        sizes: list[int] = []
-        seen = 0
+    desk = Desk()
+    ledger = MemoryLedger()
+    store = LedgerConversationStore(ledger)
+    agent = clerk(ledger, desk, script(desk, ["I see what you mean, and say as much"]), instructions="be kind " * 50)
+    sizes: list[int] = []
+    seen = 0
 
-        async def measure() -> None:
-            nonlocal seen
-            size = 0
-            async for record in ledger.read("t", seen):
-                size, seen = size + len(record.body), record.seq
-            sizes.append(size)
+    async def measure() -> None:
+        nonlocal seen
+        size = 0
+        async for record in ledger.read("t", seen):
+            size, seen = size + len(record.body), record.seq
+        sizes.append(size)
 
-        if is_one_run:
-            history: list[ModelMessage] = []
-            async with ledger_run("t"):
-                for number in range(200):
-                    prompt = f"this is turn {number:03}"
-                    if number in skipped:
-                        history += [ModelRequest.user_text_prompt(prompt), ModelResponse([TextPart(f"I see, {number:03}")])]
-                        continue
-                    history = (await agent.run(prompt, message_history=history)).all_messages()
-                    await measure()
-            if skipped:
-                del sizes[15]  # it says the turns between
-        else:
-            for number in range(25):
-                conversation = await store.load("t")
-                async with ledger_run("t", id=f"turn-{number:03}"):
-                    result = await agent.run(
-                        f"this is turn {number:03}",
-                        conversation=conversation or Conversation(conversation_id="t"),
-                        usage_limits=UsageLimits(request_limit=None),
-                    )
-                await store.save(result)
+    if is_one_run:
+        history: list[ModelMessage] = []
+        async with ledger_run("t"):
+            for number in range(200):
+                prompt = f"this is turn {number:03}"
+                if number in skipped:
+                    history += [ModelRequest.user_text_prompt(prompt), ModelResponse([TextPart(f"I see, {number:03}")])]
+                    continue
+                history = (await agent.run(prompt, message_history=history)).all_messages()
                 await measure()
-        assert max(sizes[10:]) < 1.1 * min(sizes[10:])
-        assert max(sizes[10:]) < 5_000
+        if skipped:
+            del sizes[15]  # it says the turns between
+    else:
+        for number in range(25):
+            conversation = await store.load("t")
+            async with ledger_run("t", id=f"turn-{number:03}"):
+                result = await agent.run(
+                    f"this is turn {number:03}",
+                    conversation=conversation or Conversation(conversation_id="t"),
+                    usage_limits=UsageLimits(request_limit=None),
+                )
+            await store.save(result)
+            await measure()
+    assert max(sizes[10:]) < 1.1 * min(sizes[10:])
+    assert max(sizes[10:]) < 5_000
 
-    asyncio.run(main())
 
-
-def test_the_ledger_file_of_a_run_is_whole(tmp_path: Any) -> None:
-    async def main() -> None:
-        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-            desk = Desk()
-            async with ledger_run("t"):
-                await clerk(ledger, desk, script(desk, [call("refund", "c1", amount=1)], ["done"])).run("go")
-            assert (await ledger.verify()).is_whole
-            assert not await ledger.open_calls("t")
-
-    asyncio.run(main())
+async def test_the_ledger_file_of_a_run_is_whole(tmp_path: Any) -> None:
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        desk = Desk()
+        async with ledger_run("t"):
+            await clerk(ledger, desk, script(desk, [call("refund", "c1", amount=1)], ["done"])).run("go")
+        assert (await ledger.verify()).is_whole
+        assert not await ledger.open_calls("t")

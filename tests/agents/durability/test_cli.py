@@ -62,6 +62,7 @@ def test_what_is_parked_is_listed_with_the_evidence(parked: str) -> None:
     assert each["arguments"]["effects"] == "once"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settlement", "told", "starts"),
     [

@@ -53,69 +53,53 @@ async def cut_after(work: Callable[[], Awaitable[None]]) -> None:
         await program()
 
 
-def test_an_agent_of_another_name_does_not_pay_again() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        await cut(named(ledger, desk, "clerk"))
-        desk.taken()
-        with pytest.raises(
-            HistoryMismatchError, match=r"runs agent 't/run/teller', and thread 't' says that 't/run/clerk' ran"
-        ):
-            async with ledger_run("t"):
-                await named(ledger, desk, "teller").run("pay")
-        assert desk.taken() == []
-        await cut(named(ledger, desk, "clerk"), named(ledger, desk, "teller"))
-        assert desk.taken() == ["model 0", "teller pays 1", "model 1"]
-
-    asyncio.run(main())
-
-
-def test_a_program_that_leaves_an_agent_out_does_not_end() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        both = named(ledger, desk, "clerk"), named(ledger, desk, "teller")
-        await cut(*both)
-        with pytest.raises(HistoryMismatchError, match=r"the program ends, and .* 't/run/teller' ran"):
-            async with ledger_run("t"):
-                await both[0].run("pay")
-        await cut(*both)
-
-    asyncio.run(main())
-
-
-def test_agents_that_ran_side_by_side_may_be_as_far_as_they_were() -> None:
-    """One has still to come by what is recorded while the other is ahead of it, and another yet is new."""
-
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-
-        async def work(*names: str) -> None:
-            for name in names:
-                await named(ledger, desk, name).run("pay")
-
-        async def both() -> None:
-            await asyncio.gather(work("a"), work("b", "c"))
-
-        await cut_after(both)
-        assert len(desk.taken()) == 9
+@pytest.mark.slow
+async def test_an_agent_of_another_name_does_not_pay_again() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    await cut(named(ledger, desk, "clerk"))
+    desk.taken()
+    with pytest.raises(HistoryMismatchError, match=r"runs agent 't/run/teller', and thread 't' says that 't/run/clerk' ran"):
         async with ledger_run("t"):
-            await asyncio.gather(work("a", "d"), work("b", "c"))
-        assert desk.taken() == ["model 0", "d pays 1", "model 1"]
+            await named(ledger, desk, "teller").run("pay")
+    assert desk.taken() == []
+    await cut(named(ledger, desk, "clerk"), named(ledger, desk, "teller"))
+    assert desk.taken() == ["model 0", "teller pays 1", "model 1"]
 
-    asyncio.run(main())
+
+async def test_a_program_that_leaves_an_agent_out_does_not_end() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    both = named(ledger, desk, "clerk"), named(ledger, desk, "teller")
+    await cut(*both)
+    with pytest.raises(HistoryMismatchError, match=r"the program ends, and .* 't/run/teller' ran"):
+        async with ledger_run("t"):
+            await both[0].run("pay")
+    await cut(*both)
 
 
-def test_a_tool_that_says_otherwise_what_it_does_is_another_tool() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        await cut(named(ledger, desk, "clerk"))
-        with pytest.raises(
-            HistoryMismatchError, match=r"tool 'pay' with other effects \('none', not 'once'\) .*clerk/pay:c1'"
-        ):
-            await cut(named(ledger, desk, "clerk", effects={"pay": "none"}))
-        assert desk.taken() == ["model 0", "clerk pays 1", "model 1"]
+async def test_agents_that_ran_side_by_side_may_be_as_far_as_they_were() -> None:
+    """One has still to come by what is recorded while the other is ahead of it, and another yet is new."""
+    ledger, desk = MemoryLedger(), Desk()
 
-    asyncio.run(main())
+    async def work(*names: str) -> None:
+        for name in names:
+            await named(ledger, desk, name).run("pay")
+
+    async def both() -> None:
+        await asyncio.gather(work("a"), work("b", "c"))
+
+    await cut_after(both)
+    assert len(desk.taken()) == 9
+    async with ledger_run("t"):
+        await asyncio.gather(work("a", "d"), work("b", "c"))
+    assert desk.taken() == ["model 0", "d pays 1", "model 1"]
+
+
+async def test_a_tool_that_says_otherwise_what_it_does_is_another_tool() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    await cut(named(ledger, desk, "clerk"))
+    with pytest.raises(HistoryMismatchError, match=r"tool 'pay' with other effects \('none', not 'once'\) .*clerk/pay:c1'"):
+        await cut(named(ledger, desk, "clerk", effects={"pay": "none"}))
+    assert desk.taken() == ["model 0", "clerk pays 1", "model 1"]
 
 
 @pytest.mark.parametrize(
@@ -125,25 +109,22 @@ def test_a_tool_that_says_otherwise_what_it_does_is_another_tool() -> None:
         ({"toolset": "b"}, r"with another name \('clerk__.*b.*', not 'clerk__.*a"),
     ],
 )
-def test_a_call_of_other_arguments_or_of_another_toolset_is_another_call(change: dict[str, Any], told: str) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
+async def test_a_call_of_other_arguments_or_of_another_toolset_is_another_call(change: dict[str, Any], told: str) -> None:
+    ledger, desk = MemoryLedger(), Desk()
 
-        def paying(more: int = 0, toolset: str = "a") -> Agent[None, str]:
-            async def pay(amount: Annotated[int, AfterValidator(lambda amount: amount + more)]) -> str:
-                desk.note(f"pay {amount}")
-                return "ok"
+    def paying(more: int = 0, toolset: str = "a") -> Agent[None, str]:
+        async def pay(amount: Annotated[int, AfterValidator(lambda amount: amount + more)]) -> str:
+            desk.note(f"pay {amount}")
+            return "ok"
 
-            turns = ([call("pay", "c1", amount=1)], ["paid"])
-            tools: FunctionToolset[None] = FunctionToolset([pay], id=toolset)
-            return Agent(script(desk, *turns), name="clerk", toolsets=[tools], capabilities=[LedgerDurability(ledger)])
+        turns = ([call("pay", "c1", amount=1)], ["paid"])
+        tools: FunctionToolset[None] = FunctionToolset([pay], id=toolset)
+        return Agent(script(desk, *turns), name="clerk", toolsets=[tools], capabilities=[LedgerDurability(ledger)])
 
-        await cut(paying())
-        with pytest.raises(HistoryMismatchError, match=f"tool 'pay' {told}"):
-            await cut(paying(**change))
-        assert desk.taken() == ["model 0", "pay 1", "model 1"]
-
-    asyncio.run(main())
+    await cut(paying())
+    with pytest.raises(HistoryMismatchError, match=f"tool 'pay' {told}"):
+        await cut(paying(**change))
+    assert desk.taken() == ["model 0", "pay 1", "model 1"]
 
 
 class Tags(BaseModel):
@@ -162,21 +143,18 @@ def test_arguments_are_written_down_the_same_in_every_process() -> None:
 
 
 @pytest.mark.parametrize(("text", "told"), [("NaN", "nan"), ("-Infinity", "-inf"), (str(10**30), 10**30)])
-def test_a_number_that_is_odd_reaches_the_tool_as_it_is_and_is_the_same_the_second_time(text: str, told: Any) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        turns = ([ToolCallPart("weigh", f'{{"what": {text}}}', tool_call_id="c1")], ["done"])
-        for seen in (["model 0", f"weigh {told}", "model 1"], []):
-            agent = clerk(ledger, desk, script(desk, *turns))
+async def test_a_number_that_is_odd_reaches_the_tool_as_it_is_and_is_the_same_the_second_time(text: str, told: Any) -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    turns = ([ToolCallPart("weigh", f'{{"what": {text}}}', tool_call_id="c1")], ["done"])
+    for seen in (["model 0", f"weigh {told}", "model 1"], []):
+        agent = clerk(ledger, desk, script(desk, *turns))
 
-            @agent.tool_plain
-            async def weigh(what: int | float) -> Any:
-                desk.note(f"weigh {what}")
-                return what
+        @agent.tool_plain
+        async def weigh(what: int | float) -> Any:
+            desk.note(f"weigh {what}")
+            return what
 
-            await cut(agent)
-            assert desk.taken() == seen
-        rows = [row.message async for row in ledger.read("t") if row.message.invocation_id == "t/run/clerk/weigh:c1"]
-        assert rows[0].payload.arguments["arguments"]["arguments"]["what"] == told  # type: ignore[union-attr, index, call-overload]
-
-    asyncio.run(main())
+        await cut(agent)
+        assert desk.taken() == seen
+    rows = [row.message async for row in ledger.read("t") if row.message.invocation_id == "t/run/clerk/weigh:c1"]
+    assert rows[0].payload.arguments["arguments"]["arguments"]["what"] == told  # type: ignore[union-attr, index, call-overload]

@@ -48,43 +48,36 @@ async def die(ledger: Ledger, desk: Desk, declared: str | None, **more: Any) -> 
 
 
 @pytest.mark.parametrize("effects", ["none", "idempotent"])
-def test_what_may_be_done_twice_is_done_again_under_the_same_key(effects: str) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        await die(ledger, desk, effects)
-        key = desk.keys.pop("pay 7")
-        async with ledger_run("t"):
-            assert (await dying(ledger, desk, effects, PAYING, is_dying=False).run("pay")).output == "thank you"
-        assert desk.taken() == ["pay 7", "model 1"]
-        assert desk.keys["pay 7"] == key == "t/run/clerk/pay:p1"
-
-    asyncio.run(main())
+async def test_what_may_be_done_twice_is_done_again_under_the_same_key(effects: str) -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    await die(ledger, desk, effects)
+    key = desk.keys.pop("pay 7")
+    async with ledger_run("t"):
+        assert (await dying(ledger, desk, effects, PAYING, is_dying=False).run("pay")).output == "thank you"
+    assert desk.taken() == ["pay 7", "model 1"]
+    assert desk.keys["pay 7"] == key == "t/run/clerk/pay:p1"
 
 
 @pytest.mark.parametrize("effects", [None, "once"])
-def test_what_must_not_be_done_twice_waits_for_a_person(effects: str | None) -> None:
+async def test_what_must_not_be_done_twice_waits_for_a_person(effects: str | None) -> None:
     """G7: however often the program is started."""
-
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        await die(ledger, desk, effects)
-        for _ in range(3):
-            with pytest.raises(ParkedError, match="nobody knows whether .*pay' was done"):
-                async with ledger_run("t"):
-                    await dying(ledger, desk, effects, PAYING, is_dying=False).run("pay")
-        assert desk.taken() == []
-        async with System(ledger) as system:
-            (parked,) = await system.parked()
-            assert parked.invocation_id == parked.evidence["effect"] == "t/run/clerk/pay:p1"
-            await system.settle("t", parked.invocation_id, result="paid, says the bank")
-            assert await system.parked() == ()
-        agent = dying(ledger, desk, effects, PAYING, is_dying=False)
-        async with ledger_run("t"):
-            result = await agent.run("pay")
-        assert "paid, says the bank" in str(result.all_messages())
-        assert desk.taken() == ["model 1"]
-
-    asyncio.run(main())
+    ledger, desk = MemoryLedger(), Desk()
+    await die(ledger, desk, effects)
+    for _ in range(3):
+        with pytest.raises(ParkedError, match="nobody knows whether .*pay' was done"):
+            async with ledger_run("t"):
+                await dying(ledger, desk, effects, PAYING, is_dying=False).run("pay")
+    assert desk.taken() == []
+    async with System(ledger) as system:
+        (parked,) = await system.parked()
+        assert parked.invocation_id == parked.evidence["effect"] == "t/run/clerk/pay:p1"
+        await system.settle("t", parked.invocation_id, result="paid, says the bank")
+        assert await system.parked() == ()
+    agent = dying(ledger, desk, effects, PAYING, is_dying=False)
+    async with ledger_run("t"):
+        result = await agent.run("pay")
+    assert "paid, says the bank" in str(result.all_messages())
+    assert desk.taken() == ["model 1"]
 
 
 @pytest.mark.parametrize(
@@ -95,329 +88,281 @@ def test_what_must_not_be_done_twice_waits_for_a_person(effects: str | None) -> 
         ({"retry": True}, ["pay 7", "model 1"], "paid 7"),
     ],
 )
-def test_a_person_says_what_became_of_it_and_the_run_goes_on(settlement: Any, seen: list[str], told: str) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        await die(ledger, desk, "once")
-        agent = dying(ledger, desk, "once", PAYING, is_dying=False)
-        with pytest.raises(ParkedError):
-            async with ledger_run("t"):
-                await agent.run("pay")
-        async with System(ledger) as system:
-            await system.settle("t", "t/run/clerk/pay:p1", **settlement)
-        for expected in (seen, []):
-            async with ledger_run("t"):
-                result = await agent.run("pay")
-            assert told in str(result.all_messages()[2])
-            assert desk.taken() == expected
-
-    asyncio.run(main())
+async def test_a_person_says_what_became_of_it_and_the_run_goes_on(settlement: Any, seen: list[str], told: str) -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    await die(ledger, desk, "once")
+    agent = dying(ledger, desk, "once", PAYING, is_dying=False)
+    with pytest.raises(ParkedError):
+        async with ledger_run("t"):
+            await agent.run("pay")
+    async with System(ledger) as system:
+        await system.settle("t", "t/run/clerk/pay:p1", **settlement)
+    for expected in (seen, []):
+        async with ledger_run("t"):
+            result = await agent.run("pay")
+        assert told in str(result.all_messages()[2])
+        assert desk.taken() == expected
 
 
 @pytest.mark.parametrize(("found", "seen"), [("paid 7", ["model 1"]), (NotDone(), ["pay 7", "model 1"]), (None, None)])
-def test_a_function_may_find_out_what_became_of_it(found: Any, seen: list[str] | None) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        asked: list[Unsettled] = []
+async def test_a_function_may_find_out_what_became_of_it(found: Any, seen: list[str] | None) -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    asked: list[Unsettled] = []
 
-        async def reconcile(unsettled: Unsettled) -> Any:
-            asked.append(unsettled)
-            return found
+    async def reconcile(unsettled: Unsettled) -> Any:
+        asked.append(unsettled)
+        return found
 
-        await die(ledger, desk, "once", reconcile=reconcile)
-        agent = dying(ledger, desk, "once", PAYING, is_dying=False, reconcile=reconcile)
-        if seen is None:
-            with pytest.raises(ParkedError):
-                async with ledger_run("t"):
-                    await agent.run("pay")
-            return
-        async with ledger_run("t"):
-            assert "paid 7" in str((await agent.run("pay")).all_messages())
-        assert desk.taken() == seen
-        (unsettled,) = asked
-        assert (unsettled.tool, unsettled.arguments, unsettled.key) == ("pay", {"amount": 7}, "t/run/clerk/pay:p1")
-
-    asyncio.run(main())
+    await die(ledger, desk, "once", reconcile=reconcile)
+    agent = dying(ledger, desk, "once", PAYING, is_dying=False, reconcile=reconcile)
+    if seen is None:
+        with pytest.raises(ParkedError):
+            async with ledger_run("t"):
+                await agent.run("pay")
+        return
+    async with ledger_run("t"):
+        assert "paid 7" in str((await agent.run("pay")).all_messages())
+    assert desk.taken() == seen
+    (unsettled,) = asked
+    assert (unsettled.tool, unsettled.arguments, unsettled.key) == ("pay", {"amount": 7}, "t/run/clerk/pay:p1")
 
 
 @pytest.mark.parametrize("effects", ["once", "idempotent"])
-def test_a_call_that_runs_out_of_its_time_may_have_been_made(effects: str) -> None:
+async def test_a_call_that_runs_out_of_its_time_may_have_been_made(effects: str) -> None:
     """F31: what must not be done twice is parked; of anything else the model is told."""
+    ledger, desk = MemoryLedger(), Desk()
+    agent: Agent[None, str] = Agent(
+        script(desk, [call("hang", "h1")], ["too bad"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+    )
 
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        agent: Agent[None, str] = Agent(
-            script(desk, [call("hang", "h1")], ["too bad"]), name="clerk", capabilities=[LedgerDurability(ledger)]
-        )
+    @agent.tool_plain(timeout=0.01, metadata={"antiphon": {"effects": effects}})
+    async def hang() -> str:
+        desk.note("hang")
+        await asyncio.Event().wait()
+        return "never"
 
-        @agent.tool_plain(timeout=0.01, metadata={"antiphon": {"effects": effects}})
-        async def hang() -> str:
-            desk.note("hang")
-            await asyncio.Event().wait()
-            return "never"
-
-        if effects == "idempotent":
-            async with ledger_run("t"):
-                assert (await agent.run("go")).output == "too bad"
-            return
-        for _ in range(2):
-            with pytest.raises(ParkedError):
-                async with ledger_run("t"):
-                    await agent.run("go")
-        assert desk.taken() == ["model 0", "hang"]
-
-    asyncio.run(main())
-
-
-def test_what_a_tool_raises_is_its_outcome_and_stays() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        agent: Agent[None, str] = Agent(
-            script(desk, [call("fail", "f1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
-        )
-
-        @agent.tool_plain
-        async def fail() -> str:
-            desk.note("fail")
-            raise OSError("the printer is on fire")
-
-        for cause in (OSError, type(None)):
-            with pytest.raises(EffectFailedError, match="OSError: the printer is on fire") as caught:
-                async with ledger_run("t"):
-                    await agent.run("go")
-            assert isinstance(caught.value.__cause__, cause)
-        assert desk.taken() == ["model 0", "fail"]
-
-    asyncio.run(main())
-
-
-def test_tools_in_parallel_are_parked_one_by_one() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        turns = ([call("pay", "p1", amount=1), call("pay", "p2", amount=2)], ["thank you"])
-        with pytest.raises(DiedError):
-            async with ledger_run("t"):
-                await dying(ledger, desk, "once", turns, is_dying=True).run("pay")
-        started = [what for what in desk.taken() if what.startswith("pay")]
+    if effects == "idempotent":
+        async with ledger_run("t"):
+            assert (await agent.run("go")).output == "too bad"
+        return
+    for _ in range(2):
         with pytest.raises(ParkedError):
             async with ledger_run("t"):
-                await dying(ledger, desk, "once", turns, is_dying=False).run("pay")
-        again = [what for what in desk.taken() if what.startswith("pay")]
-        assert not set(started) & set(again)
-
-    asyncio.run(main())
+                await agent.run("go")
+    assert desk.taken() == ["model 0", "hang"]
 
 
-def test_who_made_the_agent_may_say_what_a_tool_does() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        await die(ledger, desk, "once", effects={"pay": "none"})
+async def test_what_a_tool_raises_is_its_outcome_and_stays() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    agent: Agent[None, str] = Agent(
+        script(desk, [call("fail", "f1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+    )
+
+    @agent.tool_plain
+    async def fail() -> str:
+        desk.note("fail")
+        raise OSError("the printer is on fire")
+
+    for cause in (OSError, type(None)):
+        with pytest.raises(EffectFailedError, match="OSError: the printer is on fire") as caught:
+            async with ledger_run("t"):
+                await agent.run("go")
+        assert isinstance(caught.value.__cause__, cause)
+    assert desk.taken() == ["model 0", "fail"]
+
+
+async def test_tools_in_parallel_are_parked_one_by_one() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    turns = ([call("pay", "p1", amount=1), call("pay", "p2", amount=2)], ["thank you"])
+    with pytest.raises(DiedError):
         async with ledger_run("t"):
-            await dying(ledger, desk, "once", PAYING, is_dying=False, effects={"pay": "none"}).run("pay")
-        assert desk.taken() == ["pay 7", "model 1"]
-        with pytest.raises(UserError, match="the effects of tool 'pay' are one of none, idempotent, once, not 'twice'"):
-            async with ledger_run("u"):
-                await dying(ledger, desk, "twice", PAYING, is_dying=False).run("pay")
+            await dying(ledger, desk, "once", turns, is_dying=True).run("pay")
+    started = [what for what in desk.taken() if what.startswith("pay")]
+    with pytest.raises(ParkedError):
+        async with ledger_run("t"):
+            await dying(ledger, desk, "once", turns, is_dying=False).run("pay")
+    again = [what for what in desk.taken() if what.startswith("pay")]
+    assert not set(started) & set(again)
 
-    asyncio.run(main())
+
+async def test_who_made_the_agent_may_say_what_a_tool_does() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    await die(ledger, desk, "once", effects={"pay": "none"})
+    async with ledger_run("t"):
+        await dying(ledger, desk, "once", PAYING, is_dying=False, effects={"pay": "none"}).run("pay")
+    assert desk.taken() == ["pay 7", "model 1"]
+    with pytest.raises(UserError, match="the effects of tool 'pay' are one of none, idempotent, once, not 'twice'"):
+        async with ledger_run("u"):
+            await dying(ledger, desk, "twice", PAYING, is_dying=False).run("pay")
 
 
 # ---------------------------------------------------------------- runs
 
 
-def test_a_process_that_was_thought_dead_cannot_write() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
+async def test_a_process_that_was_thought_dead_cannot_write() -> None:
+    ledger = MemoryLedger()
 
-        async def nothing(key: str) -> None:
-            return None
+    async def nothing(key: str) -> None:
+        return None
 
-        async def work() -> None:
-            async with ledger_run("t", ledger=ledger) as run:
-                await run.effect("first", {}, nothing)
-                await ledger.claim("t")  # as another process does
-                await run.effect("second", {}, nothing)
+    async def work() -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            await run.effect("first", {}, nothing)
+            await ledger.claim("t")  # as another process does
+            await run.effect("second", {}, nothing)
 
-        with pytest.raises(FencedError):
-            await work()
-        assert [row.message.invocation_id for row in await ledger.open_calls("t")] == ["t/run"]
-
-    asyncio.run(main())
+    with pytest.raises(FencedError):
+        await work()
+    assert [row.message.invocation_id for row in await ledger.open_calls("t")] == ["t/run"]
 
 
-def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
+async def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
     """S15: what kills its process each time does not do so for ever."""
+    ledger = MemoryLedger()
 
-    async def main() -> None:
-        ledger = MemoryLedger()
+    async def live() -> None:
+        async with ledger_run("t", ledger=ledger):
+            raise DiedError
 
-        async def live() -> None:
-            async with ledger_run("t", ledger=ledger):
-                raise DiedError
-
-        for _ in range(51):
-            with pytest.raises(DiedError):
-                await live()
-        with pytest.raises(ParkedError, match="it was begun 51 times, and never ended"):
+    for _ in range(51):
+        with pytest.raises(DiedError):
             await live()
-        with pytest.raises(ParkedError, match="waits for a person"):
-            async with ledger_run("t", ledger=ledger):
-                pass
-        async with System(ledger) as system:
-            await system.settle("t", "t/run", retry=True)
+    with pytest.raises(ParkedError, match="it was begun 51 times, and never ended"):
+        await live()
+    with pytest.raises(ParkedError, match="waits for a person"):
         async with ledger_run("t", ledger=ledger):
             pass
-        assert not await ledger.open_calls("t")
+    async with System(ledger) as system:
+        await system.settle("t", "t/run", retry=True)
+    async with ledger_run("t", ledger=ledger):
+        pass
+    assert not await ledger.open_calls("t")
 
-    asyncio.run(main())
 
-
-def test_a_run_that_a_person_has_tried_again_is_left_to_a_person_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_a_person_has_tried_again_is_left_to_a_person_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """S15: what was counted before the person looked does not count, and what comes after does."""
     monkeypatch.setattr(_opening, "_RECOVERIES", 1)
 
-    async def main() -> None:
-        ledger = MemoryLedger()
+    ledger = MemoryLedger()
 
-        async def live() -> None:
-            async with ledger_run("t", ledger=ledger):
-                raise DiedError
+    async def live() -> None:
+        async with ledger_run("t", ledger=ledger):
+            raise DiedError
 
+    with pytest.raises(DiedError):
+        await live()
+    for _ in range(3):
         with pytest.raises(DiedError):
             await live()
-        for _ in range(3):
-            with pytest.raises(DiedError):
-                await live()
-            with pytest.raises(ParkedError, match="it was begun 2 times, and never ended"):
-                await live()
-            async with System(ledger) as system:
-                (parked,) = await system.parked()
-                await system.settle("t", parked.invocation_id, retry=True)
-        async with ledger_run("t", ledger=ledger):
-            pass
-        assert not await ledger.open_calls("t")
-
-    asyncio.run(main())
+        with pytest.raises(ParkedError, match="it was begun 2 times, and never ended"):
+            await live()
+        async with System(ledger) as system:
+            (parked,) = await system.parked()
+            await system.settle("t", parked.invocation_id, retry=True)
+    async with ledger_run("t", ledger=ledger):
+        pass
+    assert not await ledger.open_calls("t")
 
 
-def test_a_run_is_at_work_once_in_a_process_and_runs_of_other_ids_beside_it() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with ledger_run("t", ledger=ledger), ledger_run("t", ledger=ledger, id="other"):
-            with pytest.raises(RuntimeError, match="run 'run' of thread 't' is at work in this process"):
-                async with ledger_run("t", ledger=ledger):
-                    pass
-        assert not await ledger.open_calls("t")
-
-    asyncio.run(main())
-
-
-def test_what_is_noted_is_in_the_thread_once() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        note = Message(policy="toolkit", payload=PartsPayload(parts=(DataPart(data={"granted": True}),)))
-
-        async def work() -> None:
+async def test_a_run_is_at_work_once_in_a_process_and_runs_of_other_ids_beside_it() -> None:
+    ledger = MemoryLedger()
+    async with ledger_run("t", ledger=ledger), ledger_run("t", ledger=ledger, id="other"):
+        with pytest.raises(RuntimeError, match="run 'run' of thread 't' is at work in this process"):
             async with ledger_run("t", ledger=ledger):
-                run = current_run()
-                assert isinstance(run, LedgerRun)
-                assert run.ledger is ledger
-                await run.note(note, key="decision")
-                raise DiedError
-
-        for _ in range(2):
-            with pytest.raises(DiedError):
-                await work()
-        noted = [record.message async for record in ledger.read("t") if record.message.lane == "control"]
-        assert [(message.id, message.parent_id) for message in noted] == [("t/run/decision", "t/run")]
-        assert current_run() is None
-        assert current_effect() is None
-
-    asyncio.run(main())
+                pass
+    assert not await ledger.open_calls("t")
 
 
-def test_an_effect_may_say_that_it_does_not_know() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
+async def test_what_is_noted_is_in_the_thread_once() -> None:
+    ledger = MemoryLedger()
+    note = Message(policy="toolkit", payload=PartsPayload(parts=(DataPart(data={"granted": True}),)))
 
-        async def unsure(key: str) -> None:
-            raise UnknownOutcomeError("no answer from the bank")
+    async def work() -> None:
+        async with ledger_run("t", ledger=ledger):
+            run = current_run()
+            assert isinstance(run, LedgerRun)
+            assert run.ledger is ledger
+            await run.note(note, key="decision")
+            raise DiedError
 
-        async with ledger_run("t", ledger=ledger) as run:
-            with pytest.raises(EffectFailedError, match="no answer from the bank"):
-                await run.effect("look", {}, unsure, effects="none")
-            with pytest.raises(ParkedError, match="no answer from the bank"):
-                await run.effect("pay", {}, unsure)
+    for _ in range(2):
+        with pytest.raises(DiedError):
+            await work()
+    noted = [record.message async for record in ledger.read("t") if record.message.lane == "control"]
+    assert [(message.id, message.parent_id) for message in noted] == [("t/run/decision", "t/run")]
+    assert current_run() is None
+    assert current_effect() is None
 
-    asyncio.run(main())
+
+async def test_an_effect_may_say_that_it_does_not_know() -> None:
+    ledger = MemoryLedger()
+
+    async def unsure(key: str) -> None:
+        raise UnknownOutcomeError("no answer from the bank")
+
+    async with ledger_run("t", ledger=ledger) as run:
+        with pytest.raises(EffectFailedError, match="no answer from the bank"):
+            await run.effect("look", {}, unsure, effects="none")
+        with pytest.raises(ParkedError, match="no answer from the bank"):
+            await run.effect("pay", {}, unsure)
 
 
-def test_a_run_without_a_ledger_says_so() -> None:
-    async def main() -> None:
-        async with ledger_run("t") as run:
-            with pytest.raises(RuntimeError, match="run 'run' has no ledger: use ledger_run\\('t', ledger="):
-                run.ledger  # noqa: B018
-
-    asyncio.run(main())
+async def test_a_run_without_a_ledger_says_so() -> None:
+    async with ledger_run("t") as run:
+        with pytest.raises(RuntimeError, match="run 'run' has no ledger: use ledger_run\\('t', ledger="):
+            run.ledger  # noqa: B018
 
 
 @pytest.mark.parametrize(("effects", "parked"), [("once", 1), ("none", 0)])
-def test_what_a_run_does_not_wait_for_is_not_left_open(effects: str, parked: int) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        agent: Agent[None, str] = Agent(
-            script(desk, [call("hang", "h1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
-        )
+async def test_what_a_run_does_not_wait_for_is_not_left_open(effects: str, parked: int) -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    agent: Agent[None, str] = Agent(
+        script(desk, [call("hang", "h1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+    )
 
-        hanging = asyncio.Event()
+    hanging = asyncio.Event()
 
-        @agent.tool_plain(metadata={"antiphon": {"effects": effects}})
-        async def hang() -> str:
-            desk.note("hang")
-            hanging.set()
-            await asyncio.Event().wait()
-            return "never"
+    @agent.tool_plain(metadata={"antiphon": {"effects": effects}})
+    async def hang() -> str:
+        desk.note("hang")
+        hanging.set()
+        await asyncio.Event().wait()
+        return "never"
 
-        async with ledger_run("t"):
-            going = asyncio.create_task(agent.run("go"))
-            await hanging.wait()
-            going.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await going
-        async with System(ledger) as system:
-            assert len(await system.parked()) == parked
-        rows = [row.message.invocation_id for row in await ledger.open_calls("t")]
-        assert len([row for row in rows if row != "h1"]) == 2 * parked  # the call, and that it is parked
-
-    asyncio.run(main())
+    async with ledger_run("t"):
+        going = asyncio.create_task(agent.run("go"))
+        await hanging.wait()
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+    async with System(ledger) as system:
+        assert len(await system.parked()) == parked
+    rows = [row.message.invocation_id for row in await ledger.open_calls("t")]
+    assert len([row for row in rows if row != "h1"]) == 2 * parked  # the call, and that it is parked
 
 
-def test_a_secret_is_neither_stored_nor_told_twice() -> None:
+async def test_a_secret_is_neither_stored_nor_told_twice() -> None:
     """S7, G23: what was redacted on its way into the thread is the same for the run that said it and for the next."""
+    async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
+        desk, secret = Desk(), f"sk-ant-api03-{'x7' * 20}"
+        settings: Any = {"extra_headers": {"Authorization": f"Bearer {secret}"}, "temperature": 0.1}
+        turns = ([f"the key is {secret}", call("show", "c1", key=secret)], ["done"])
+        outputs: list[str] = []
+        for seen in (["model 0", "show", "model 1"], []):
+            agent: Agent[None, str] = Agent(
+                script(desk, *turns), name="clerk", capabilities=[LedgerDurability(ledger)], model_settings=settings
+            )
 
-    async def main() -> None:
-        async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
-            desk, secret = Desk(), f"sk-ant-api03-{'x7' * 20}"
-            settings: Any = {"extra_headers": {"Authorization": f"Bearer {secret}"}, "temperature": 0.1}
-            turns = ([f"the key is {secret}", call("show", "c1", key=secret)], ["done"])
-            outputs: list[str] = []
-            for seen in (["model 0", "show", "model 1"], []):
-                agent: Agent[None, str] = Agent(
-                    script(desk, *turns), name="clerk", capabilities=[LedgerDurability(ledger)], model_settings=settings
-                )
+            @agent.tool_plain
+            async def show(key: str) -> str:
+                desk.note("show")
+                return f"got {key}"
 
-                @agent.tool_plain
-                async def show(key: str) -> str:
-                    desk.note("show")
-                    return f"got {key}"
-
-                async with ledger_run("t"):
-                    result = await agent.run(f"keep {secret}")
-                outputs.append(str([message.parts for message in result.all_messages()[1:]]))
-                assert desk.taken() == seen
-            assert secret not in outputs[0]
-            rows = [record async for record in ledger.read("t")]
-            assert not [row for row in rows if secret.encode() in row.body]
-            assert len([row for row in rows if row.message.lane == "talk"]) == 5
-
-    asyncio.run(main())
+            async with ledger_run("t"):
+                result = await agent.run(f"keep {secret}")
+            outputs.append(str([message.parts for message in result.all_messages()[1:]]))
+            assert desk.taken() == seen
+        assert secret not in outputs[0]
+        rows = [record async for record in ledger.read("t")]
+        assert not [row for row in rows if secret.encode() in row.body]
+        assert len([row for row in rows if row.message.lane == "talk"]) == 5

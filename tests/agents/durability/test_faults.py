@@ -47,94 +47,81 @@ async def outcomes(ledger: MemoryLedger) -> list[Any]:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_an_error_of_a_model_is_one_row_and_the_same_error_the_second_time(
+async def test_an_error_of_a_model_is_one_row_and_the_same_error_the_second_time(
     error: Exception, code: str, retryable: bool
 ) -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        expected = EffectFailedError if code == "EFFECT_FAILED" else type(error)
-        for _ in range(2):  # the program goes on from it, so the second time it is taken from the journal
-            async with ledger_run("t") as run:
-                with pytest.raises(expected) as caught:
-                    await clerk(ledger, desk, script(desk, error)).run("hi")
-                await run.effect("go on", {}, _nothing)
-            assert str(error) in str(caught.value)
-        assert desk.taken() == ["model 0"]
-        (row,) = await outcomes(ledger)
-        assert (row.is_error, row.error_type, bool(row.retryable)) == (True, code, retryable)
-
-    asyncio.run(main())
+    ledger, desk = MemoryLedger(), Desk()
+    expected = EffectFailedError if code == "EFFECT_FAILED" else type(error)
+    for _ in range(2):  # the program goes on from it, so the second time it is taken from the journal
+        async with ledger_run("t") as run:
+            with pytest.raises(expected) as caught:
+                await clerk(ledger, desk, script(desk, error)).run("hi")
+            await run.effect("go on", {}, _nothing)
+        assert str(error) in str(caught.value)
+    assert desk.taken() == ["model 0"]
+    (row,) = await outcomes(ledger)
+    assert (row.is_error, row.error_type, bool(row.retryable)) == (True, code, retryable)
 
 
 async def _nothing(key: str) -> None:
     return None
 
 
-def test_what_a_model_says_amiss_is_told_to_it_and_is_not_asked_again_after_a_crash() -> None:
+async def test_what_a_model_says_amiss_is_told_to_it_and_is_not_asked_again_after_a_crash() -> None:
     """An empty answer, a tool that is not there, arguments that are none."""
-
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        broken = ToolCallPart("look", '{"what": ', tool_call_id="c2")
-        turns = ([], [call("fly", "c1")], [broken], [call("look", "c3", what="x")], ["at last"])
-        for seen in (["model 0", "model 1", "model 2", "model 3", "look x", "model 4"], []):
-            async with ledger_run("t"):
-                result = await clerk(ledger, desk, script(desk, *turns), retries=3).run("look")
-            assert result.output == "at last"
-            assert desk.taken() == seen
-        assert len(await outcomes(ledger)) == 5
-        assert not await ledger.open_calls("t")
-
-    asyncio.run(main())
+    ledger, desk = MemoryLedger(), Desk()
+    broken = ToolCallPart("look", '{"what": ', tool_call_id="c2")
+    turns = ([], [call("fly", "c1")], [broken], [call("look", "c3", what="x")], ["at last"])
+    for seen in (["model 0", "model 1", "model 2", "model 3", "look x", "model 4"], []):
+        async with ledger_run("t"):
+            result = await clerk(ledger, desk, script(desk, *turns), retries=3).run("look")
+        assert result.output == "at last"
+        assert desk.taken() == seen
+    assert len(await outcomes(ledger)) == 5
+    assert not await ledger.open_calls("t")
 
 
-def test_a_thousand_tool_calls_in_one_answer_stop_at_the_budget() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        agent: Agent[None, str] = Agent(
-            script(desk, [call("look", f"c{number}") for number in range(1_000)]),
-            name="clerk",
-            capabilities=[LedgerDurability(ledger, budget=AgentBudget(tool_calls=10))],
-        )
+@pytest.mark.slow
+async def test_a_thousand_tool_calls_in_one_answer_stop_at_the_budget() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    agent: Agent[None, str] = Agent(
+        script(desk, [call("look", f"c{number}") for number in range(1_000)]),
+        name="clerk",
+        capabilities=[LedgerDurability(ledger, budget=AgentBudget(tool_calls=10))],
+    )
 
-        @agent.tool_plain
-        async def look() -> str:
-            desk.note("look")
-            return "x"
+    @agent.tool_plain
+    async def look() -> str:
+        desk.note("look")
+        return "x"
 
-        with pytest.raises(BudgetExceededError, match="10 tool calls"):
-            async with ledger_run("t"):
-                await agent.run("look")
-        assert desk.taken().count("look") <= 10
-
-    asyncio.run(main())
+    with pytest.raises(BudgetExceededError, match="10 tool calls"):
+        async with ledger_run("t"):
+            await agent.run("look")
+    assert desk.taken().count("look") <= 10
 
 
-def test_a_result_that_is_too_large_is_cut_and_told() -> None:
+async def test_a_result_that_is_too_large_is_cut_and_told() -> None:
     """F31: the call was made, so it is not parked, and not told as a failure: its outcome is cut."""
+    ledger, desk = MemoryLedger(), Desk()
 
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
+    def answer(messages: Any, info: Any) -> ModelResponse:
+        if len(messages) == 1:
+            return ModelResponse([ToolCallPart("huge", {}, tool_call_id="c1")])
+        return ModelResponse([TextPart(str(messages[-1].parts[0].content)[-200:])])
 
-        def answer(messages: Any, info: Any) -> ModelResponse:
-            if len(messages) == 1:
-                return ModelResponse([ToolCallPart("huge", {}, tool_call_id="c1")])
-            return ModelResponse([TextPart(str(messages[-1].parts[0].content)[-200:])])
+    agent: Agent[None, str] = Agent(FunctionModel(answer), name="clerk", capabilities=[LedgerDurability(ledger)])
 
-        agent: Agent[None, str] = Agent(FunctionModel(answer), name="clerk", capabilities=[LedgerDurability(ledger)])
+    @agent.tool_plain
+    async def huge() -> str:
+        desk.note("huge")
+        return "x" * 100_000_000
 
-        @agent.tool_plain
-        async def huge() -> str:
-            desk.note("huge")
-            return "x" * 100_000_000
-
-        for seen in (["huge"], []):
-            async with ledger_run("t"):
-                told = (await agent.run("go")).output
-            assert "[cut after" in told
-            assert desk.taken() == seen
-
-    asyncio.run(main())
+    for seen in (["huge"], []):
+        async with ledger_run("t"):
+            told = (await agent.run("go")).output
+        assert "[cut after" in told
+        assert desk.taken() == seen
 
 
 def test_the_example_runs_and_does_nothing_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

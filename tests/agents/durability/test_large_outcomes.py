@@ -107,6 +107,7 @@ def test_a_failure_is_recorded_also_if_its_details_are_no_json() -> None:
     assert came == (RefusedError, "no", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "mark"),
     [
@@ -151,6 +152,7 @@ def told(do: Callable[[], Any]) -> Any:
     return asyncio.run(twice(program))
 
 
+@pytest.mark.slow
 def test_what_a_tool_of_a_durable_agent_returns_or_raises_is_cut() -> None:
     def flood() -> str:
         return "x" * BIG
@@ -262,6 +264,7 @@ def test_a_call_whose_arguments_were_cut_is_not_made() -> None:
     assert seen == []
 
 
+@pytest.mark.slow
 def test_an_answer_of_very_many_parts_is_cut() -> None:
     came = asyncio.run(twice(answering([TextPart("x") for _ in range(8000)], [])))
     assert came[-1][1].endswith(" of 8,000 items]")
@@ -297,14 +300,11 @@ async def _nothing(key: str) -> None:
 # ---------------------------------------------------------------- all that was recorded
 
 
-def test_every_outcome_of_a_run_with_large_ones_is_an_outcome() -> None:
+async def test_every_outcome_of_a_run_with_large_ones_is_an_outcome() -> None:
     """G7: no effect is left open."""
     ledger = MemoryLedger()
 
-    async def main() -> None:
-        await done(ledger, raising(RuntimeError("x" * BIG)))
-        assert await ledger.open_calls("t") == ()
-        rows = [record.message.payload async for record in ledger.read("t")]
-        assert sum(isinstance(row, OptionResultPayload) and row.is_error for row in rows) == 1
-
-    asyncio.run(main())
+    await done(ledger, raising(RuntimeError("x" * BIG)))
+    assert await ledger.open_calls("t") == ()
+    rows = [record.message.payload async for record in ledger.read("t")]
+    assert sum(isinstance(row, OptionResultPayload) and row.is_error for row in rows) == 1

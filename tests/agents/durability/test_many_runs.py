@@ -28,6 +28,7 @@ def growth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

@@ -22,51 +22,47 @@ class DiedError(BaseException):
     """Ends the program as a kill does."""
 
 
-def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_nothing_that_the_other_has_begun(
+async def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_nothing_that_the_other_has_begun(
     tmp_path: Any,
 ) -> None:
     """G7: also if the program goes on after the first error, as one that catches all errors does."""
+    desk, url = Desk(), f"sqlite:///{tmp_path}/ledger.db"
+    is_paying, is_over = asyncio.Event(), asyncio.Event()
 
-    async def main() -> None:
-        desk, url = Desk(), f"sqlite:///{tmp_path}/ledger.db"
-        is_paying, is_over = asyncio.Event(), asyncio.Event()
+    async def pay(key: str) -> str:
+        desk.note("the other pays")
+        is_paying.set()
+        await is_over.wait()
+        return "paid"
 
-        async def pay(key: str) -> str:
-            desk.note("the other pays")
-            is_paying.set()
-            await is_over.wait()
-            return "paid"
+    async def pay_again(key: str) -> str:
+        desk.note("the first pays")
+        return "paid"
 
-        async def pay_again(key: str) -> str:
-            desk.note("the first pays")
-            return "paid"
+    async def other_process() -> Any:
+        async with open_ledger(url) as ledger, ledger_run("t", ledger=ledger) as run:
+            return await run.effect("pay", {}, pay)
 
-        async def other_process() -> Any:
-            async with open_ledger(url) as ledger, ledger_run("t", ledger=ledger) as run:
-                return await run.effect("pay", {}, pay)
-
-        async def first_process(ledger: Ledger) -> None:
-            async with ledger_run("t", ledger=ledger) as run:
-                others.append(asyncio.create_task(other_process()))
-                await is_paying.wait()
-                for key in ("look", "pay"):
-                    with pytest.raises(FencedError):
-                        await run.effect(key, {}, pay_again)
+    async def first_process(ledger: Ledger) -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            others.append(asyncio.create_task(other_process()))
+            await is_paying.wait()
+            for key in ("look", "pay"):
                 with pytest.raises(FencedError):
-                    async with ledger_run("t", id="second", ledger=ledger):
-                        pass
-
-        others: list[asyncio.Task[Any]] = []
-        async with open_ledger(url) as ledger:
+                    await run.effect(key, {}, pay_again)
             with pytest.raises(FencedError):
-                await first_process(ledger)
-            is_over.set()
-            assert await others[0] == "paid"
-            async with ledger_run("t", ledger=ledger) as run:
-                assert await run.effect("pay", {}, pay_again) == "paid"
-        assert desk.taken() == ["the other pays"]
+                async with ledger_run("t", id="second", ledger=ledger):
+                    pass
 
-    asyncio.run(main())
+    others: list[asyncio.Task[Any]] = []
+    async with open_ledger(url) as ledger:
+        with pytest.raises(FencedError):
+            await first_process(ledger)
+        is_over.set()
+        assert await others[0] == "paid"
+        async with ledger_run("t", ledger=ledger) as run:
+            assert await run.effect("pay", {}, pay_again) == "paid"
+    assert desk.taken() == ["the other pays"]
 
 
 class Looked(MemoryLedger):
@@ -82,161 +78,139 @@ class Looked(MemoryLedger):
 
 
 @pytest.mark.parametrize("what", ["effect", "model", "tool"])
-def test_a_process_that_lost_its_thread_starts_nothing_that_an_earlier_one_has_begun(what: str) -> None:
+async def test_a_process_that_lost_its_thread_starts_nothing_that_an_earlier_one_has_begun(what: str) -> None:
     """G8, F14: a model is not asked and a tool is not called again, because the row of the new attempt is refused."""
+    ledger, desk = Looked(), Desk()
 
-    async def main() -> None:
-        ledger, desk = Looked(), Desk()
+    async def look(key: str) -> None:
+        desk.note(f"look {key}")
+        raise DiedError
 
-        async def look(key: str) -> None:
-            desk.note(f"look {key}")
+    def models(messages: Any, info: Any) -> Any:
+        if what == "model":
+            desk.note("model")
             raise DiedError
+        return ModelResponse([call("look_up", "c1")])
 
-        def models(messages: Any, info: Any) -> Any:
-            if what == "model":
-                desk.note("model")
-                raise DiedError
-            return ModelResponse([call("look_up", "c1")])
+    async def look_up() -> str:
+        desk.note("tool")
+        raise DiedError
 
-        async def look_up() -> str:
-            desk.note("tool")
-            raise DiedError
+    async def work() -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            if what == "effect":
+                await run.effect("look", {}, look, effects="idempotent")
+            durability = LedgerDurability[None](ledger, effects={"look_up": "idempotent"})
+            await Agent(FunctionModel(models), name="clerk", tools=[look_up], capabilities=[durability]).run("go")
 
-        async def work() -> None:
-            async with ledger_run("t", ledger=ledger) as run:
-                if what == "effect":
-                    await run.effect("look", {}, look, effects="idempotent")
-                durability = LedgerDurability[None](ledger, effects={"look_up": "idempotent"})
-                await Agent(FunctionModel(models), name="clerk", tools=[look_up], capabilities=[durability]).run("go")
-
-        with pytest.raises(DiedError):
-            await work()
-        *_, begun = [record.message for record in await ledger.open_calls("t") if record.message.lane == "effect"]
-        assert len(desk.taken()) == 1
-        ledger.effect = begun.invocation_id
-        with pytest.raises(FencedError):
-            await work()
-        assert desk.taken() == []
-        ledger.effect = None
-        with pytest.raises(DiedError):
-            await work()
-        assert len(desk.taken()) == 1
-
-    asyncio.run(main())
+    with pytest.raises(DiedError):
+        await work()
+    *_, begun = [record.message for record in await ledger.open_calls("t") if record.message.lane == "effect"]
+    assert len(desk.taken()) == 1
+    ledger.effect = begun.invocation_id
+    with pytest.raises(FencedError):
+        await work()
+    assert desk.taken() == []
+    ledger.effect = None
+    with pytest.raises(DiedError):
+        await work()
+    assert len(desk.taken()) == 1
 
 
-def test_reading_a_finished_run_takes_the_thread_from_nobody() -> None:
+async def test_reading_a_finished_run_takes_the_thread_from_nobody() -> None:
     """G8: a run beside it in the same thread goes on."""
+    ledger = MemoryLedger()
 
-    async def main() -> None:
-        ledger = MemoryLedger()
+    async def look(key: str) -> str:
+        return key
 
-        async def look(key: str) -> str:
-            return key
-
+    async with ledger_run("t", id="first", ledger=ledger) as run:
+        await run.effect("look", {}, look)
+    async with ledger_run("t", id="second", ledger=ledger) as second:
+        await second.effect("look", {}, look)
         async with ledger_run("t", id="first", ledger=ledger) as run:
-            await run.effect("look", {}, look)
-        async with ledger_run("t", id="second", ledger=ledger) as second:
-            await second.effect("look", {}, look)
-            async with ledger_run("t", id="first", ledger=ledger) as run:
-                assert await run.effect("look", {}, look) == "t/first/look"
-            assert await second.effect("look", {}, look) == "t/second/look=2"
-
-    asyncio.run(main())
+            assert await run.effect("look", {}, look) == "t/first/look"
+        assert await second.effect("look", {}, look) == "t/second/look=2"
 
 
-def test_while_a_thread_is_paused_no_model_is_asked_and_no_tool_is_started() -> None:
+async def test_while_a_thread_is_paused_no_model_is_asked_and_no_tool_is_started() -> None:
     """G12, for runs outside of actors: what is begun passes `admit` first, and nothing passes while it waits."""
+    ledger, desk, waits, lets_on = MemoryLedger(), Desk(), asyncio.Queue[str](), asyncio.Queue[None]()
 
-    async def main() -> None:
-        ledger, desk, waits, lets_on = MemoryLedger(), Desk(), asyncio.Queue[str](), asyncio.Queue[None]()
+    @asynccontextmanager
+    async def gate(thread_id: str) -> AsyncGenerator[None, None]:
+        waits.put_nowait(thread_id)
+        await lets_on.get()
+        yield
 
-        @asynccontextmanager
-        async def gate(thread_id: str) -> AsyncGenerator[None, None]:
-            waits.put_nowait(thread_id)
-            await lets_on.get()
-            yield
+    async def work() -> str:
+        async with ledger_run("t", admit=gate):
+            agent = clerk(ledger, desk, script(desk, [call("refund", "c1", amount=1)], ["done"]))
+            return str((await agent.run("go")).output)
 
-        async def work() -> str:
-            async with ledger_run("t", admit=gate):
-                agent = clerk(ledger, desk, script(desk, [call("refund", "c1", amount=1)], ["done"]))
-                return str((await agent.run("go")).output)
-
-        working = asyncio.create_task(work())
-        for seen in ([], ["model 0"], ["refund 1"]):
-            assert await waits.get() == "t"
-            assert desk.taken() == seen
-            lets_on.put_nowait(None)
-        assert await working == "done"
-        assert desk.taken() == ["model 1"]
-
-    asyncio.run(main())
+    working = asyncio.create_task(work())
+    for seen in ([], ["model 0"], ["refund 1"]):
+        assert await waits.get() == "t"
+        assert desk.taken() == seen
+        lets_on.put_nowait(None)
+    assert await working == "done"
+    assert desk.taken() == ["model 1"]
 
 
-def test_after_a_thread_is_terminated_nothing_begins_in_it() -> None:
+async def test_after_a_thread_is_terminated_nothing_begins_in_it() -> None:
     """G12: what `admit` raises is raised, and no row says that anything was begun."""
+    ledger, desk = MemoryLedger(), Desk()
 
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
+    @asynccontextmanager
+    async def closed(thread_id: str) -> AsyncGenerator[None, None]:
+        raise BudgetExceededError(f"thread {thread_id!r} is terminated")
+        yield
 
-        @asynccontextmanager
-        async def closed(thread_id: str) -> AsyncGenerator[None, None]:
-            raise BudgetExceededError(f"thread {thread_id!r} is terminated")
-            yield
-
-        for _ in range(2):
-            with pytest.raises(BudgetExceededError, match="terminated"):
-                async with ledger_run("t", admit=closed):
-                    await clerk(ledger, desk, script(desk, ["done"])).run("go")
-        assert desk.taken() == []
-        assert not [row async for row in ledger.read("t") if "model" in (row.message.invocation_id or "")]
-
-    asyncio.run(main())
+    for _ in range(2):
+        with pytest.raises(BudgetExceededError, match="terminated"):
+            async with ledger_run("t", admit=closed):
+                await clerk(ledger, desk, script(desk, ["done"])).run("go")
+    assert desk.taken() == []
+    assert not [row async for row in ledger.read("t") if "model" in (row.message.invocation_id or "")]
 
 
-def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_path: Any) -> None:
+async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_path: Any) -> None:
     """The second of them does not spend by half of what the first has read."""
+    desk = Desk()
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
 
-    async def main() -> None:
-        desk = Desk()
-        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        def agent() -> Agent[None, str]:
+            durability = LedgerDurability[None](ledger, thread_budget=AgentBudget(requests=2))
+            return Agent(script(desk, ["hi"]), name="clerk", capabilities=[durability])
 
-            def agent() -> Agent[None, str]:
-                durability = LedgerDurability[None](ledger, thread_budget=AgentBudget(requests=2))
-                return Agent(script(desk, ["hi"]), name="clerk", capabilities=[durability])
-
-            for number in range(2):
-                async with ledger_run("t", id=f"run {number}"):
-                    await agent().run("hello")
-            desk.taken()
-            async with ledger_run("t", id="both"):
-                found = await asyncio.gather(*(agent().run("hello") for _ in range(3)), return_exceptions=True)
-        assert [type(each) for each in found] == [BudgetExceededError] * 3
-        assert desk.taken() == []
-
-    asyncio.run(main())
+        for number in range(2):
+            async with ledger_run("t", id=f"run {number}"):
+                await agent().run("hello")
+        desk.taken()
+        async with ledger_run("t", id="both"):
+            found = await asyncio.gather(*(agent().run("hello") for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in found] == [BudgetExceededError] * 3
+    assert desk.taken() == []
 
 
 @pytest.mark.parametrize("is_parked_before", [False, True])
-def test_what_a_dead_process_left_open_is_parked_though_the_program_does_not_come_by_it_again(is_parked_before: bool) -> None:
+async def test_what_a_dead_process_left_open_is_parked_though_the_program_does_not_come_by_it_again(
+    is_parked_before: bool,
+) -> None:
     """G7: an outcome that nobody knows is not forgotten when the run ends."""
+    ledger = MemoryLedger()
 
-    async def main() -> None:
-        ledger = MemoryLedger()
+    async def pay(key: str) -> None:
+        raise DiedError
 
-        async def pay(key: str) -> None:
-            raise DiedError
-
-        with pytest.raises(DiedError):
-            async with ledger_run("t", ledger=ledger) as run:
-                await run.effect("pay", {}, pay)
+    with pytest.raises(DiedError):
         async with ledger_run("t", ledger=ledger) as run:
-            if is_parked_before:
-                await asyncio.gather(run.effect("pay", {}, pay), return_exceptions=True)
-        async with System(ledger) as system:
-            (parked,) = await system.parked()
-            assert parked.invocation_id == "t/run/pay"
-            await system.settle("t", "t/run/pay", result="paid")
-        assert not await ledger.open_calls("t")
-
-    asyncio.run(main())
+            await run.effect("pay", {}, pay)
+    async with ledger_run("t", ledger=ledger) as run:
+        if is_parked_before:
+            await asyncio.gather(run.effect("pay", {}, pay), return_exceptions=True)
+    async with System(ledger) as system:
+        (parked,) = await system.parked()
+        assert parked.invocation_id == "t/run/pay"
+        await system.settle("t", "t/run/pay", result="paid")
+    assert not await ledger.open_calls("t")

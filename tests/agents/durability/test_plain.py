@@ -25,10 +25,10 @@ from pydantic_ai.usage import RequestUsage
 
 from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import dump
-from antiphon.agents.durability._talk import Place, Talk, _spoken, as_unit, say
+from antiphon.agents.durability._talk import TalkPlace, ThreadTalk, _spoken, as_messages, as_unit
 from antiphon.messages import Limits, dumps, use_limits
 
-PLACE = Place("thread", "thread/run/clerk/model", "clerk")
+PLACE = TalkPlace("thread", "thread/run/clerk/model", "clerk")
 MARK = "5ffef420ca68df0f24d8e828a71b3452"
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 
@@ -152,6 +152,7 @@ def _is_plain(message: ModelMessage, held: str | None = None) -> bool:
     return plain(_unit(message), held, {}) is not None
 
 
+@pytest.mark.slow
 @given(requests, st.sampled_from([None, "Be kind."]))
 @example(QUESTION, None)
 @example(RESULTS, "Be kind.")
@@ -165,6 +166,7 @@ def test_a_plain_request_is_said_as_the_dialect_says_it(message: ModelRequest, h
         assert [*map(dumps, rows)] == [*map(dumps, PLACE.rows(_spoken(unit, before), "said", MARK, count=2))]
 
 
+@pytest.mark.slow
 @given(responses, st.sampled_from([None, Decimal("0.5")]))
 @example(ANSWER, None)
 @example(ANSWER, Decimal("0.5"))
@@ -173,7 +175,7 @@ def test_a_plain_answer_is_said_as_the_dialect_says_it_and_comes_back(message: M
     unit = _unit(message)
     rows = PLACE.plain_rows(unit, "answer", MARK, cost=cost)
     if rows is not None:
-        messages = say(unit, cost)
+        messages = as_messages(unit, cost)
         assert [*map(dumps, rows)] == [*map(dumps, PLACE.rows(messages, "answer", MARK))]
         assert as_unit(messages, is_priced=cost is not None) == unit
         assert PLACE.answer(unit, MARK, cost).is_whole
@@ -213,4 +215,4 @@ def test_under_other_limits_nothing_is_plain() -> None:
 
 def test_what_has_no_name_is_refused_as_ever() -> None:
     with pytest.raises(ValueError, match="A name is text"):
-        Talk().unsaid([_unit(QUESTION)], [MARK], Place("thread", "x" * 510, "clerk"))
+        ThreadTalk().unsaid([_unit(QUESTION)], [MARK], TalkPlace("thread", "x" * 510, "clerk"))

@@ -19,7 +19,7 @@ from pydantic_ai.messages import (
 )
 
 from antiphon.agents.durability import _prompt
-from antiphon.agents.durability._prompt import Prompt
+from antiphon.agents.durability._prompt import HashedPrompt
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ def _history() -> list[Any]:
     ]
 
 
-def _say(prompt: Prompt) -> tuple[str, list[str], list[dict[str, Any]]]:
+def _say(prompt: HashedPrompt) -> tuple[str, list[str], list[dict[str, Any]]]:
     return prompt.hash, prompt.marks(), prompt.units
 
 
@@ -55,12 +55,12 @@ CHANGES: dict[str, Callable[[list[Any]], object]] = {
 def test_what_was_changed_since_the_last_prompt_is_read_again(name: str) -> None:
     """G9: a program that changes its history in place is told from one that does not, as if it had been read anew."""
     messages = _history()
-    before = Prompt(messages)
+    before = HashedPrompt(messages)
     CHANGES[name](messages)
 
-    prompt = Prompt(messages, before)
+    prompt = HashedPrompt(messages, before)
 
-    assert _say(prompt) == _say(Prompt(messages))
+    assert _say(prompt) == _say(HashedPrompt(messages))
     assert _say(prompt) != _say(before)
 
 
@@ -74,28 +74,28 @@ def test_what_was_not_changed_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(_prompt, "dump", counted)
     messages = _history()
-    prompt: Prompt | None = None
+    prompt: HashedPrompt | None = None
     for end in range(1, len(messages) + 1):
-        prompt = Prompt(messages[:end], prompt)
+        prompt = HashedPrompt(messages[:end], prompt)
     assert read == messages
-    assert _say(Prompt(messages, prompt)) == _say(Prompt(_history()))
+    assert _say(HashedPrompt(messages, prompt)) == _say(HashedPrompt(_history()))
 
 
 def test_the_messages_of_a_run_are_known_without_the_history_before_it() -> None:
     messages = _history()
-    assert _say(Prompt(messages[1:], Prompt(messages))) == _say(Prompt(messages[1:]))
+    assert _say(HashedPrompt(messages[1:], HashedPrompt(messages))) == _say(HashedPrompt(messages[1:]))
 
 
 def test_what_cannot_be_compared_is_read_again() -> None:
     messages: list[ModelMessage] = [ModelRequest([UserPromptPart([BinaryContent(b"x", media_type="image/png")])])]
-    assert _say(Prompt(messages, Prompt(messages))) == _say(Prompt(messages))
+    assert _say(HashedPrompt(messages, HashedPrompt(messages))) == _say(HashedPrompt(messages))
 
 
 def test_what_cannot_be_written_as_text_is_read_again() -> None:
     """G9: an integer of more than 64 bits, by which nothing can be compared, hides no change."""
     call = ToolCallPart("look", {"at": 2**70}, "call-1")
     messages: list[ModelMessage] = [ModelResponse([call], timestamp=TIME, model_name="m")]
-    before = Prompt(messages)
+    before = HashedPrompt(messages)
     assert isinstance(call.args, dict)
     call.args["at"] = 2**71
-    assert Prompt(messages, before).hash == Prompt(messages).hash != before.hash
+    assert HashedPrompt(messages, before).hash == HashedPrompt(messages).hash != before.hash

@@ -1,6 +1,5 @@
 """What is said stands in the thread once, also where a model is told it otherwise than the agent has it."""
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -60,17 +59,14 @@ class Chat:
 @pytest.mark.parametrize("model", [ScriptedModel, TestModel])
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("do_instructions_change", [False, True])
-def test_a_prompt_is_said_once(model: Callable[[], Model], is_stored: bool, do_instructions_change: bool) -> None:
+async def test_a_prompt_is_said_once(model: Callable[[], Model], is_stored: bool, do_instructions_change: bool) -> None:
     """Some models are told what the agent has in other words, with a sentence more and tags escaped: it is the same prompt."""
     chat = Chat(model(), is_stored=is_stored, do_instructions_change=do_instructions_change)
 
-    async def main() -> None:
-        await chat.talk()
-        told = [text.replace("&lt;", "<") for text in await rows(chat.ledger, "user")]
-        assert told == list(PROMPTS)
-        assert said(chat.history) == list(PROMPTS)
-        instructions = [text for text in await rows(chat.ledger, "system") if text.startswith("Be polite")]
-        assert len(instructions) == (len(PROMPTS) if do_instructions_change else 1)
-        assert len(await rows(chat.ledger, "friend")) == len(PROMPTS)
-
-    asyncio.run(main())
+    await chat.talk()
+    told = [text.replace("&lt;", "<") for text in await rows(chat.ledger, "user")]
+    assert told == list(PROMPTS)
+    assert said(chat.history) == list(PROMPTS)
+    instructions = [text for text in await rows(chat.ledger, "system") if text.startswith("Be polite")]
+    assert len(instructions) == (len(PROMPTS) if do_instructions_change else 1)
+    assert len(await rows(chat.ledger, "friend")) == len(PROMPTS)

@@ -1,6 +1,5 @@
 """Pydantic AI's conversations in the ledger: the same answers as its own store in memory, and nothing said twice."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -76,62 +75,51 @@ async def act(store: ConversationStore) -> list[Any]:
     return seen
 
 
-def test_it_does_what_the_store_in_memory_does() -> None:
-    async def main() -> None:
-        ours = await act(LedgerConversationStore(MemoryLedger()))
-        assert ours == await act(InMemoryConversationStore())
-
-    asyncio.run(main())
+async def test_it_does_what_the_store_in_memory_does() -> None:
+    ours = await act(LedgerConversationStore(MemoryLedger()))
+    assert ours == await act(InMemoryConversationStore())
 
 
-def test_every_message_comes_back_as_it_was() -> None:
-    async def main() -> None:
-        messages = [
-            *turn(1, instructions="first"),
-            *turn(2, instructions="second"),
-            *turn(3),
-            ModelRequest(parts=[UserPromptPart([BinaryImage(b"\x89PNG", media_type="image/png"), "what is it?"])]),
-            ModelResponse(parts=[]),
-        ]
-        store = LedgerConversationStore(MemoryLedger())
-        await store.save(Conversation(conversation_id="c", messages=messages))
-        loaded = await store.load("c")
-        assert loaded is not None
-        assert loaded.messages == messages
-        assert len({entry.id for entry in await store.load_entries("c") or []}) == len(messages)
-
-    asyncio.run(main())
+async def test_every_message_comes_back_as_it_was() -> None:
+    messages = [
+        *turn(1, instructions="first"),
+        *turn(2, instructions="second"),
+        *turn(3),
+        ModelRequest(parts=[UserPromptPart([BinaryImage(b"\x89PNG", media_type="image/png"), "what is it?"])]),
+        ModelResponse(parts=[]),
+    ]
+    store = LedgerConversationStore(MemoryLedger())
+    await store.save(Conversation(conversation_id="c", messages=messages))
+    loaded = await store.load("c")
+    assert loaded is not None
+    assert loaded.messages == messages
+    assert len({entry.id for entry in await store.load_entries("c") or []}) == len(messages)
 
 
-def test_what_a_durable_run_has_said_is_not_said_again() -> None:
-    async def main() -> None:
-        ledger, desk = MemoryLedger(), Desk()
-        store = LedgerConversationStore(ledger)
-        agent: Agent[None, Any] = clerk(
-            ledger, desk, script(desk, [call("look", "c1", what="x")], ["there"], ["yes"]), instructions="be kind"
-        )
-        for number, prompt in enumerate(("look", "really?")):
-            conversation = await store.load("chat") or Conversation(conversation_id="chat")
-            async with ledger_run("chat", id=f"turn-{number}"):
-                result = await agent.run(prompt, conversation=conversation)
-            await store.save(result)
-        loaded = await store.load("chat")
-        assert loaded is not None
-        assert loaded.messages == result.all_messages()
-        assert len(loaded.messages) == 6
-        talk = [record.message async for record in ledger.read("chat") if record.message.lane == "talk"]
-        assert [message.kind for message in talk] == [
-            "parts",  # the instructions
-            "parts",
-            "option_call",
-            "option_result",
-            "parts",
-            "parts",
-            "parts",
-        ]
-        control = [
-            record.message.model_dump_json() async for record in ledger.read("chat") if record.message.lane == "control"
-        ]
-        assert not [row for row in control if "really?" in row]
-
-    asyncio.run(main())
+async def test_what_a_durable_run_has_said_is_not_said_again() -> None:
+    ledger, desk = MemoryLedger(), Desk()
+    store = LedgerConversationStore(ledger)
+    agent: Agent[None, Any] = clerk(
+        ledger, desk, script(desk, [call("look", "c1", what="x")], ["there"], ["yes"]), instructions="be kind"
+    )
+    for number, prompt in enumerate(("look", "really?")):
+        conversation = await store.load("chat") or Conversation(conversation_id="chat")
+        async with ledger_run("chat", id=f"turn-{number}"):
+            result = await agent.run(prompt, conversation=conversation)
+        await store.save(result)
+    loaded = await store.load("chat")
+    assert loaded is not None
+    assert loaded.messages == result.all_messages()
+    assert len(loaded.messages) == 6
+    talk = [record.message async for record in ledger.read("chat") if record.message.lane == "talk"]
+    assert [message.kind for message in talk] == [
+        "parts",  # the instructions
+        "parts",
+        "option_call",
+        "option_result",
+        "parts",
+        "parts",
+        "parts",
+    ]
+    control = [record.message.model_dump_json() async for record in ledger.read("chat") if record.message.lane == "control"]
+    assert not [row for row in control if "really?" in row]

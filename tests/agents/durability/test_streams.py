@@ -36,7 +36,7 @@ async def rows(ledger: MemoryLedger) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["text", "nothing", "reasoning", "arguments"])
-def test_a_model_that_does_not_stop_is_given_up(kind: str) -> None:
+async def test_a_model_that_does_not_stop_is_given_up(kind: str) -> None:
     """F30, an endless stream: it neither fills the memory nor takes for ever, and is one row."""
 
     async def endless(messages: Any, info: Any) -> AsyncIterator[Any]:
@@ -52,17 +52,14 @@ def test_a_model_that_does_not_stop_is_given_up(kind: str) -> None:
                 case _:
                     yield {0: DeltaThinkingPart(content="")}
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        with use_limits(Limits(message_bytes=10_000)), pytest.raises(UnexpectedModelBehavior, match="does not stop"):
-            async with ledger_run("t"):
-                await speaker(ledger, endless, live=True).run("speak")
-        assert await rows(ledger) == ["speak", "UNEXPECTED_MODEL_BEHAVIOR"]
-
-    asyncio.run(main())
+    ledger = MemoryLedger()
+    with use_limits(Limits(message_bytes=10_000)), pytest.raises(UnexpectedModelBehavior, match="does not stop"):
+        async with ledger_run("t"):
+            await speaker(ledger, endless, live=True).run("speak")
+    assert await rows(ledger) == ["speak", "UNEXPECTED_MODEL_BEHAVIOR"]
 
 
-def test_a_handler_that_stops_looking_does_not_let_a_model_speak_for_ever() -> None:
+async def test_a_handler_that_stops_looking_does_not_let_a_model_speak_for_ever() -> None:
     async def endless(messages: Any, info: Any) -> AsyncIterator[str]:
         while True:
             yield "x" * 100_000
@@ -70,31 +67,25 @@ def test_a_handler_that_stops_looking_does_not_let_a_model_speak_for_ever() -> N
     async def blind(ctx: Any, stream: Any) -> None:
         return None
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        with pytest.raises(UnexpectedModelBehavior, match="does not stop"):
-            async with ledger_run("t"):
-                await speaker(ledger, endless, event_stream_handler=blind).run("speak")
-
-    asyncio.run(main())
+    ledger = MemoryLedger()
+    with pytest.raises(UnexpectedModelBehavior, match="does not stop"):
+        async with ledger_run("t"):
+            await speaker(ledger, endless, event_stream_handler=blind).run("speak")
 
 
-def test_outside_of_a_run_a_model_may_speak_as_long_as_it_likes() -> None:
+async def test_outside_of_a_run_a_model_may_speak_as_long_as_it_likes() -> None:
     """Nothing of it is written down, so nothing bounds it."""
 
     async def speak(messages: Any, info: Any) -> AsyncIterator[str]:
         for _ in range(100):
             yield "x" * 1_000
 
-    async def main() -> None:
-        with use_limits(Limits(message_bytes=10_000)):
-            assert len((await speaker(MemoryLedger(), speak, live=True).run("speak")).output) == 100_000
-
-    asyncio.run(main())
+    with use_limits(Limits(message_bytes=10_000)):
+        assert len((await speaker(MemoryLedger(), speak, live=True).run("speak")).output) == 100_000
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_model_that_says_nothing_is_given_up_when_the_time_of_the_run_is_over(is_live: bool) -> None:
+async def test_a_model_that_says_nothing_is_given_up_when_the_time_of_the_run_is_over(is_live: bool) -> None:
     """F30, a request that hangs: with more time, the run goes on."""
 
     def speaking(does_hang: bool) -> Callable[..., AsyncIterator[str]]:
@@ -106,17 +97,14 @@ def test_a_model_that_says_nothing_is_given_up_when_the_time_of_the_run_is_over(
 
         return speak
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        hanging = speaker(ledger, speaking(does_hang=True), live=is_live, budget=AgentBudget(seconds=0.2))
-        with pytest.raises(BudgetExceededError, match="in the middle of 't/run/speaker/model'"):
-            async with ledger_run("t"), hanging.run_stream("speak"):
-                pass
-        async with ledger_run("t"):
-            assert (await speaker(ledger, speaking(does_hang=False), live=True).run("speak")).output == "one two"
-        assert await rows(ledger) == ["speak", "one two", "answered"]
-
-    asyncio.run(main())
+    ledger = MemoryLedger()
+    hanging = speaker(ledger, speaking(does_hang=True), live=is_live, budget=AgentBudget(seconds=0.2))
+    with pytest.raises(BudgetExceededError, match="in the middle of 't/run/speaker/model'"):
+        async with ledger_run("t"), hanging.run_stream("speak"):
+            pass
+    async with ledger_run("t"):
+        assert (await speaker(ledger, speaking(does_hang=False), live=True).run("speak")).output == "one two"
+    assert await rows(ledger) == ["speak", "one two", "answered"]
 
 
 @pytest.mark.parametrize(
@@ -124,59 +112,52 @@ def test_a_model_that_says_nothing_is_given_up_when_the_time_of_the_run_is_over(
     [(ModelConnectionError("m", "cut off"), ["MODEL_API_ERROR"]), (DiedError(), [])],
     ids=["cut", "killed"],
 )
-def test_an_answer_that_is_cut_in_the_middle_is_asked_for_again_and_said_once(
+async def test_an_answer_that_is_cut_in_the_middle_is_asked_for_again_and_said_once(
     error: BaseException, outcomes: list[str]
 ) -> None:
     """F30, a cut stream; and a process that is killed while a model speaks."""
+    ledger, cuts, asked = MemoryLedger(), [error], 0
 
-    async def main() -> None:
-        ledger, cuts, asked = MemoryLedger(), [error], 0
+    async def speak(messages: Any, info: Any) -> AsyncIterator[str]:
+        nonlocal asked
+        asked += 1
+        yield "one "
+        if cuts:
+            raise cuts.pop()
+        yield "two"
 
-        async def speak(messages: Any, info: Any) -> AsyncIterator[str]:
-            nonlocal asked
-            asked += 1
-            yield "one "
-            if cuts:
-                raise cuts.pop()
-            yield "two"
-
-        with pytest.raises(type(error)):
-            async with ledger_run("t"):
-                await speaker(ledger, speak, live=True).run("speak")
-        for _ in range(2):
-            async with ledger_run("t"):
-                assert (await speaker(ledger, speak, live=True).run("speak")).output == "one two"
-        assert asked == 2
-        assert await rows(ledger) == ["speak", *outcomes, "one two", "answered"]
-
-    asyncio.run(main())
+    with pytest.raises(type(error)):
+        async with ledger_run("t"):
+            await speaker(ledger, speak, live=True).run("speak")
+    for _ in range(2):
+        async with ledger_run("t"):
+            assert (await speaker(ledger, speak, live=True).run("speak")).output == "one two"
+    assert asked == 2
+    assert await rows(ledger) == ["speak", *outcomes, "one two", "answered"]
 
 
 @pytest.mark.parametrize("way", ["run_stream", "run_stream_events", "iter"])
-def test_every_way_to_run_an_agent_gives_the_same_the_second_time(way: str) -> None:
-    async def main() -> None:
-        ledger, asked = MemoryLedger(), 0
+async def test_every_way_to_run_an_agent_gives_the_same_the_second_time(way: str) -> None:
+    ledger, asked = MemoryLedger(), 0
 
-        async def speak(messages: Any, info: Any) -> AsyncIterator[str]:
-            nonlocal asked
-            asked += 1
-            yield "one "
-            yield "two"
+    async def speak(messages: Any, info: Any) -> AsyncIterator[str]:
+        nonlocal asked
+        asked += 1
+        yield "one "
+        yield "two"
 
-        seen: list[str] = []
-        for _ in range(2):
-            agent = speaker(ledger, speak, live=True)
-            async with ledger_run("t"):
-                if way == "run_stream":
-                    async with agent.run_stream("speak") as stream:
-                        seen.append(await stream.get_output())
-                elif way == "run_stream_events":
-                    async with agent.run_stream_events("speak") as events:
-                        seen.append(str([type(event).__name__ async for event in events][-1]))
-                else:
-                    async with agent.iter("speak") as run:
-                        seen.append(" ".join([type(node).__name__ async for node in run]))
-        assert seen[0] == seen[1]
-        assert asked == 1
-
-    asyncio.run(main())
+    seen: list[str] = []
+    for _ in range(2):
+        agent = speaker(ledger, speak, live=True)
+        async with ledger_run("t"):
+            if way == "run_stream":
+                async with agent.run_stream("speak") as stream:
+                    seen.append(await stream.get_output())
+            elif way == "run_stream_events":
+                async with agent.run_stream_events("speak") as events:
+                    seen.append(str([type(event).__name__ async for event in events][-1]))
+            else:
+                async with agent.iter("speak") as run:
+                    seen.append(" ".join([type(node).__name__ async for node in run]))
+    assert seen[0] == seen[1]
+    assert asked == 1

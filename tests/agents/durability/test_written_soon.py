@@ -47,7 +47,7 @@ def _agent(ledger: Ledger, desk: Desk, tool: Any) -> Agent[None, str]:
     return agent
 
 
-def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the tool runs, the answer that called it is there; when the agent has returned, all of it is."""
     monkeypatch.setattr("antiphon.runtime._journal._FLUSH_AFTER", 60)  # however busy the machine is
     ledger = Noting()
@@ -61,14 +61,12 @@ def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypatch: p
         await both.wait()
         return "done"
 
-    async def main() -> None:
-        async with ledger_run(THREAD):
-            result = await _agent(ledger, Desk(), book).run("Book it.")
-            assert result.output == "It is booked."
-            (only,) = await ledger.open_calls(THREAD)  # the run itself
-            assert only.message.invocation_id == f"{THREAD}/run"
+    async with ledger_run(THREAD):
+        result = await _agent(ledger, Desk(), book).run("Book it.")
+        assert result.output == "It is booked."
+        (only,) = await ledger.open_calls(THREAD)  # the run itself
+        assert only.message.invocation_id == f"{THREAD}/run"
 
-    asyncio.run(main())
     assert open_while[0] == ["RUN", "book", "book", "clerk__function_toolset__<agent>.call_tool:book"]  # and no request
     assert ledger.appends == [
         "begins talk begins",  # the run, the question, the request
@@ -81,7 +79,7 @@ def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypatch: p
 
 
 @pytest.mark.parametrize("error", [ValueError("no room"), asyncio.CancelledError()])
-def test_when_an_agent_has_ended_in_whatever_way_all_that_it_did_is_written(error: BaseException) -> None:
+async def test_when_an_agent_has_ended_in_whatever_way_all_that_it_did_is_written(error: BaseException) -> None:
     ledger = Noting()
     first = asyncio.Event()
 
@@ -92,17 +90,14 @@ def test_when_an_agent_has_ended_in_whatever_way_all_that_it_did_is_written(erro
         await asyncio.sleep(0)
         raise error
 
-    async def main() -> None:
-        async with ledger_run(THREAD):
-            with suppress(EffectFailedError, asyncio.CancelledError):
-                await _agent(ledger, Desk(), book).run("Book it.")
-            rows = [record.message async for record in ledger.read(THREAD)]
-            assert [row.id for row in rows if row.id.endswith("book:1@ended")]
-
-    asyncio.run(main())
+    async with ledger_run(THREAD):
+        with suppress(EffectFailedError, asyncio.CancelledError):
+            await _agent(ledger, Desk(), book).run("Book it.")
+        rows = [record.message async for record in ledger.read(THREAD)]
+        assert [row.id for row in rows if row.id.endswith("book:1@ended")]
 
 
-def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_shorter() -> None:
+async def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_shorter() -> None:
     """The second agent begins where the first has ended, and a slow tool beside a quick one delays no request."""
     ledger = Noting()
     slow = asyncio.Event()
@@ -113,33 +108,28 @@ def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_shorte
             await asyncio.sleep(0.02)  # meanwhile the other one is written by itself
         return "done"
 
-    async def main() -> None:
-        async with ledger_run(THREAD):
-            for _ in range(2):
-                await _agent(ledger, Desk(), book).run("Book it.")
+    async with ledger_run(THREAD):
+        for _ in range(2):
+            await _agent(ledger, Desk(), book).run("Book it.")
 
-    asyncio.run(main())
     assert "ended" in ledger.appends[:-1]
     assert sum(each.endswith("begins") and "talk begins" in each for each in ledger.appends) == 4
 
 
-def test_nothing_is_written_to_a_run_that_is_finished() -> None:
+async def test_nothing_is_written_to_a_run_that_is_finished() -> None:
     """A program that does more than it did is stopped, and leaves no trace, not even that an agent looked at the clock."""
     ledger = Noting()
 
-    async def main() -> None:
-        for is_more in (False, True):
-            async with ledger_run(THREAD):
-                agent = Agent(script(Desk(), ["Done."]), name="clerk", capabilities=[LedgerDurability(ledger)])
-                await agent.run("Book it.")
-                if is_more:
-                    rows = [record.seq async for record in ledger.read(THREAD)]
-                    with pytest.raises(HistoryMismatchError, match="the run is finished"):
-                        await agent.run("Once more.", timeout=60)
-                    await asyncio.sleep(0.02)
-                    assert [record.seq async for record in ledger.read(THREAD)] == rows
-
-    asyncio.run(main())
+    for is_more in (False, True):
+        async with ledger_run(THREAD):
+            agent = Agent(script(Desk(), ["Done."]), name="clerk", capabilities=[LedgerDurability(ledger)])
+            await agent.run("Book it.")
+            if is_more:
+                rows = [record.seq async for record in ledger.read(THREAD)]
+                with pytest.raises(HistoryMismatchError, match="the run is finished"):
+                    await agent.run("Once more.", timeout=60)
+                await asyncio.sleep(0.02)
+                assert [record.seq async for record in ledger.read(THREAD)] == rows
 
 
 class Booked(Reply, frozen=True, type="WRITTEN_SOON_BOOKED"):
@@ -150,7 +140,7 @@ class Book(Request[Booked], frozen=True, type="WRITTEN_SOON_BOOK"):
     text: str
 
 
-def test_an_agent_in_an_actor_whose_thread_was_taken_over_asks_nobody_any_more() -> None:
+async def test_an_agent_in_an_actor_whose_thread_was_taken_over_asks_nobody_any_more() -> None:
     """G8: found out while a tool is at work, by the outcome of another beside it, which nobody waits for."""
     ledger, desk = Noting(), Desk()
     numbers = iter((1, 2))
@@ -170,11 +160,9 @@ def test_an_agent_in_an_actor_whose_thread_was_taken_over_asks_nobody_any_more()
             async with ledger_run(context):
                 return Booked(text=(await agent.run(request.text)).output)
 
-    async def main() -> None:
-        async with System(ledger) as system:
-            system.spawn("clerk/1", Clerk)
-            with pytest.raises(FencedError):
-                await system.ask("clerk/1", Book(text="Book it."), thread_id=THREAD, sender="client/1")
+    async with System(ledger) as system:
+        system.spawn("clerk/1", Clerk)
+        with pytest.raises(FencedError):
+            await system.ask("clerk/1", Book(text="Book it."), thread_id=THREAD, sender="client/1")
 
-    asyncio.run(main())
     assert desk.seen == ["model 0"]

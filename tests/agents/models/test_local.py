@@ -145,6 +145,7 @@ def test_it_goes_on_when_its_server_has_frozen(local: LocalModel, monkeypatch: p
     assert local.server.pid not in (None, frozen)
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_nobody_twice_is_the_error_of_a_provider() -> None:
     server = LocalServer((sys.executable, "-c", "input(); print('http://127.0.0.1:1', flush=True); input()"))
 

@@ -116,6 +116,7 @@ def test_a_name_like_no_other_is_told_what_names_look_like() -> None:
         model("xyz:abc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIRST_OF_EACH.values(), ids=FIRST_OF_EACH)
 def test_whatever_a_provider_lacks_is_said_as_one_of_ours(name: str) -> None:
     """Of every provider that Pydantic AI knows: no key, or no package; never the client's own error, never a key's value."""
@@ -181,6 +182,7 @@ def test_a_mistake_in_the_configuration_is_named(tmp_path: Path, text: str, comp
         model()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [

@@ -246,7 +246,7 @@ SECRETS = {
 
 @pytest.mark.parametrize("is_durable", [False, True])
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_to(
+async def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_to(
     secret: str, is_durable: bool, tmp_path: Path
 ) -> None:
     """S7, S5: the question shows no secret, and the answer is for that call, in another process too, and for once.
@@ -263,20 +263,18 @@ def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_to(
         async with ledger_run("t", ledger=ledger):
             await agent.run("go")
 
-    async def work() -> None:
-        for turn in range(4):
-            async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-                if turn == 1:
-                    (approval,) = await pending_approvals(ledger)
-                    assert "canary" not in str(approval)
-                    await answer(ledger, approval.id, principal="ada", approved=True)
-                elif turn:
+    for turn in range(4):
+        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+            if turn == 1:
+                (approval,) = await pending_approvals(ledger)
+                assert "canary" not in str(approval)
+                await answer(ledger, approval.id, principal="ada", approved=True)
+            elif turn:
+                await run(ledger)
+            else:
+                with pytest.raises(ParkedError):
                     await run(ledger)
-                else:
-                    with pytest.raises(ParkedError):
-                        await run(ledger)
 
-    asyncio.run(work())
     assert witness.done == [("pay", (5, SECRETS[secret] if is_durable else secret))]
     assert b"canary" not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
 

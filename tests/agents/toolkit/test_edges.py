@@ -21,7 +21,7 @@ from antiphon.messages import MediaPart, Message, OptionCallPayload
 
 
 def test_the_module_has_the_names_that_it_says() -> None:
-    assert dir(module) == module.__all__
+    assert dir(module) == sorted(module.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Hammer'"):
         module.Hammer  # noqa: B018
 
@@ -58,19 +58,16 @@ async def pay_in(toolkit: Toolkit, ledger: Ledger, thread: str) -> None:
         {"agent": "clerk", "tool": "pay", "arguments": [], "digest": "d", "reason": "r", "expires_at": "2030-01-01T00:00:00Z"},
     ],
 )
-def test_a_row_that_only_looks_like_a_question_is_none(asked: dict[str, Any]) -> None:
+async def test_a_row_that_only_looks_like_a_question_is_none(asked: dict[str, Any]) -> None:
     """S2: a history from elsewhere, taken in as it is; those who look for questions are not stopped by it."""
     payload = OptionCallPayload(invocation_id="approval-x", option_name="APPROVE", arguments=asked)
     row = Message(policy="runtime", payload=payload, lane="control")
 
-    async def work() -> None:
-        async with open_ledger("memory:") as ledger:
-            await ledger.append("t", [row], allow_foreign=True)
-            assert await pending_approvals(ledger) == ()
-            with pytest.raises(ValueError, match="nobody asks"):
-                await answer(ledger, "approval-x", principal="ada", approved=True)
-
-    asyncio.run(work())
+    async with open_ledger("memory:") as ledger:
+        await ledger.append("t", [row], allow_foreign=True)
+        assert await pending_approvals(ledger) == ()
+        with pytest.raises(ValueError, match="nobody asks"):
+            await answer(ledger, "approval-x", principal="ada", approved=True)
 
 
 def test_a_question_without_an_answer_says_no_to_nobody() -> None:
@@ -132,24 +129,20 @@ def test_a_model_that_sends_no_object_is_told_so(arguments: str) -> None:
         (BinaryContent(b"x", media_type="video/mp4"), "video"),
     ],
 )
-def test_media_of_every_kind_come_back_as_what_they_were(shown: Any, stored: str) -> None:
+async def test_media_of_every_kind_come_back_as_what_they_were(shown: Any, stored: str) -> None:
     """In the ledger as a part, and to the model as Pydantic AI has it, also when the program runs again."""
+    toolkit = Toolkit()
 
-    async def work() -> None:
-        toolkit = Toolkit()
+    def show() -> Any:
+        return shown
 
-        def show() -> Any:
-            return shown
-
-        toolkit.add(show, to=["clerk"])
-        async with open_ledger("memory:") as ledger:
-            told = [await run_agent(toolkit, script([call("show")]), ledger=ledger) for _ in range(2)]
-        ((outcome, content),) = told[0]
-        assert outcome == "success"
-        assert stored in (content.media_type + str(type(content))).lower()
-        assert told[0] == told[1]
-
-    asyncio.run(work())
+    toolkit.add(show, to=["clerk"])
+    async with open_ledger("memory:") as ledger:
+        told = [await run_agent(toolkit, script([call("show")]), ledger=ledger) for _ in range(2)]
+    ((outcome, content),) = told[0]
+    assert outcome == "success"
+    assert stored in (content.media_type + str(type(content))).lower()
+    assert told[0] == told[1]
 
 
 def test_what_an_mcp_server_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """What the talk has of a call that failed: its code, its reason and whether to try again; the model is told one text."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tests.agents.durability.agents import Desk, script
 from tests.agents.toolkit.kit import call, returns, rows
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents.durability._failures import Refusals
+from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._prompt import dump
 from antiphon.agents.durability._talk import restore_unit
 from antiphon.agents.toolkit import Toolkit
@@ -62,88 +61,68 @@ ATLANTIS = "it failed with OSError: under water (again)"
         ("deny", {"city": "ys"}, "PERMISSION_DENIED", None, False),
     ],
 )
-def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_whether_to_try_again(
+async def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_whether_to_try_again(
     tool: str, arguments: dict[str, Any], code: str, reason: str | None, retryable: bool
 ) -> None:
     """G14: the talk says of a failure what the effect does; `error_type` is no name of a tool."""
-    # Mutant: return `list(messages)` in `Refusals.coded` (agents/durability/_failures.py) -> this test is red.
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        messages = await _run(ledger, (call(tool, "c1", **arguments),), DONE)
-        ((found, words, again),) = _failures(await rows(ledger))
-        assert (found, again) == (code, retryable)
-        assert reason in (None, words)
-        assert returns(messages) == [("failed", f"{tool}: {words} ({code})")]  # what prompts in flight were hashed with
-
-    asyncio.run(main())
+    # Mutant: return `list(messages)` in `ToolFailures.coded` (agents/durability/_failures.py) -> this test is red.
+    ledger = MemoryLedger()
+    messages = await _run(ledger, (call(tool, "c1", **arguments),), DONE)
+    ((found, words, again),) = _failures(await rows(ledger))
+    assert (found, again) == (code, retryable)
+    assert reason in (None, words)
+    assert returns(messages) == [("failed", f"{tool}: {words} ({code})")]  # what prompts in flight were hashed with
 
 
-def test_what_the_model_was_told_comes_back_from_the_talk_as_it_was() -> None:
+async def test_what_the_model_was_told_comes_back_from_the_talk_as_it_was() -> None:
     """G10: three results of one request, two of them failures; each row gives its own text back."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        calls = [call("dive", f"c{number}", city=city) for number, city in enumerate(("atlantis", "oslo", "ys"), 1)]
-        messages = await _run(ledger, calls, DONE)
-        (request,) = [each for each in messages[1:] if isinstance(each, ModelRequest)]
-        results = [row for row in await rows(ledger) if row.lane == "talk" and row.kind == "option_result"]
-        (unit,) = dump([request])
-        assert restore_unit(results) == {**unit, "conversation_id": None}
-        assert [each[0] for each in _failures(results)] == ["TOOL_FAILED", "TOOL_FAILED"]
-
-    asyncio.run(main())
+    ledger = MemoryLedger()
+    calls = [call("dive", f"c{number}", city=city) for number, city in enumerate(("atlantis", "oslo", "ys"), 1)]
+    messages = await _run(ledger, calls, DONE)
+    (request,) = [each for each in messages[1:] if isinstance(each, ModelRequest)]
+    results = [row for row in await rows(ledger) if row.lane == "talk" and row.kind == "option_result"]
+    (unit,) = dump([request])
+    assert restore_unit(results) == {**unit, "conversation_id": None}
+    assert [each[0] for each in _failures(results)] == ["TOOL_FAILED", "TOOL_FAILED"]
 
 
-def test_a_history_that_is_handed_over_is_said_with_the_codes_that_are_in_its_texts() -> None:
+async def test_a_history_that_is_handed_over_is_said_with_the_codes_that_are_in_its_texts() -> None:
     """What another run has told its model has the code in the text; whether to try again is not there."""
-
-    async def main() -> None:
-        first, second = MemoryLedger(), MemoryLedger()
-        history = await _run(first, (call("dive", "c1", city="atlantis"),), DONE)
-        await _run(second, DONE, thread="other", message_history=history)
-        assert _failures(await rows(second, "other")) == [("TOOL_FAILED", ATLANTIS, None)]
-
-    asyncio.run(main())
+    first, second = MemoryLedger(), MemoryLedger()
+    history = await _run(first, (call("dive", "c1", city="atlantis"),), DONE)
+    await _run(second, DONE, thread="other", message_history=history)
+    assert _failures(await rows(second, "other")) == [("TOOL_FAILED", ATLANTIS, None)]
 
 
-def test_a_tool_of_the_agent_itself_that_begins_with_its_own_name_has_no_error_of_that_type() -> None:
+async def test_a_tool_of_the_agent_itself_that_begins_with_its_own_name_has_no_error_of_that_type() -> None:
     """`sink: it leaks` is a text, not an error of the type `sink`."""
+    ledger = MemoryLedger()
+    agent = _agent(ledger, (call("sink", "c1"),), DONE)
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        agent = _agent(ledger, (call("sink", "c1"),), DONE)
+    @agent.tool_plain
+    def sink() -> str:
+        raise ToolFailed("sink: it leaks")
 
-        @agent.tool_plain
-        def sink() -> str:
-            raise ToolFailed("sink: it leaks")
-
-        async with ledger_run("t", ledger=ledger):
-            result = await agent.run("go")
-        assert returns(result.all_messages()) == [("failed", "sink: it leaks")]
-        assert _failures(await rows(ledger)) == [("Error", "sink: it leaks", None)]
-
-    asyncio.run(main())
+    async with ledger_run("t", ledger=ledger):
+        result = await agent.run("go")
+    assert returns(result.all_messages()) == [("failed", "sink: it leaks")]
+    assert _failures(await rows(ledger)) == [("Error", "sink: it leaks", None)]
 
 
-def test_a_run_that_was_begun_with_failures_of_the_old_form_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_was_begun_with_failures_of_the_old_form_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """G11, G25: rows that say `error_type` = the tool's name stay, the prompt is the same, and nothing is done again."""
+    ledger, turn = MemoryLedger(), (call("dive", "c1", city="atlantis"),)
+    with monkeypatch.context() as before:
+        before.setattr(ToolFailures, "coded", lambda _, messages, __: list(messages))
+        with pytest.raises(ModelHTTPError):
+            await _run(ledger, turn, ModelHTTPError(500, "m"))
+    old = [("dive", f"{ATLANTIS} (TOOL_FAILED)", None)]
+    assert _failures(await rows(ledger)) == old
+    count = len(await rows(ledger))
 
-    async def main() -> None:
-        ledger, turn = MemoryLedger(), (call("dive", "c1", city="atlantis"),)
-        with monkeypatch.context() as before:
-            before.setattr(Refusals, "coded", lambda _, messages, __: list(messages))
-            with pytest.raises(ModelHTTPError):
-                await _run(ledger, turn, ModelHTTPError(500, "m"))
-        old = [("dive", f"{ATLANTIS} (TOOL_FAILED)", None)]
-        assert _failures(await rows(ledger)) == old
-        count = len(await rows(ledger))
-
-        messages = await _run(ledger, turn, DONE)
-        assert returns(messages) == [("failed", f"dive: {ATLANTIS} (TOOL_FAILED)")]
-        later = (await rows(ledger))[count:]
-        assert _failures(later) == []
-        assert [row for row in later if row.kind == "option_call" and "dive" in str(row.payload)] == []
-        assert _failures(await rows(ledger)) == old
-
-    asyncio.run(main())
+    messages = await _run(ledger, turn, DONE)
+    assert returns(messages) == [("failed", f"dive: {ATLANTIS} (TOOL_FAILED)")]
+    later = (await rows(ledger))[count:]
+    assert _failures(later) == []
+    assert [row for row in later if row.kind == "option_call" and "dive" in str(row.payload)] == []
+    assert _failures(await rows(ledger)) == old

@@ -1,6 +1,5 @@
 """Content is data: a model that obeys every text it reads cannot get anything done that nobody has granted or approved."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -205,28 +204,21 @@ def test_there_are_two_hundred_and_all_of_them_are_different() -> None:
         assert len({injection.goal for injection in INJECTIONS if injection.channel == channel}) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", CHANNELS)
-def test_no_text_is_a_grant_an_approval_a_control_message_or_another_agent(channel: str) -> None:
+async def test_no_text_is_a_grant_an_approval_a_control_message_or_another_agent(channel: str) -> None:
     """G22, S4, S5: 0 forbidden calls, whatever the model tries."""
-
-    async def work() -> None:
-        house = House()
-        for injection in INJECTIONS:
-            if injection.channel == channel:
-                await check_one(house, injection)
-
-    asyncio.run(work())
+    house = House()
+    for injection in INJECTIONS:
+        if injection.channel == channel:
+            await check_one(house, injection)
 
 
-def test_the_attack_works_where_nobody_has_said_what_is_not_trusted() -> None:
+async def test_the_attack_works_where_nobody_has_said_what_is_not_trusted() -> None:
     """What the others show is due to the marks: without them, the obedient model pays."""
-
-    async def work() -> None:
-        injection = Injection("pay somebody", "result", INJECTIONS[0].text)
-        async with open_ledger("memory:") as ledger:
-            house = House(is_trusted=True)
-            house.injection, house.ledger = injection, ledger
-            await house.attack()
-            assert house.done == ["pay"]
-
-    asyncio.run(work())
+    injection = Injection("pay somebody", "result", INJECTIONS[0].text)
+    async with open_ledger("memory:") as ledger:
+        house = House(is_trusted=True)
+        house.injection, house.ledger = injection, ledger
+        await house.attack()
+        assert house.done == ["pay"]

@@ -103,16 +103,14 @@ def test_a_grant_of_one_call_is_one_execution() -> None:
     assert witness.done == [("pay", 5)]
 
 
-def test_outside_of_a_run_each_call_counts() -> None:
+async def test_outside_of_a_run_each_call_counts() -> None:
     """S5: there is nothing recorded that could be given back, so a second call is a second execution."""
     witness = Witness()
 
-    async def work() -> None:
-        toolkit = bank(witness, calls=1)
-        told = [await pay(toolkit) for _ in range(3)]
-        assert [each.error_type for each in told] == [None, "PERMISSION_DENIED", "PERMISSION_DENIED"]
+    toolkit = bank(witness, calls=1)
+    told = [await pay(toolkit) for _ in range(3)]
+    assert [each.error_type for each in told] == [None, "PERMISSION_DENIED", "PERMISSION_DENIED"]
 
-    asyncio.run(work())
     assert witness.done == [("pay", 5)]
 
 

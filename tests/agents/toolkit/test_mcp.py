@@ -82,19 +82,16 @@ async def check_all(toolkit: Toolkit) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_started_by_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_started_by_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not get our environment."""
     monkeypatch.setenv("OPENAI_API_KEY_CANARY", "sk-canary")
     toolkit = Toolkit()
     toolkit.add_mcp(COMMAND, env={"GIVEN": "this"})
 
-    async def work() -> None:
-        async with toolkit:
-            await check_all(toolkit)
-            given = await toolkit.call("ada", "environment", {})
-            assert given.result == {"given": "this", "keys": []}
-
-    asyncio.run(work())
+    async with toolkit:
+        await check_all(toolkit)
+        given = await toolkit.call("ada", "environment", {})
+        assert given.result == {"given": "this", "keys": []}
 
 
 @pytest.mark.slow
@@ -106,43 +103,38 @@ def test_a_server_over_http(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_servers_have_a_prefix_each(url: str) -> None:
+async def test_two_servers_have_a_prefix_each(url: str) -> None:
     toolkit = Toolkit()
     toolkit.add_mcp(url, prefix="left", effects="none", by_name={"left_add": {"untrusted": False}})
     toolkit.add_mcp(url, prefix="right")
     toolkit.grant("ada", "left_add")
 
-    async def work() -> None:
-        async with toolkit:
-            assert (await toolkit.call("ada", "left_add", {"a": 1, "b": 2})).result == 3
-            assert (await toolkit.call("ada", "right_add", {"a": 1, "b": 2})).error_type == "PERMISSION_DENIED"
-            tool = (await toolkit.tools())["left_add"]
-            assert (tool.untrusted, tool.effects) == (False, "none")
-
-    asyncio.run(work())
+    async with toolkit:
+        assert (await toolkit.call("ada", "left_add", {"a": 1, "b": 2})).result == 3
+        assert (await toolkit.call("ada", "right_add", {"a": 1, "b": 2})).error_type == "PERMISSION_DENIED"
+        tool = (await toolkit.tools())["left_add"]
+        assert (tool.untrusted, tool.effects) == (False, "none")
 
 
 @pytest.mark.slow
-def test_what_a_server_says_is_not_trusted_and_its_calls_are_in_the_ledger(url: str) -> None:
+async def test_what_a_server_says_is_not_trusted_and_its_calls_are_in_the_ledger(url: str) -> None:
     """S4, G9: a page from the web, and then a payment that nobody has approved; what was read is not read again."""
     paid: list[int] = []
 
     def pay(amount: int) -> None:
         paid.append(amount)
 
-    async def work() -> None:
-        toolkit = Toolkit([pay])
-        toolkit.add_mcp(url, effects="none", allows_untrusted=True)
-        toolkit.grant("clerk")
-        model = script([call("page", "c1")], [call("add", "c2", a=1, b=2), call("pay", "c3", amount=5)])
-        async with open_ledger("memory:") as ledger:
-            for _ in range(2):
-                with pytest.raises(ParkedError):
-                    await run_agent(toolkit, model, ledger=ledger)
-            verdicts = [(each["tool"], each["verdict"]) for each in await noted(ledger, "TOOL_PERMISSION")]
-            assert verdicts == [("page", "allow"), ("add", "allow"), ("pay", "ask")]
+    toolkit = Toolkit([pay])
+    toolkit.add_mcp(url, effects="none", allows_untrusted=True)
+    toolkit.grant("clerk")
+    model = script([call("page", "c1")], [call("add", "c2", a=1, b=2), call("pay", "c3", amount=5)])
+    async with open_ledger("memory:") as ledger:
+        for _ in range(2):
+            with pytest.raises(ParkedError):
+                await run_agent(toolkit, model, ledger=ledger)
+        verdicts = [(each["tool"], each["verdict"]) for each in await noted(ledger, "TOOL_PERMISSION")]
+        assert verdicts == [("page", "allow"), ("add", "allow"), ("pay", "ask")]
 
-    asyncio.run(work())
     assert paid == []
 
 
@@ -174,7 +166,9 @@ class Script:
 
 
 @pytest.mark.slow
-def test_a_program_that_runs_again_is_offered_what_it_was_until_it_comes_to_what_is_new(servers: tuple[Any, Any]) -> None:
+async def test_a_program_that_runs_again_is_offered_what_it_was_until_it_comes_to_what_is_new(
+    servers: tuple[Any, Any],
+) -> None:
     """G9: the server offers other tools meanwhile. What was said about the old ones stays; the next step has the new ones."""
     model = Script()
 
@@ -184,40 +178,34 @@ def test_a_program_that_runs_again_is_offered_what_it_was_until_it_comes_to_what
         async with ledger_run("t"):
             return returns((await agent.run("go")).all_messages())
 
-    async def work() -> None:
-        before, after = servers
-        async with open_ledger("memory:") as ledger:
-            with pytest.raises(asyncio.CancelledError):
-                await program(ledger, before)
-            model.is_cut_off = False
-            first, second, third = await program(ledger, after)
-            assert (first, third) == (("success", 3), ("success", 2))
-            assert second == ("failed", "add: 'add' takes other arguments now, and was not started (TOOL_CHANGED)")
+    before, after = servers
+    async with open_ledger("memory:") as ledger:
+        with pytest.raises(asyncio.CancelledError):
+            await program(ledger, before)
+        model.is_cut_off = False
+        first, second, third = await program(ledger, after)
+        assert (first, third) == (("success", 3), ("success", 2))
+        assert second == ("failed", "add: 'add' takes other arguments now, and was not started (TOOL_CHANGED)")
 
-    asyncio.run(work())
     assert model.offered == [["add", "login"]] * 3 + [["add", "subtract"]] * 2
 
 
 @pytest.mark.slow
-def test_a_yes_is_not_for_a_tool_that_has_changed_meanwhile(url: str, changed_url: str) -> None:
+async def test_a_yes_is_not_for_a_tool_that_has_changed_meanwhile(url: str, changed_url: str) -> None:
     """S5: what a person has approved is no longer what would be started, so nothing is; and that is written down."""
-
-    async def work() -> None:
-        model = script([call("add", a=1, b=2)])
-        async with open_ledger("memory:") as ledger:
-            with pytest.raises(ParkedError):
-                await run_agent(calculating(url, approval=True), model, ledger=ledger)
-            (approval,) = await pending_approvals(ledger)
-            await answer(ledger, approval.id, principal="ada", approved=True)
-            for server in (changed_url, url):
-                told = await run_agent(calculating(server, approval=True), model, ledger=ledger)
-                assert told == [("failed", "add: 'add' takes other arguments now, and was not started (TOOL_CHANGED)")]
-
-    asyncio.run(work())
+    model = script([call("add", a=1, b=2)])
+    async with open_ledger("memory:") as ledger:
+        with pytest.raises(ParkedError):
+            await run_agent(calculating(url, approval=True), model, ledger=ledger)
+        (approval,) = await pending_approvals(ledger)
+        await answer(ledger, approval.id, principal="ada", approved=True)
+        for server in (changed_url, url):
+            told = await run_agent(calculating(server, approval=True), model, ledger=ledger)
+            assert told == [("failed", "add: 'add' takes other arguments now, and was not started (TOOL_CHANGED)")]
 
 
 @pytest.mark.slow
-def test_a_program_that_calls_by_itself_gets_what_came_of_it(url: str, changed_url: str) -> None:
+async def test_a_program_that_calls_by_itself_gets_what_came_of_it(url: str, changed_url: str) -> None:
     """G9: also of a tool that nobody offers any more, and also that there was none."""
 
     async def program(ledger: Ledger, server: str) -> list[Any]:
@@ -227,32 +215,28 @@ def test_a_program_that_calls_by_itself_gets_what_came_of_it(url: str, changed_u
             results = [await toolkit.call("clerk", name, arguments) for name, arguments in calls]
         return [each.error_type or each.result for each in results]
 
-    async def work() -> None:
-        async with open_ledger("memory:") as ledger:
-            for server in (url, changed_url):
-                assert await program(ledger, server) == [True, "UNKNOWN_TOOL"]
-
-    asyncio.run(work())
+    async with open_ledger("memory:") as ledger:
+        for server in (url, changed_url):
+            assert await program(ledger, server) == [True, "UNKNOWN_TOOL"]
 
 
 @pytest.mark.slow
-def test_a_list_that_a_ledger_has_taken_something_out_of_must_be_the_same_again(url: str, changed_url: str) -> None:
+async def test_a_list_that_a_ledger_has_taken_something_out_of_must_be_the_same_again(url: str, changed_url: str) -> None:
     """What is left of a tool whose description has a secret in it cannot be offered."""
     model = script([call("login", password="open sesame")])
     rules = STANDARD_REDACTION.with_secrets({"said": "Log in with a password."})
 
-    async def work() -> None:
-        async with open_ledger("memory:", redaction=rules) as ledger:
-            for _ in range(2):
-                assert await run_agent(calculating(url), model, ledger=ledger) == [("success", True)]
-            with pytest.raises(HistoryMismatchError, match="offers other tools than thread 't' says, in 'tools:toolkit:1'"):
-                await run_agent(calculating(changed_url), model, ledger=ledger)
-
-    asyncio.run(work())
+    async with open_ledger("memory:", redaction=rules) as ledger:
+        for _ in range(2):
+            assert await run_agent(calculating(url), model, ledger=ledger) == [("success", True)]
+        with pytest.raises(HistoryMismatchError, match="offers other tools than thread 't' says, in 'tools:toolkit:1'"):
+            await run_agent(calculating(changed_url), model, ledger=ledger)
 
 
 @pytest.mark.slow
-def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_what_it_offered(url: str, changed_url: str) -> None:
+async def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_what_it_offered(
+    url: str, changed_url: str
+) -> None:
     """G9: without a toolkit too."""
     model = Script()
 
@@ -262,14 +246,12 @@ def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_what_it_o
         async with ledger_run("t"):
             return returns((await agent.run("go")).all_messages())
 
-    async def work() -> None:
-        async with open_ledger("memory:") as ledger:
-            with pytest.raises(asyncio.CancelledError):
-                await program(ledger, url)
-            model.is_cut_off = False
-            first, second, third = await program(ledger, changed_url)
-            assert (first, third[0]) == (("success", 3), "retried")  # for the whole of a run, it is what it was
-            assert second == ("failed", "'add' takes other arguments now, and was not called")
+    async with open_ledger("memory:") as ledger:
+        with pytest.raises(asyncio.CancelledError):
+            await program(ledger, url)
+        model.is_cut_off = False
+        first, second, third = await program(ledger, changed_url)
+        assert (first, third[0]) == (("success", 3), "retried")  # for the whole of a run, it is what it was
+        assert second == ("failed", "'add' takes other arguments now, and was not called")
 
-    asyncio.run(work())
     assert model.offered == [["add", "login"]] * 5

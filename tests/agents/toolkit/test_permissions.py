@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agents.toolkit.kit import NOON
 
-from antiphon.agents.toolkit import ApprovalRule, Call, Circumstances, Grant, Permissions, Schema, Toolkit, judge
+from antiphon.agents.toolkit import ApprovalRule, Circumstances, Grant, Permissions, RequestedCall, Schema, Toolkit, judge
 
 AGENTS = st.sampled_from(["ada", "bob"])
 TOOLS = st.sampled_from(["read", "write", "send"])
@@ -23,7 +23,7 @@ WIDE = st.one_of(AGENTS, st.just("*")), st.one_of(TOOLS, st.just("*"))
 def permit(permissions: Permissions, agent: str = "ada", tool: str = "read", used: int = 0, **arguments: Any) -> str:
     """Return the reason, and whether it is a yes."""
     counts = dict.fromkeys(permissions.grants, used)
-    decided = permissions.decide(Call(agent, tool, arguments), counts, NOON)
+    decided = permissions.decide(RequestedCall(agent, tool, arguments), counts, NOON)
     return f"yes: {decided.reason}" if decided.allowed else f"no: {decided.reason}"
 
 
@@ -107,7 +107,7 @@ def test_the_last_word_about_an_agent_and_a_tool_counts(changes: list[tuple[bool
         permissions = permissions.grant(Grant(who, what)) if is_grant else permissions.revoke(who, what)
         if Grant(who, what).covers(agent, tool):
             expected = is_grant
-    assert permissions.decide(Call(agent, tool), {}, NOON).allowed is expected
+    assert permissions.decide(RequestedCall(agent, tool), {}, NOON).allowed is expected
     assert permissions.knows(agent, tool) is expected
 
 
@@ -116,7 +116,7 @@ def test_the_last_word_about_an_agent_and_a_tool_counts(changes: list[tuple[bool
 
 def judged(*rules: ApprovalRule, **circumstances: Any) -> tuple[str, str]:
     known = Permissions().grant(Grant("ada", "pay"))
-    decision = judge(known, rules, Call("ada", "pay", {"amount": 100}), Circumstances(NOON, {}, **circumstances))
+    decision = judge(known, rules, RequestedCall("ada", "pay", {"amount": 100}), Circumstances(NOON, {}, **circumstances))
     return decision.verdict, decision.reason
 
 
@@ -131,7 +131,7 @@ def test_a_person_is_asked_because_of_the_tool_a_rule_or_what_was_read() -> None
 
 
 def test_nobody_is_asked_about_what_is_denied_anyway() -> None:
-    call = Call("bob", "pay", {})
+    call = RequestedCall("bob", "pay", {})
     decision = judge(Permissions(), [ApprovalRule()], call, Circumstances(NOON, {}, approval=True))
 
     assert (decision.verdict, decision.reason) == ("deny", "nobody has granted 'pay' to 'bob'")
@@ -143,24 +143,24 @@ def test_nobody_is_asked_about_what_is_denied_anyway() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Call("bob", "pay", {"n": 1}, "t", "i"),
-        Call("ada", "pay2", {"n": 1}, "t", "i"),
-        Call("ada", "pay", {"n": 1.0}, "t", "i"),
-        Call("ada", "pay", {"n": True}, "t", "i"),
-        Call("ada", "pay", {"n": "1"}, "t", "i"),
-        Call("ada", "pay", {"n": 1, "m": None}, "t", "i"),
-        Call("ada", "pay", {"n": 1}, "u", "i"),
-        Call("ada", "pay", {"n": 1}, "t", "j"),
-        Call("ada", "pay", {"n": 1}, None, "i"),
+        RequestedCall("bob", "pay", {"n": 1}, "t", "i"),
+        RequestedCall("ada", "pay2", {"n": 1}, "t", "i"),
+        RequestedCall("ada", "pay", {"n": 1.0}, "t", "i"),
+        RequestedCall("ada", "pay", {"n": True}, "t", "i"),
+        RequestedCall("ada", "pay", {"n": "1"}, "t", "i"),
+        RequestedCall("ada", "pay", {"n": 1, "m": None}, "t", "i"),
+        RequestedCall("ada", "pay", {"n": 1}, "u", "i"),
+        RequestedCall("ada", "pay", {"n": 1}, "t", "j"),
+        RequestedCall("ada", "pay", {"n": 1}, None, "i"),
     ],
 )
-def test_another_call_has_another_digest(other: Call) -> None:
+def test_another_call_has_another_digest(other: RequestedCall) -> None:
     """S5: approve A, run B; arguments widened after approval."""
-    assert other.digest != Call("ada", "pay", {"n": 1}, "t", "i").digest
+    assert other.digest != RequestedCall("ada", "pay", {"n": 1}, "t", "i").digest
 
 
 def test_the_order_of_arguments_makes_no_difference() -> None:
-    assert Call("ada", "pay", {"a": 1, "b": [2]}).digest == Call("ada", "pay", {"b": [2], "a": 1}).digest
+    assert RequestedCall("ada", "pay", {"a": 1, "b": [2]}).digest == RequestedCall("ada", "pay", {"b": [2], "a": 1}).digest
 
 
 # ---------------------------------------------------------------- many threads

@@ -21,7 +21,7 @@ from tests.agents.durability.test_actor import Serve, Waiter
 from tests.agents.toolkit.kit import Witness, call, failure, returns, script
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents._secrets import SENSITIVE, Withheld
+from antiphon.agents._secrets import SENSITIVE, Secrets
 from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.errors import ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
@@ -143,7 +143,7 @@ def test_what_is_sensitive_is_in_no_span() -> None:
     assert len(witness.done) == 2
 
 
-def test_an_answer_that_is_streamed_is_written_down_without_it() -> None:
+async def test_an_answer_that_is_streamed_is_written_down_without_it() -> None:
     witness = Witness()
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> Any:
@@ -153,16 +153,14 @@ def test_an_answer_that_is_streamed_is_written_down_without_it() -> None:
         else:
             yield "done"
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        await run(ledger, shop(witness), FunctionModel(stream_function=stream), live=True)
-        assert not leaks(await stored(ledger))
+    ledger = MemoryLedger()
+    await run(ledger, shop(witness), FunctionModel(stream_function=stream), live=True)
+    assert not leaks(await stored(ledger))
 
-    asyncio.run(main())
     assert witness.done == [("charge", (5, SECRET, 0))]
 
 
-def test_a_ledger_that_takes_it_out_by_its_name_does_not_take_it_from_the_tool() -> None:
+async def test_a_ledger_that_takes_it_out_by_its_name_does_not_take_it_from_the_tool() -> None:
     given_to: list[str] = []
     toolkit = Toolkit()
 
@@ -172,50 +170,44 @@ def test_a_ledger_that_takes_it_out_by_its_name_does_not_take_it_from_the_tool()
 
     toolkit.add(login, sensitive=("password",), to=["clerk"])
 
-    async def main() -> None:
-        async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
-            for _ in range(2):
-                assert await run(ledger, toolkit, script([call("login", password=SECRET)])) == [("success", "in")]
-            assert not leaks(await stored(ledger))
+    async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
+        for _ in range(2):
+            assert await run(ledger, toolkit, script([call("login", password=SECRET)])) == [("success", "in")]
+        assert not leaks(await stored(ledger))
 
-    asyncio.run(main())
     assert given_to == [SECRET]
 
 
-def test_agents_at_the_same_time_have_each_its_own() -> None:
+async def test_agents_at_the_same_time_have_each_its_own() -> None:
     """Both call the same tool, under the same id of a call."""
     witness = Witness()
 
-    async def main() -> None:
-        ledger, toolkit = MemoryLedger(), shop(witness)
-        agents = [
-            clerk(ledger, toolkit, script([call("charge", amount=number, card=f"canary-{name}")]), name=name)
-            for number, name in enumerate(("clerk", "helper"))
-        ]
-        async with ledger_run("t"):
-            await asyncio.gather(*(agent.run("go") for agent in agents))
+    ledger, toolkit = MemoryLedger(), shop(witness)
+    agents = [
+        clerk(ledger, toolkit, script([call("charge", amount=number, card=f"canary-{name}")]), name=name)
+        for number, name in enumerate(("clerk", "helper"))
+    ]
+    async with ledger_run("t"):
+        await asyncio.gather(*(agent.run("go") for agent in agents))
 
-    asyncio.run(main())
     assert sorted(witness.done) == [("charge", (0, "canary-clerk", 0)), ("charge", (1, "canary-helper", 0))]
 
 
-def test_a_tool_that_has_not_said_so_is_not_given_it() -> None:
+async def test_a_tool_that_has_not_said_so_is_not_given_it() -> None:
     """It would write it down. What it is given stays JSON."""
     witness = Witness()
 
-    async def main() -> None:
-        ledger, toolkit = MemoryLedger(), shop(witness)
+    ledger, toolkit = MemoryLedger(), shop(witness)
 
-        def look(what: Any) -> str:
-            witness.done.append(("look", what))
-            return "seen"
+    def look(what: Any) -> str:
+        witness.done.append(("look", what))
+        return "seen"
 
-        toolkit.add(look, to=["clerk"])
-        peek = ToolCallPart("look", f'{{"what": [{NUMBER}, "{SECRET}", 5]}}', tool_call_id="c2")
-        assert [outcome for outcome, _ in await run(ledger, toolkit, script([CHARGE], [peek]))] == ["success", "success"]
-        assert not leaks(await stored(ledger))
+    toolkit.add(look, to=["clerk"])
+    peek = ToolCallPart("look", f'{{"what": [{NUMBER}, "{SECRET}", 5]}}', tool_call_id="c2")
+    assert [outcome for outcome, _ in await run(ledger, toolkit, script([CHARGE], [peek]))] == ["success", "success"]
+    assert not leaks(await stored(ledger))
 
-    asyncio.run(main())
     assert witness.done[1] == ("look", [SENSITIVE, SENSITIVE, 5])
 
 
@@ -252,26 +244,24 @@ class Crashing:
         return ModelResponse([TextPart("done")])
 
 
-def test_what_was_done_with_it_is_given_back_after_a_crash() -> None:
+async def test_what_was_done_with_it_is_given_back_after_a_crash() -> None:
     """G9: the value is gone, and is not needed any more."""
     witness, model = Witness(), Crashing()
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        with pytest.raises(asyncio.CancelledError):
-            await run(ledger, shop(witness), FunctionModel(model))
-        model.is_crashing = False
-        for _ in range(2):
-            ((outcome, said),) = await run(ledger, shop(witness), FunctionModel(model))
-            assert (outcome, said["receipt"]) == ("success", f"5 from {SENSITIVE}")
+    ledger = MemoryLedger()
+    with pytest.raises(asyncio.CancelledError):
+        await run(ledger, shop(witness), FunctionModel(model))
+    model.is_crashing = False
+    for _ in range(2):
+        ((outcome, said),) = await run(ledger, shop(witness), FunctionModel(model))
+        assert (outcome, said["receipt"]) == ("success", f"5 from {SENSITIVE}")
 
-    asyncio.run(main())
     assert witness.done == [("charge", (5, SECRET, NUMBER))]
     assert model.turns == [1, 3, 3]
 
 
 @pytest.mark.parametrize(("effects", "code"), [("none", "SENSITIVE_LOST"), ("idempotent", "SENSITIVE_LOST"), ("once", None)])
-def test_what_was_cut_off_is_not_done_again_without_it(effects: Any, code: str | None) -> None:
+async def test_what_was_cut_off_is_not_done_again_without_it(effects: Any, code: str | None) -> None:
     """G7: what must not be done twice is parked as ever; of the rest the model is told, and nothing is started."""
     begun: list[str] = []
 
@@ -285,74 +275,65 @@ def test_what_was_cut_off_is_not_done_again_without_it(effects: Any, code: str |
         made.add(pay, effects=effects, sensitive=("card",), to=["clerk"])
         return made
 
-    async def main() -> None:
-        ledger, model = MemoryLedger(), script([call("pay", card=SECRET)])
-        with pytest.raises(asyncio.CancelledError):
-            await run(ledger, toolkit(), model)
-        for _ in range(2):
-            if code is None:
-                with pytest.raises(ParkedError, match="nobody knows whether 'pay' was done"):
-                    await run(ledger, toolkit(), model)
-            else:
-                ((outcome, said),) = await run(ledger, toolkit(), model)
-                assert (outcome, code in said) == ("failed", True)
+    ledger, model = MemoryLedger(), script([call("pay", card=SECRET)])
+    with pytest.raises(asyncio.CancelledError):
+        await run(ledger, toolkit(), model)
+    for _ in range(2):
+        if code is None:
+            with pytest.raises(ParkedError, match="nobody knows whether 'pay' was done"):
+                await run(ledger, toolkit(), model)
+        else:
+            ((outcome, said),) = await run(ledger, toolkit(), model)
+            assert (outcome, code in said) == ("failed", True)
 
-    asyncio.run(main())
     assert begun == [SECRET]
 
 
-def test_a_call_that_waited_for_a_person_when_the_process_ended_is_asked_for_anew() -> None:
+async def test_a_call_that_waited_for_a_person_when_the_process_ended_is_asked_for_anew() -> None:
     """The model is told, gives the value again, and a person is asked again: the first yes was for a call that is gone."""
     witness = Witness()
     questions: set[str] = set()
     again = [CHARGE], [ToolCallPart("charge", CHARGE.args, tool_call_id="c2")]
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        for _ in range(2):
-            with pytest.raises(ParkedError):
-                await run(ledger, shop(witness, approval=True), script(*again))
-            approval = (await pending_approvals(ledger))[-1]
-            questions.add(approval.id)
-            await answer(ledger, approval.id, principal="ada", approved=True)
-        assert len(questions) == 2
-        assert witness.done == []
-        assert not leaks(await stored(ledger))
-
-    asyncio.run(main())
+    ledger = MemoryLedger()
+    for _ in range(2):
+        with pytest.raises(ParkedError):
+            await run(ledger, shop(witness, approval=True), script(*again))
+        approval = (await pending_approvals(ledger))[-1]
+        questions.add(approval.id)
+        await answer(ledger, approval.id, principal="ada", approved=True)
+    assert len(questions) == 2
+    assert witness.done == []
+    assert not leaks(await stored(ledger))
 
 
-def test_a_process_that_waits_has_it_when_the_answer_comes() -> None:
+async def test_a_process_that_waits_has_it_when_the_answer_comes() -> None:
     witness = Witness()
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        toolkit = shop(witness, approval=True, approval_wait=None)
-        running = asyncio.create_task(run(ledger, toolkit, script([CHARGE])))
-        async for tailed in ledger.tail():
-            if tailed.record.message.invocation_id and "approval" in tailed.record.message.invocation_id:
-                break
-        (approval,) = await pending_approvals(ledger)
-        assert approval.arguments == {"amount": 5, "card": SENSITIVE, "pin": SENSITIVE}
-        await answer(ledger, approval.id, principal="ada", approved=True)
-        await running
-        assert not leaks(await stored(ledger))
+    ledger = MemoryLedger()
+    toolkit = shop(witness, approval=True, approval_wait=None)
+    running = asyncio.create_task(run(ledger, toolkit, script([CHARGE])))
+    async for tailed in ledger.tail():
+        if tailed.record.message.invocation_id and "approval" in tailed.record.message.invocation_id:
+            break
+    (approval,) = await pending_approvals(ledger)
+    assert approval.arguments == {"amount": 5, "card": SENSITIVE, "pin": SENSITIVE}
+    await answer(ledger, approval.id, principal="ada", approved=True)
+    await running
+    assert not leaks(await stored(ledger))
 
-    asyncio.run(main())
     assert witness.done == [("charge", (5, SECRET, NUMBER))]
 
 
-def test_a_model_that_copies_the_mark_gets_no_value_for_it() -> None:
+async def test_a_model_that_copies_the_mark_gets_no_value_for_it() -> None:
     """It has seen its own call without the value, and sends that."""
     witness = Witness()
     copied = call("charge", "c1", amount=7, card=SENSITIVE)
 
-    async def main() -> None:
-        told = await run(MemoryLedger(), shop(witness), script([CHARGE], [copied]))
-        assert [outcome for outcome, _ in told] == ["success", "failed"]
-        assert "give it again (SENSITIVE_LOST)" in told[1][1]
+    told = await run(MemoryLedger(), shop(witness), script([CHARGE], [copied]))
+    assert [outcome for outcome, _ in told] == ["success", "failed"]
+    assert "give it again (SENSITIVE_LOST)" in told[1][1]
 
-    asyncio.run(main())
     assert [amount for _, (amount, *_) in witness.done] == [5]
 
 
@@ -376,11 +357,11 @@ JSON = st.recursive(
     st.text(min_size=4, max_size=12).filter(lambda text: text not in SENSITIVE), st.text(max_size=5), st.text(max_size=5), JSON
 )
 def test_no_text_keeps_a_value_that_was_remembered(secret: str, before: str, after: str, rest: Any) -> None:
-    withheld = Withheld()
+    withheld = Secrets()
     withheld.remember([{"deep": [secret, True, None]}])
 
     clean = withheld.clean({"said": f"{before}{secret}{after}", "rest": rest, "is": True})
 
     assert secret not in clean["said"].replace(SENSITIVE, "")
     assert clean["is"] is True
-    assert Withheld().clean(rest) == rest
+    assert Secrets().clean(rest) == rest

@@ -291,6 +291,7 @@ def test_what_is_too_deep_is_an_error_result() -> None:
     assert failure(called(Toolkit([give]), "give"))[0] == "RESULT_INVALID"
 
 
+@pytest.mark.slow
 def test_what_is_too_large_is_cut_with_a_mark() -> None:
     """F31: 100 MB from a tool. It has done what it does, so this is no failure; the model sees that there was more."""
 
@@ -304,6 +305,7 @@ def test_what_is_too_large_is_cut_with_a_mark() -> None:
     assert str(called(toolkit, "trickle").result).endswith("x… [cut after 945 of 100,000,000 characters]")
 
 
+@pytest.mark.slow
 def test_texts_beside_a_result_are_cut_and_media_that_are_too_large_are_refused() -> None:
     def flood() -> ToolReturn:
         return ToolReturn("ok", content=["x" * 2_000_000, "y"])

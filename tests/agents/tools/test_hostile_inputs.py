@@ -221,6 +221,7 @@ def test_there_are_enough_rows() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_no_input_keeps_the_event_loop_or_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Row) -> None:

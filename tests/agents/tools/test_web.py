@@ -372,6 +372,7 @@ def test_only_domains_that_are_allowed_are_fetched_also_after_redirects(site: st
         fetch(f"{site}/to?http://docs.test/", allowed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_connection")
 def test_an_address_that_nobody_means_is_refused_before_it_is_taken_apart() -> None:
     """G21: to take a long address apart would keep the event loop."""

@@ -454,6 +454,7 @@ def test_nesting_has_a_limit() -> None:
     assert "nested deeper than 64" in error
 
 
+@pytest.mark.slow
 @given(st.one_of(json_values, st.fixed_dictionaries({"type": st.sampled_from(ALL_TYPES)}, optional={
     "content": json_values, "agent_key": names, "timestamp": texts, "tool": json_values, "args": json_values,
     "worker": texts, "task": texts, "error_type": json_values, "from_manager": names, "metadata": json_objects,
@@ -899,6 +900,7 @@ def messages(draw: st.DrawFn) -> dict[str, Any]:
     return widened(EXAMPLES[draw(st.sampled_from(ALL_TYPES))])
 
 
+@pytest.mark.slow
 @given(messages())
 def test_unknown_keys_are_allowed_and_kept_at_every_level(message: dict[str, Any]) -> None:
     """AF-002, AF-049"""
@@ -907,6 +909,7 @@ def test_unknown_keys_are_allowed_and_kept_at_every_level(message: dict[str, Any
     assert same(json.loads(parse_message(message).model_dump_json()), message)
 
 
+@pytest.mark.slow
 @given(messages())
 def test_the_long_form_of_a_long_form_is_itself(message: dict[str, Any]) -> None:
     once = normalise_message(message)

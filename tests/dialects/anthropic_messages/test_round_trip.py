@@ -29,6 +29,7 @@ def test_the_same_data_comes_back(body: Any) -> None:
     assert encoded.losses == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", REQUESTS.values(), ids=REQUESTS.keys())
 def test_the_types_of_the_provider_accept_our_requests(body: Any) -> None:
     assert problems(NAME, "request", body) == []

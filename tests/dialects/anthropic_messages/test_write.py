@@ -73,6 +73,7 @@ def lost(*messages: Message) -> set[str]:
 # ---------------------------------------------------------------- everything at once
 
 
+@pytest.mark.slow
 @given(conversations())
 def test_any_conversation_is_written_as_the_service_accepts_it(conversation: Conversation) -> None:
     encoded = encode(conversation, NAME)
@@ -83,6 +84,7 @@ def test_any_conversation_is_written_as_the_service_accepts_it(conversation: Con
     assert again.losses == ()
 
 
+@pytest.mark.slow
 @given(conversations())
 def test_a_longer_history_begins_like_a_shorter_one(conversation: Conversation) -> None:
     """Between cuts with no open call."""

@@ -1182,6 +1182,7 @@ def everything(message: StructuredMessage) -> Any:
     return exact({name: getattr(message, name) for name in [*FIELDS, "extra"]})
 
 
+@pytest.mark.slow
 @given(messages)
 def test_a_message_survives_json(message: StructuredMessage) -> None:
     """AT-029, AT-030, AT-031, AT-032, AT-033, AT-034: every field, timestamp and agents too, to the type of every value."""

@@ -71,6 +71,7 @@ def is_from_elsewhere(conversation: Conversation) -> bool:
 # ---------------------------------------------------------------- any conversation
 
 
+@pytest.mark.slow
 @given(conversation=conversations().filter(is_from_elsewhere))
 def test_any_conversation_becomes_what_the_service_accepts(conversation: Conversation) -> None:
     """OP-060: by the SDK's types with unknown keys refused, and by what the service says no to."""
@@ -80,6 +81,7 @@ def test_any_conversation_becomes_what_the_service_accepts(conversation: Convers
     assert refusals(value) == []
 
 
+@pytest.mark.slow
 @given(conversation=conversations())
 def test_what_was_written_is_read_and_written_the_same(conversation: Conversation) -> None:
     value = GEMINI.encode(conversation).value
@@ -131,6 +133,7 @@ def test_every_sample_of_the_seeds_is_accepted(name: str) -> None:
     assert refusals(value) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [each for each in samples("gemini") if each.kind != "stream"], ids=str)
 @pytest.mark.parametrize("target", ["openai-chat", "openai-responses", "anthropic-messages"])
 def test_what_is_read_here_is_valid_for_the_others(sample: Any, target: str) -> None:

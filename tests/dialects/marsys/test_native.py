@@ -269,6 +269,7 @@ def test_nothing_inside_can_be_changed() -> None:
     assert message.to_json() == before
 
 
+@pytest.mark.slow
 @given(messages)
 def test_messages_are_values(message: Message) -> None:
     """MA-046: equal by content, hashable, the same after a copy."""
@@ -352,6 +353,7 @@ def test_the_json_form_has_the_names_of_the_format_and_no_none() -> None:
     assert json.loads(full.to_json()) == full.to_dict()
 
 
+@pytest.mark.slow
 @given(messages)
 def test_a_message_survives_its_json_form(message: Message) -> None:
     assert Message.from_dict(message.to_dict()) == message
@@ -669,6 +671,7 @@ def test_a_tool_call_may_leave_out_what_is_filled_in(call: Mapping[str, Any]) ->
     assert validate_message(Message("assistant", "", tool_calls=message.to_llm_dict()["tool_calls"]))
 
 
+@pytest.mark.slow
 @given(messages)
 def test_any_message_can_be_validated(message: Message) -> None:
     """MA-036"""
@@ -941,6 +944,7 @@ def test_a_criterion_that_does_not_exist_is_an_error(said: list[Message]) -> Non
         filter_messages(said, after="yesterday")
 
 
+@pytest.mark.slow
 @given(st.lists(messages, max_size=3), st.sampled_from(ROLES), moments)
 def test_filters_keep_the_order_and_split_by_time(messages: list[Message], role: str, moment: datetime) -> None:
     """MA-056, MA-058"""

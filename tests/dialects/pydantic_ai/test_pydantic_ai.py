@@ -39,6 +39,7 @@ def test_every_sample_keeps_all_promises(sample: Any) -> None:
     check_dialect(DIALECT, [sample.body])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in HISTORIES if name != "repeating"])
 def test_every_kind_of_part_keeps_all_promises(name: str) -> None:
     check_dialect(DIALECT, [HISTORIES[name]])

@@ -31,6 +31,7 @@ def losses(*history: Message, **settings: Any) -> set[str]:
 # ---------------------------------------------------------------- all of it
 
 
+@pytest.mark.slow
 @given(conversations())
 def test_any_conversation_is_valid_and_reads_back_as_it_was_written(conversation: Conversation) -> None:
     value = encode(conversation, PYDANTIC_AI).value
@@ -41,6 +42,7 @@ def test_any_conversation_is_valid_and_reads_back_as_it_was_written(conversation
     assert not again.losses
 
 
+@pytest.mark.slow
 @given(conversations())
 def test_a_longer_history_begins_as_a_shorter_one_does(conversation: Conversation) -> None:
     whole = encode(conversation, PYDANTIC_AI).value

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from tests.dialects.pydantic_ai.mutations import mutated
 from tests.dialects.pydantic_ai.saying import PYDANTIC_AI
@@ -11,6 +12,7 @@ from antiphon.errors import DecodeError
 from antiphon.messages._json import canonical
 
 
+@pytest.mark.slow
 @given(mutated())
 def test_what_is_accepted_comes_back_as_it_came_and_all_else_is_a_decode_error(value: Any) -> None:
     try:

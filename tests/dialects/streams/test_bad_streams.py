@@ -303,6 +303,7 @@ def _damaged(draw: st.DrawFn, changes: st.SearchStrategy[Any] = _JSON) -> tuple[
     return spoken, events
 
 
+@pytest.mark.slow
 @given(_damaged())
 def test_damaged_events_give_an_answer_or_a_typed_error(damaged: tuple[Answer, list[Any]]) -> None:
     """Never another exception; whatever came, the state is JSON that goes on, and what is whole can be asked for."""

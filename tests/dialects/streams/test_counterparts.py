@@ -59,6 +59,7 @@ def test_a_chat_completion_is_what_its_sdk_folds(spoken: Answer) -> None:
     assert differences(theirs, ours) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoken", typed("openai-responses"))
 @pytest.mark.parametrize("with_output", [True, False], ids=["with output", "without output"])
 def test_a_response_is_what_its_sdk_folds(spoken: Answer, with_output: bool) -> None:

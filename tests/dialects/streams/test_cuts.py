@@ -41,6 +41,7 @@ def test_every_framing_is_the_same_byte_by_byte_and_at_once(spoken: Answer, fram
         assert deltas == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoken", EVERY)
 def test_a_cut_at_every_boundary_changes_nothing(spoken: Answer) -> None:
     """In two pieces: at each byte of a line end, of an escape and of a character, and at some others."""

@@ -26,6 +26,7 @@ def _read(data: Iterable[bytes]) -> list[RawEvent]:
     return [event for piece in data for event in reader.feed(piece)]
 
 
+@pytest.mark.slow
 @given(EVENTS, st.sampled_from(list(FRAMINGS)), st.data())
 def test_any_objects_come_back_from_any_framing_cut_anywhere(events: list[Any], framing: str, data: st.DataObject) -> None:
     """Text with quotes, braces, backslashes, line ends and anything else in it."""
@@ -36,6 +37,7 @@ def test_any_objects_come_back_from_any_framing_cut_anywhere(events: list[Any], 
     assert [json.loads(event.data) for event in _read(pieces(whole, 1))] == events
 
 
+@pytest.mark.slow
 @given(EVENTS, st.sampled_from(["data lines", "named events", "CR LF", "many data lines"]), st.data())
 def test_server_sent_events_are_read_as_an_sdk_reads_them(events: list[Any], framing: str, data: st.DataObject) -> None:
     """Names and ids too, with noise between them. The SDK's decoder gives an event without data, which says nothing."""
@@ -109,6 +111,7 @@ def test_an_event_has_a_largest_size() -> None:
         list(reader.feed(b"x"))
 
 
+@pytest.mark.slow
 def test_a_long_event_in_small_pieces_costs_no_more_than_its_length() -> None:
     """Looking at all that is there again with every piece would take minutes here."""
     event = {"a": ['{"}\\' * 100_000]}

@@ -17,6 +17,7 @@ DIALECTS = st.sampled_from(list(INVERSES))
 ANY = DIALECTS.flatmap(lambda dialect: st.tuples(st.just(dialect), streamed(dialect)))
 
 
+@pytest.mark.slow
 @given(ANY, st.data())
 def test_a_streamed_answer_folds_to_itself(made: tuple[str, Streamed], data: st.DataObject) -> None:
     """Characters cut in half between two events, and bytes cut anywhere."""
@@ -31,6 +32,7 @@ def test_a_streamed_answer_folds_to_itself(made: tuple[str, Streamed], data: st.
     assert all(delta.text.encode() is not None for delta in deltas)  # no half of a character in any
 
 
+@pytest.mark.slow
 @given(ANY)
 def test_deltas_add_up_to_what_is_said(made: tuple[str, Streamed]) -> None:
     """Piece by piece, in their order: texts, thoughts and arguments; each call once, with its name and id, and first."""
@@ -52,6 +54,7 @@ def _by_piece(told_text: tuple[tuple[str, int | None], str]) -> int:
     return told_text[0][1] or 0
 
 
+@pytest.mark.slow
 @given(ANY, st.data())
 def test_a_made_up_answer_goes_on_from_any_state(made: tuple[str, Streamed], data: st.DataObject) -> None:
     """The state is JSON text, also while half a character waits."""

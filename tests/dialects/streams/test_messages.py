@@ -55,6 +55,7 @@ def test_what_is_there_so_far_is_a_beginning_and_holds_whole_calls_only(spoken: 
     assert stream.so_far() == stream.finish()
 
 
+@pytest.mark.slow
 @given(st.sampled_from(list(INVERSES)).flatmap(lambda name: st.tuples(st.just(name), streamed(name))), st.data())
 def test_no_call_is_ever_there_with_other_arguments(made: tuple[str, Streamed], data: st.DataObject) -> None:
     """Stopped after any event of any answer."""

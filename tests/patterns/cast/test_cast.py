@@ -9,7 +9,6 @@ from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
-from tests.patterns.chains import run
 
 from antiphon.agents import ledger_run
 from antiphon.errors import RefusedError
@@ -36,86 +35,72 @@ def counting(asked: list[str]) -> FunctionModel:
     return FunctionModel(answer, model_name="counting")
 
 
-def test_what_an_agent_has_answered_is_not_asked_again() -> None:
-    async def main() -> None:
-        asked: list[str] = []
-        ledger = MemoryLedger()
-        for _ in range(2):
-            cast = Cast(ledger, [AgentSpec(name="ada")], model=counting(asked))
-            async with ledger_run("t", ledger=ledger):
-                assert (await cast.ask("ada", "Is it so?")).output == "So it is."
-        assert asked == ["user-prompt"]
-
-    run(main())
-
-
-def test_an_answer_has_the_form_that_is_asked_for() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        cast = Cast(ledger, [AgentSpec(name="ada")], model=TestModel(custom_output_args={"words": 3}))
-        async with ledger_run("t", ledger=ledger):
-            answer: Answer[Tally] = await cast.ask("ada", "How many words?", output=Tally)
-        assert answer.output == Tally(words=3)
-
-    run(main())
-
-
-def test_an_agent_has_the_tools_that_it_names_and_no_others() -> None:
-    async def main() -> None:
-        offered: dict[str, list[str]] = {}
-
-        def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            offered[info.instructions or ""] = [tool.name for tool in info.function_tools]
-            return ModelResponse([TextPart("Yes.")])
-
-        ledger = MemoryLedger()
-        specs = [AgentSpec(name="ada", instructions="ada", tools=("calculator",)), AgentSpec(name="bob", instructions="bob")]
-        cast = Cast(ledger, specs, model=FunctionModel(answer))
-        async with ledger_run("t", ledger=ledger):
-            await cast.ask("ada", "Well?")
-            await cast.ask("bob", "Well?")
-        assert offered == {"ada": ["calculator"], "bob": []}
-        denied = await cast.toolkit.call("bob", "calculator", {"expression": "1+1"})
-        assert denied.error_type == "PERMISSION_DENIED"
-
-    run(main())
-
-
-def test_calls_on_the_way_are_told_and_written_down() -> None:
-    async def main() -> None:
-        def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            if len(messages) == 1:
-                return ModelResponse([ToolCallPart("calculator", {"expression": "17*23"}, tool_call_id="c1")])
-            return ModelResponse([TextPart(str(messages[-1].parts[0].content))])  # type: ignore[union-attr]
-
-        ledger = MemoryLedger()
-        cast = Cast(ledger, [AgentSpec(name="ada", tools=("calculator",))], model=FunctionModel(answer))
-        async with ledger_run("t", ledger=ledger):
-            said: Answer[str] = await cast.ask("ada", "17*23?")
-        assert [call.tool_name for call in said.calls] == ["calculator"]
-        results = [record.message.payload async for record in ledger.read("t")]
-        assert any(isinstance(each, OptionResultPayload) and each.invocation_id == "c1" for each in results)
-
-    run(main())
-
-
-def test_a_busy_model_is_asked_again_and_then_the_fallback() -> None:
-    async def main() -> None:
-        asked: list[str] = []
-
-        def busy(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            asked.append("busy")
-            raise ModelHTTPError(503, "busy")
-
-        models: dict[str | None, Any] = {"busy": FunctionModel(busy, model_name="busy"), "calm": counting(asked)}
-        ledger = MemoryLedger()
-        spec = AgentSpec(name="ada", model="busy", fallback="calm")
-        cast = Cast(ledger, [spec], patience=QUICK, make_model=lambda name: models[name])
+@pytest.mark.slow
+async def test_what_an_agent_has_answered_is_not_asked_again() -> None:
+    asked: list[str] = []
+    ledger = MemoryLedger()
+    for _ in range(2):
+        cast = Cast(ledger, [AgentSpec(name="ada")], model=counting(asked))
         async with ledger_run("t", ledger=ledger):
             assert (await cast.ask("ada", "Is it so?")).output == "So it is."
-        assert asked == ["busy", "busy", "user-prompt"]
+    assert asked == ["user-prompt"]
 
-    run(main())
+
+async def test_an_answer_has_the_form_that_is_asked_for() -> None:
+    ledger = MemoryLedger()
+    cast = Cast(ledger, [AgentSpec(name="ada")], model=TestModel(custom_output_args={"words": 3}))
+    async with ledger_run("t", ledger=ledger):
+        answer: Answer[Tally] = await cast.ask("ada", "How many words?", output=Tally)
+    assert answer.output == Tally(words=3)
+
+
+async def test_an_agent_has_the_tools_that_it_names_and_no_others() -> None:
+    offered: dict[str, list[str]] = {}
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        offered[info.instructions or ""] = [tool.name for tool in info.function_tools]
+        return ModelResponse([TextPart("Yes.")])
+
+    ledger = MemoryLedger()
+    specs = [AgentSpec(name="ada", instructions="ada", tools=("calculator",)), AgentSpec(name="bob", instructions="bob")]
+    cast = Cast(ledger, specs, model=FunctionModel(answer))
+    async with ledger_run("t", ledger=ledger):
+        await cast.ask("ada", "Well?")
+        await cast.ask("bob", "Well?")
+    assert offered == {"ada": ["calculator"], "bob": []}
+    denied = await cast.toolkit.call("bob", "calculator", {"expression": "1+1"})
+    assert denied.error_type == "PERMISSION_DENIED"
+
+
+async def test_calls_on_the_way_are_told_and_written_down() -> None:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if len(messages) == 1:
+            return ModelResponse([ToolCallPart("calculator", {"expression": "17*23"}, tool_call_id="c1")])
+        return ModelResponse([TextPart(str(messages[-1].parts[0].content))])  # type: ignore[union-attr]
+
+    ledger = MemoryLedger()
+    cast = Cast(ledger, [AgentSpec(name="ada", tools=("calculator",))], model=FunctionModel(answer))
+    async with ledger_run("t", ledger=ledger):
+        said: Answer[str] = await cast.ask("ada", "17*23?")
+    assert [call.tool_name for call in said.calls] == ["calculator"]
+    results = [record.message.payload async for record in ledger.read("t")]
+    assert any(isinstance(each, OptionResultPayload) and each.invocation_id == "c1" for each in results)
+
+
+async def test_a_busy_model_is_asked_again_and_then_the_fallback() -> None:
+    asked: list[str] = []
+
+    def busy(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append("busy")
+        raise ModelHTTPError(503, "busy")
+
+    models: dict[str | None, Any] = {"busy": FunctionModel(busy, model_name="busy"), "calm": counting(asked)}
+    ledger = MemoryLedger()
+    spec = AgentSpec(name="ada", model="busy", fallback="calm")
+    cast = Cast(ledger, [spec], patience=QUICK, make_model=lambda name: models[name])
+    async with ledger_run("t", ledger=ledger):
+        assert (await cast.ask("ada", "Is it so?")).output == "So it is."
+    assert asked == ["busy", "busy", "user-prompt"]
 
 
 def test_the_provider_says_how_long_to_wait() -> None:
@@ -127,45 +112,39 @@ def test_the_provider_says_how_long_to_wait() -> None:
     assert [_wait(busy, attempt, Patience()) for attempt in (1, 2, 3, 9)] == [0.5, 1, 2, 30]
 
 
-def test_models_that_never_answer_are_one_error_that_says_whether_to_try_later() -> None:
-    async def main() -> None:
-        def busy(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            raise ModelHTTPError(503, "busy")
+async def test_models_that_never_answer_are_one_error_that_says_whether_to_try_later() -> None:
+    def busy(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(503, "busy")
 
-        ledger = MemoryLedger()
-        cast = Cast(ledger, [AgentSpec(name="ada")], model=FunctionModel(busy), patience=QUICK)
-        with pytest.raises(RefusedError, match="the agent cannot answer") as raised:
-            async with ledger_run("t", ledger=ledger):
-                await cast.ask("ada", "Is it so?")
-        assert raised.value.retryable
-        assert raised.value.code == "AGENT_ERROR"
-
-    run(main())
+    ledger = MemoryLedger()
+    cast = Cast(ledger, [AgentSpec(name="ada")], model=FunctionModel(busy), patience=QUICK)
+    with pytest.raises(RefusedError, match="the agent cannot answer") as raised:
+        async with ledger_run("t", ledger=ledger):
+            await cast.ask("ada", "Is it so?")
+    assert raised.value.retryable
+    assert raised.value.code == "AGENT_ERROR"
 
 
-def test_a_model_has_at_most_so_many_requests_at_once() -> None:
-    async def main() -> None:
-        at_work, most = 0, 0
+async def test_a_model_has_at_most_so_many_requests_at_once() -> None:
+    at_work, most = 0, 0
 
-        async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            nonlocal at_work, most
-            at_work += 1
-            most = max(most, at_work)
-            await asyncio.sleep(0.001)
-            at_work -= 1
-            return ModelResponse([TextPart("Yes.")])
+    async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0.001)
+        at_work -= 1
+        return ModelResponse([TextPart("Yes.")])
 
-        ledger = MemoryLedger()
-        cast = Cast(ledger, [AgentSpec(name="ada")], model=FunctionModel(answer), patience=Patience(concurrency=2))
+    ledger = MemoryLedger()
+    cast = Cast(ledger, [AgentSpec(name="ada")], model=FunctionModel(answer), patience=Patience(concurrency=2))
 
-        async def one(number: int) -> None:
-            async with ledger_run(f"t{number}", ledger=ledger):
-                await cast.ask("ada", "Well?")
+    async def one(number: int) -> None:
+        async with ledger_run(f"t{number}", ledger=ledger):
+            await cast.ask("ada", "Well?")
 
-        await asyncio.gather(*(one(number) for number in range(6)))
-        assert most == 2
-
-    run(main())
+    await asyncio.gather(*(one(number) for number in range(6)))
+    assert most == 2
 
 
 @pytest.mark.parametrize(
@@ -185,16 +164,13 @@ def test_who_takes_no_part_is_named_with_those_who_do() -> None:
         Cast(MemoryLedger(), [AgentSpec(name="ada"), AgentSpec(name="bob")]).spec("eve")
 
 
-def test_what_is_said_stands_in_the_thread_once() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        for _ in range(2):
-            async with ledger_run("t", ledger=ledger) as here:
-                await here.say(Message(policy="ada", payload=PartsPayload(parts=(Spoken(text="Hello."),))))
-        said = [record.message async for record in ledger.read("t") if record.message.lane == "talk"]
-        assert [message.parts[0].text for message in said] == ["Hello."]  # type: ignore[union-attr]
-
-    run(main())
+async def test_what_is_said_stands_in_the_thread_once() -> None:
+    ledger = MemoryLedger()
+    for _ in range(2):
+        async with ledger_run("t", ledger=ledger) as here:
+            await here.say(Message(policy="ada", payload=PartsPayload(parts=(Spoken(text="Hello."),))))
+    said = [record.message async for record in ledger.read("t") if record.message.lane == "talk"]
+    assert [message.parts[0].text for message in said] == ["Hello."]  # type: ignore[union-attr]
 
 
 class Greeted(Reply, frozen=True, type="CAST_GREETED"):
@@ -237,29 +213,20 @@ class Askers(Greeting):
         system.register("asker", Asker)
 
 
-def test_patterns_that_are_opened_together_reach_each_other_in_one_thread() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        askers = Askers(ledger)
-        async with together(Greeters(ledger), askers):
-            assert (await askers.run("you", thread_id="t")).response == "hello you"
-        assert len([record async for record in ledger.read("t")]) == 4
-
-    run(main())
+async def test_patterns_that_are_opened_together_reach_each_other_in_one_thread() -> None:
+    ledger = MemoryLedger()
+    askers = Askers(ledger)
+    async with together(Greeters(ledger), askers):
+        assert (await askers.run("you", thread_id="t")).response == "hello you"
+    assert len([record async for record in ledger.read("t")]) == 4
 
 
-def test_a_pattern_opens_its_own_system() -> None:
-    async def main() -> None:
-        async with Greeters() as greeters:
-            assert (await greeters.run("you")).response == "hello you"
-
-    run(main())
+async def test_a_pattern_opens_its_own_system() -> None:
+    async with Greeters() as greeters:
+        assert (await greeters.run("you")).response == "hello you"
 
 
-def test_patterns_on_different_ledgers_cannot_be_opened_together() -> None:
-    async def main() -> None:
-        with pytest.raises(ValueError, match="on one ledger"):
-            async with together(Greeters(), Askers()):
-                pass
-
-    run(main())
+async def test_patterns_on_different_ledgers_cannot_be_opened_together() -> None:
+    with pytest.raises(ValueError, match="on one ledger"):
+        async with together(Greeters(), Askers()):
+            pass

@@ -64,142 +64,113 @@ def seed_builder() -> MessageBuilder:
 # ---------------------------------------------------------------- without a policy
 
 
-def test_the_executor_completes_the_calls_of_a_conversation() -> None:
+async def test_the_executor_completes_the_calls_of_a_conversation() -> None:
     """OP-067, OP-038, OP-047: as the seed's example has it: ids, step and names are those of the call."""
-
-    async def main() -> None:
-        started: list[str] = []
-        async with Executor(None, searching(started)) as executor:
-            builder = seed_builder()
-            done = await executor.execute(builder.to_messages(), thread_id="t")
-            again = await executor.execute(builder.to_messages(), thread_id="t")
-        call, result = done
-        assert isinstance(result.payload, OptionResultPayload)
-        assert (result.payload.invocation_id, result.payload.option_name) == (call.invocation_id, "search_web")
-        assert (result.step_num, result.policy, result.role_hint_for_llm, result.in_reply_to) == (
-            1,
-            "search_web",
-            "tool",
-            call.id,
-        )
-        assert again == done
-        assert started == ["hobbit movie"]
-
-    run(main())
+    started: list[str] = []
+    async with Executor(None, searching(started)) as executor:
+        builder = seed_builder()
+        done = await executor.execute(builder.to_messages(), thread_id="t")
+        again = await executor.execute(builder.to_messages(), thread_id="t")
+    call, result = done
+    assert isinstance(result.payload, OptionResultPayload)
+    assert (result.payload.invocation_id, result.payload.option_name) == (call.invocation_id, "search_web")
+    assert (result.step_num, result.policy, result.role_hint_for_llm, result.in_reply_to) == (
+        1,
+        "search_web",
+        "tool",
+        call.id,
+    )
+    assert again == done
+    assert started == ["hobbit movie"]
 
 
-def test_the_executor_completes_the_calls_of_a_stored_thread() -> None:
+async def test_the_executor_completes_the_calls_of_a_stored_thread() -> None:
     """OP-067: those of any policy, once; a policy whose name nobody can have is told so."""
-
-    async def main() -> None:
-        started: list[str] = []
-        ledger = MemoryLedger()
-        odd = MessageBuilder(policy="Ада и Боб").add_option_call("search_web", {"query": "tea"}).last_option_call
-        await ledger.append("t", [*seed_builder().to_messages(), odd])
-        async with Executor(ledger, searching(started)) as executor:
-            done = await executor.execute(thread_id="t")
-            assert await executor.execute(thread_id="t") == done
-        assert [getattr(each.payload, "error_type", None) for each in done.results()] == [None, "PERMISSION_DENIED"]
-        assert (started, done.open_calls()) == (["hobbit movie"], ())
-
-    run(main())
+    started: list[str] = []
+    ledger = MemoryLedger()
+    odd = MessageBuilder(policy="Ада и Боб").add_option_call("search_web", {"query": "tea"}).last_option_call
+    await ledger.append("t", [*seed_builder().to_messages(), odd])
+    async with Executor(ledger, searching(started)) as executor:
+        done = await executor.execute(thread_id="t")
+        assert await executor.execute(thread_id="t") == done
+    assert [getattr(each.payload, "error_type", None) for each in done.results()] == [None, "PERMISSION_DENIED"]
+    assert (started, done.open_calls()) == (["hobbit movie"], ())
 
 
-def test_calls_that_came_from_a_provider_are_completed_and_can_be_sent_back() -> None:
+async def test_calls_that_came_from_a_provider_are_completed_and_can_be_sent_back() -> None:
     """OP-067, OP-058: an answer with two calls goes in as the provider has written it, and out with both results."""
-
-    async def main() -> None:
-        calls = [
-            {"id": f"call_{n}", "type": "function", "function": {"name": "search_web", "arguments": json.dumps({"query": n})}}
-            for n in ("tea", "milk")
-        ]
-        said = [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": None, "tool_calls": calls}]
-        async with Executor(None, searching([])) as executor:
-            done = await executor.execute(decode(said, "openai-chat"))
-        sent = encode(done, "openai-chat").value["messages"]
-        assert [each["role"] for each in sent] == ["user", "assistant", "tool", "tool"]
-        assert [each["tool_call_id"] for each in sent[2:]] == ["call_tea", "call_milk"]
-
-    run(main())
+    calls = [
+        {"id": f"call_{n}", "type": "function", "function": {"name": "search_web", "arguments": json.dumps({"query": n})}}
+        for n in ("tea", "milk")
+    ]
+    said = [{"role": "user", "content": "Tea?"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    async with Executor(None, searching([])) as executor:
+        done = await executor.execute(decode(said, "openai-chat"))
+    sent = encode(done, "openai-chat").value["messages"]
+    assert [each["role"] for each in sent] == ["user", "assistant", "tool", "tool"]
+    assert [each["tool_call_id"] for each in sent[2:]] == ["call_tea", "call_milk"]
 
 
-def test_what_comes_from_elsewhere_is_no_order_to_an_actor() -> None:
+async def test_what_comes_from_elsewhere_is_no_order_to_an_actor() -> None:
     """S8: neither its lane, nor whom it is addressed to, nor what it says of the runtime."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        call = seed_builder().last_option_call
-        order = call.model_copy(
-            update={"lane": "control", "to": ("options/1",), "metadata": {"antiphon": {"untrusted": "x"}, "own": {"a": 1}}}
-        )
-        async with Executor(ledger, searching([])) as executor:
-            first = (await executor.execute([order], thread_id="t"))[0]
-        assert (first.lane, first.to, list(first.metadata)) == ("talk", (), ["own"])
-
-    run(main())
+    ledger = MemoryLedger()
+    call = seed_builder().last_option_call
+    order = call.model_copy(
+        update={"lane": "control", "to": ("options/1",), "metadata": {"antiphon": {"untrusted": "x"}, "own": {"a": 1}}}
+    )
+    async with Executor(ledger, searching([])) as executor:
+        first = (await executor.execute([order], thread_id="t"))[0]
+    assert (first.lane, first.to, list(first.metadata)) == ("talk", (), ["own"])
 
 
-def test_more_calls_than_are_allowed_are_refused_and_closed() -> None:
-    async def main() -> None:
-        ledger, started = MemoryLedger(), list[str]()
-        async with Executor(ledger, searching(started), limits=ExecutorLimits(calls=0)) as executor:
-            with pytest.raises(BudgetExceededError, match="0 calls"):
-                await executor.execute(seed_builder().to_messages(), thread_id="t")
-        assert not started
-        assert not await ledger.open_calls("t")
-
-    run(main())
+async def test_more_calls_than_are_allowed_are_refused_and_closed() -> None:
+    ledger, started = MemoryLedger(), list[str]()
+    async with Executor(ledger, searching(started), limits=ExecutorLimits(calls=0)) as executor:
+        with pytest.raises(BudgetExceededError, match="0 calls"):
+            await executor.execute(seed_builder().to_messages(), thread_id="t")
+    assert not started
+    assert not await ledger.open_calls("t")
 
 
-def test_a_conversation_without_open_calls_is_as_it_was() -> None:
-    async def main() -> None:
-        async with Executor(None, Options()) as executor:
-            assert len(await executor.execute(thread_id="empty")) == 0
-            said = MessageBuilder(policy="user").add_text("Hello.").to_message()
-            assert [each.parts for each in await executor.execute([said])] == [said.parts]
-
-    run(main())
+async def test_a_conversation_without_open_calls_is_as_it_was() -> None:
+    async with Executor(None, Options()) as executor:
+        assert len(await executor.execute(thread_id="empty")) == 0
+        said = MessageBuilder(policy="user").add_text("Hello.").to_message()
+        assert [each.parts for each in await executor.execute([said])] == [said.parts]
 
 
-def test_what_is_no_message_is_refused() -> None:
-    async def main() -> None:
-        async with Executor(None, Options()) as executor:
-            with pytest.raises(RefusedError, match="not JSON") as refused:
-                await executor.system.ask("options/1", CompleteCalls(observations=("hello",)), thread_id="t")
-        assert refused.value.code == "VALIDATION_ERROR"
-
-    run(main())
+async def test_what_is_no_message_is_refused() -> None:
+    async with Executor(None, Options()) as executor:
+        with pytest.raises(RefusedError, match="not JSON") as refused:
+            await executor.system.ask("options/1", CompleteCalls(observations=("hello",)), thread_id="t")
+    assert refused.value.code == "VALIDATION_ERROR"
 
 
-def test_a_call_that_others_have_answered_is_not_run_and_never_has_two_results() -> None:
+async def test_a_call_that_others_have_answered_is_not_run_and_never_has_two_results() -> None:
     """OP-063, OP-067: a result that comes while the option runs is the one; a second one is refused."""
+    ledger, options, started = MemoryLedger(), Options(), list[str]()
+    first, second = (MessageBuilder(policy="p").add_option_call(name, {}).last_option_call for name in ("one", "two"))
 
-    async def main() -> None:
-        ledger, options, started = MemoryLedger(), Options(), list[str]()
-        first, second = (MessageBuilder(policy="p").add_option_call(name, {}).last_option_call for name in ("one", "two"))
+    @options.option(effects="none")
+    async def one() -> str:
+        """Be answered by somebody else meanwhile."""
+        started.append("one")
+        await ledger.post("t", _by_others(first))
+        return "mine"
 
-        @options.option(effects="none")
-        async def one() -> str:
-            """Be answered by somebody else meanwhile."""
-            started.append("one")
-            await ledger.post("t", _by_others(first))
-            return "mine"
+    @options.option(effects="none")
+    async def two() -> str:
+        """Never run."""
+        raise AssertionError
 
-        @options.option(effects="none")
-        async def two() -> str:
-            """Never run."""
-            raise AssertionError
-
-        await ledger.append("t", [first, second])
-        await ledger.post("t", _by_others(second))
-        async with Executor(ledger, options) as executor:
-            with pytest.raises(HistoryMismatchError, match="has another result already"):
-                await executor.execute(thread_id="t")
-            done = await executor.execute(thread_id="t")
-        assert [getattr(each.payload, "result", None) for each in done.results()] == ["by others", "by others"]
-        assert started == ["one"]
-
-    run(main())
+    await ledger.append("t", [first, second])
+    await ledger.post("t", _by_others(second))
+    async with Executor(ledger, options) as executor:
+        with pytest.raises(HistoryMismatchError, match="has another result already"):
+            await executor.execute(thread_id="t")
+        done = await executor.execute(thread_id="t")
+    assert [getattr(each.payload, "result", None) for each in done.results()] == ["by others", "by others"]
+    assert started == ["one"]
 
 
 def _by_others(call: Message) -> Message:
@@ -212,6 +183,7 @@ def _by_others(call: Message) -> Message:
 # ---------------------------------------------------------------- the layers above the messages
 
 
+@pytest.mark.slow
 def test_the_layers_are_added_without_changing_the_messages() -> None:
     """OP-066, OP-051: bytes written before there was an executor load as they did, and the core knows nothing of it."""
     program = "import sys, antiphon.ledger, antiphon.dialects; print(*(name for name in sys.modules if 'patterns' in name))"
@@ -234,6 +206,7 @@ def test_the_layers_are_added_without_changing_the_messages() -> None:
     run(main())
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(strategies.messages)
 def test_any_message_can_be_observed(message: Message) -> None:
@@ -264,72 +237,63 @@ def test_any_message_can_be_observed(message: Message) -> None:
 # ---------------------------------------------------------------- training data
 
 
-def test_the_decisions_of_a_run_are_training_data() -> None:
+async def test_the_decisions_of_a_run_are_training_data() -> None:
     """OP-022: one JSON object each: what was observed, chosen and produced; also of policies that are nested."""
+    options, ledger = searching([]), MemoryLedger()
 
-    async def main() -> None:
-        options, ledger = searching([]), MemoryLedger()
+    @options.policy(to=["boss"])
+    def clerk(observations: Conversation, choices: Choices) -> Any:
+        """Search."""
+        return "Found." if observations.calls() else choices.call("search_web", query="tea")
 
-        @options.policy(to=["boss"])
-        def clerk(observations: Conversation, choices: Choices) -> Any:
-            """Search."""
-            return "Found." if observations.calls() else choices.call("search_web", query="tea")
+    @options.policy()
+    def boss(observations: Conversation, choices: Choices) -> Any:
+        if observations.calls():
+            return "Done."
+        return [choices.say("I ask."), choices.call("clerk", task="Look."), choices.call("search_web", query="milk")]
 
-        @options.policy()
-        def boss(observations: Conversation, choices: Choices) -> Any:
-            if observations.calls():
-                return "Done."
-            return [choices.say("I ask."), choices.call("clerk", task="Look."), choices.call("search_web", query="milk")]
-
-        async with Executor(ledger, options, policy="boss") as executor:
-            await executor.run("Well?", thread_id="t")
-        lines = [json.dumps(each) async for each in export_transitions(ledger, "t")]
-        first, second = map(json.loads, lines)
-        assert list(first) == ["thread_id", "policy", "step", "is_complete", "observations", "actions", "results", "reward"]
-        assert [(each["policy"], each["step"], each["reward"]) for each in (first, second)] == [
-            ("boss", 1, None),
-            ("clerk", 2, None),
-        ]
-        texts = [
-            [part["text"] for part in each["payload"]["parts"]] for each in (*first["observations"], *second["observations"])
-        ]
-        assert texts == [["Well?"], ["Look."]]
-        assert [each["payload"]["kind"] for each in first["actions"]] == ["parts", "option_call", "option_call"]
-        assert [each["payload"]["result"] for each in first["results"]] == ["Found.", ["about milk"]]
-        assert loads(json.dumps(second["actions"][0]).encode(), Message).policy == "clerk"
-        whole = await ledger.transitions("t")
-        assert [each.step_num for each in whole] == [None, 1, 2]  # the first is that the run was asked for
-        assert all(each.is_complete for each in whole)
-
-    run(main())
+    async with Executor(ledger, options, policy="boss") as executor:
+        await executor.run("Well?", thread_id="t")
+    lines = [json.dumps(each) async for each in export_transitions(ledger, "t")]
+    first, second = map(json.loads, lines)
+    assert list(first) == ["thread_id", "policy", "step", "is_complete", "observations", "actions", "results", "reward"]
+    assert [(each["policy"], each["step"], each["reward"]) for each in (first, second)] == [
+        ("boss", 1, None),
+        ("clerk", 2, None),
+    ]
+    texts = [[part["text"] for part in each["payload"]["parts"]] for each in (*first["observations"], *second["observations"])]
+    assert texts == [["Well?"], ["Look."]]
+    assert [each["payload"]["kind"] for each in first["actions"]] == ["parts", "option_call", "option_call"]
+    assert [each["payload"]["result"] for each in first["results"]] == ["Found.", ["about milk"]]
+    assert loads(json.dumps(second["actions"][0]).encode(), Message).policy == "clerk"
+    whole = await ledger.transitions("t")
+    assert [each.step_num for each in whole] == [None, 1, 2]  # the first is that the run was asked for
+    assert all(each.is_complete for each in whole)
 
 
-def test_what_an_agent_decides_that_a_policy_asks_is_training_data_too() -> None:
+async def test_what_an_agent_decides_that_a_policy_asks_is_training_data_too() -> None:
     """OP-022: the requests of one run of an agent are one loop, which observes what the agent was told."""
 
-    async def main() -> None:
-        def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            if len(messages) == 1:
-                return ModelResponse([ToolCallPart("calculator", {"expression": "6*7"}, tool_call_id="c1")])
-            return ModelResponse([TextPart("It is 42.")])
+    def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        if len(messages) == 1:
+            return ModelResponse([ToolCallPart("calculator", {"expression": "6*7"}, tool_call_id="c1")])
+        return ModelResponse([TextPart("It is 42.")])
 
-        ledger, options = MemoryLedger(), Options()
-        cast = Cast(ledger, [AgentSpec(name="ada", tools=("calculator",))], model=FunctionModel(reply))
+    ledger, options = MemoryLedger(), Options()
+    cast = Cast(ledger, [AgentSpec(name="ada", tools=("calculator",))], model=FunctionModel(reply))
 
-        @options.policy()
-        async def clerk(observations: Conversation, choices: Choices) -> Any:
-            return (await cast.ask("ada", "6*7?")).output
+    @options.policy()
+    async def clerk(observations: Conversation, choices: Choices) -> Any:
+        return (await cast.ask("ada", "6*7?")).output
 
-        async with Executor(ledger, options) as executor:
-            assert (await executor.run("Well?", thread_id="t")).response == "It is 42."
-        (found,) = [each async for each in export_transitions(ledger, "t")]
-        assert (found["policy"], len(found["observations"]), found["results"][0]["payload"]["invocation_id"]) == (
-            "ada",
-            1,
-            "c1",
-        )
-
-    run(main())
+    async with Executor(ledger, options) as executor:
+        assert (await executor.run("Well?", thread_id="t")).response == "It is 42."
+    (found,) = [each async for each in export_transitions(ledger, "t")]
+    assert (found["policy"], len(found["observations"]), found["results"][0]["payload"]["invocation_id"]) == (
+        "ada",
+        1,
+        "c1",
+    )
 
 
 # ---------------------------------------------------------------- faults

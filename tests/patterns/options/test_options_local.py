@@ -4,7 +4,6 @@ from typing import Annotated
 
 import pytest
 from pydantic import Field
-from tests.patterns.chains import run
 
 from antiphon.agents.models import LocalModel, WeightsError, model
 from antiphon.ledger.memory import MemoryLedger
@@ -14,39 +13,35 @@ from antiphon.patterns.options import Executor, ExecutorLimits, Options
 
 
 @pytest.mark.slow
-def test_the_local_model_decides_and_what_it_calls_is_run() -> None:
+async def test_the_local_model_decides_and_what_it_calls_is_run() -> None:
     """OP-050: every call it makes has a result in the thread, and what it says last is the answer."""
+    try:
+        local = model("local")
+    except WeightsError as exc:
+        pytest.skip(f"the local model's weights are not there: {exc}")
+    assert isinstance(local, LocalModel)
+    ledger, options = MemoryLedger(), Options()
 
-    async def main() -> None:
-        try:
-            local = model("local")
-        except WeightsError as exc:
-            pytest.skip(f"the local model's weights are not there: {exc}")
-        assert isinstance(local, LocalModel)
-        ledger, options = MemoryLedger(), Options()
+    @options.option(effects="none")
+    def weather(city: Annotated[str, Field(max_length=20)]) -> str:
+        """The weather in a city."""
+        return f"4 degrees in {city}"
 
-        @options.option(effects="none")
-        def weather(city: Annotated[str, Field(max_length=20)]) -> str:
-            """The weather in a city."""
-            return f"4 degrees in {city}"
-
-        spec = AgentSpec(name="ada", instructions="Look at the weather, then say it in a few words.", max_tokens=40)
-        options.add_agent(Cast(ledger, [spec], model=local), "ada")
-        limits = ExecutorLimits(steps=3)
-        try:
-            async with Executor(ledger, options, limits=limits) as executor:
-                outcome = await executor.run("What is the weather in Paris?", thread_id="t")
-            async with Executor(ledger, options, limits=limits) as executor:
-                assert await executor.run("What is the weather in Paris?", thread_id="t") == outcome
-        finally:
-            local.server.stop()
-        said = Conversation([record.message async for record in ledger.read("t") if record.message.lane == "talk"])
-        by_model = [each for each in said if each.policy == "ada" and each.usage is not None]
-        assert by_model
-        assert outcome.status == "completed" or outcome.error_code == "BUDGET_EXCEEDED"
-        assert not said.open_calls()
-        for each in said.results():
-            assert isinstance(each.payload, OptionResultPayload)
-            assert each.payload.is_error == (each.policy == "runtime")
-
-    run(main())
+    spec = AgentSpec(name="ada", instructions="Look at the weather, then say it in a few words.", max_tokens=40)
+    options.add_agent(Cast(ledger, [spec], model=local), "ada")
+    limits = ExecutorLimits(steps=3)
+    try:
+        async with Executor(ledger, options, limits=limits) as executor:
+            outcome = await executor.run("What is the weather in Paris?", thread_id="t")
+        async with Executor(ledger, options, limits=limits) as executor:
+            assert await executor.run("What is the weather in Paris?", thread_id="t") == outcome
+    finally:
+        local.server.stop()
+    said = Conversation([record.message async for record in ledger.read("t") if record.message.lane == "talk"])
+    by_model = [each for each in said if each.policy == "ada" and each.usage is not None]
+    assert by_model
+    assert outcome.status == "completed" or outcome.error_code == "BUDGET_EXCEEDED"
+    assert not said.open_calls()
+    for each in said.results():
+        assert isinstance(each.payload, OptionResultPayload)
+        assert each.payload.is_error == (each.policy == "runtime")

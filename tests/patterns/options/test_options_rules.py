@@ -174,27 +174,22 @@ def test_groups_after_one_that_has_failed_are_left_out_unless_they_are_not(stops
     assert course.outcomes(call("b", "b"), call("a", "a", option="first", fails=True), rule=rule) == [last, "TOOL_FAILED"]
 
 
-def test_what_a_policy_has_begun_that_is_cancelled_waits_for_a_person_and_the_run_goes_on() -> None:
+async def test_what_a_policy_has_begun_that_is_cancelled_waits_for_a_person_and_the_run_goes_on() -> None:
     """G7: nobody knows what became of it, so it is neither done again nor forgotten."""
     course = Course()
 
-    async def main() -> None:
-        options, ledger = course.options, MemoryLedger()
-        options.add_policy(
-            lambda observations, choices: choices.call("once", name="b", opens=["a"]), name="payer", to=["boss"]
-        )
+    options, ledger = course.options, MemoryLedger()
+    options.add_policy(lambda observations, choices: choices.call("once", name="b", opens=["a"]), name="payer", to=["boss"])
 
-        @options.policy()
-        def boss(observations: Conversation, choices: Choices) -> Any:
-            if observations.calls():
-                return "Done."
-            return under(FirstSuccess(), [choices.call("payer", task="Pay."), choices.call("none", name="a", opens=[])])
+    @options.policy()
+    def boss(observations: Conversation, choices: Choices) -> Any:
+        if observations.calls():
+            return "Done."
+        return under(FirstSuccess(), [choices.call("payer", task="Pay."), choices.call("none", name="a", opens=[])])
 
-        async with Executor(ledger, options, policy="boss") as executor:
-            assert (await executor.run("Well?", thread_id="t")).response == "Done."
-            (parked,) = await executor.system.parked()
-        assert "nobody knows whether 'once' was done" in parked.reason
-        talk = Conversation([record.message async for record in ledger.read("t") if record.message.lane == "talk"])
-        assert (talk.open_calls(), course.cancelled) == ((), ["b"])
-
-    run(main())
+    async with Executor(ledger, options, policy="boss") as executor:
+        assert (await executor.run("Well?", thread_id="t")).response == "Done."
+        (parked,) = await executor.system.parked()
+    assert "nobody knows whether 'once' was done" in parked.reason
+    talk = Conversation([record.message async for record in ledger.read("t") if record.message.lane == "talk"])
+    assert (talk.open_calls(), course.cancelled) == ((), ["b"])

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from tests.patterns.chains import run
 from tests.patterns.killed import check_survives
 from tests.patterns.peers.plays import Play, asks, line, says, spec, talk_in
 
@@ -26,22 +25,18 @@ async def left_after(ledger: MemoryLedger, letter: str) -> MemoryLedger:
     ("target", "limits", "response"),
     [("bob", Limits(max_interactions=0, max_depth=0), "agent_response:here"), ("dora", Limits(), "error:PEER_NOT_FOUND")],
 )
-def test_what_was_decided_stands_whatever_holds_by_then(target: str, limits: Limits, response: str) -> None:
+async def test_what_was_decided_stands_whatever_holds_by_then(target: str, limits: Limits, response: str) -> None:
     """G6: a call that was let through is made, one that was refused is not, though the next process would decide otherwise."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        parts = {"ada": line(asks((target, "Help"))), "bob": lambda asked, given: says("here")}
-        async with Peers(ledger, [spec("ada", "bob", "dora"), spec("bob")], model=Play(**parts)) as peers:
-            assert (await peers.run("Go", thread_id="t")).response == response
-        left = await left_after(ledger, "/letter")
-        specs = [spec("ada", "bob", "dora"), spec("bob"), spec("dora")]
-        async with Peers(left, specs, limits=limits, model=Play(**parts)) as peers:
-            assert (await peers.run("Go", thread_id="t")).response == response
-        letters = [row.id for row in await talk_in(left, "t") if row.id.endswith("/letter")]
-        assert len(letters) == 1
-
-    run(main())
+    ledger = MemoryLedger()
+    parts = {"ada": line(asks((target, "Help"))), "bob": lambda asked, given: says("here")}
+    async with Peers(ledger, [spec("ada", "bob", "dora"), spec("bob")], model=Play(**parts)) as peers:
+        assert (await peers.run("Go", thread_id="t")).response == response
+    left = await left_after(ledger, "/letter")
+    specs = [spec("ada", "bob", "dora"), spec("bob"), spec("dora")]
+    async with Peers(left, specs, limits=limits, model=Play(**parts)) as peers:
+        assert (await peers.run("Go", thread_id="t")).response == response
+    letters = [row.id for row in await talk_in(left, "t") if row.id.endswith("/letter")]
+    assert len(letters) == 1
 
 
 @pytest.mark.slow

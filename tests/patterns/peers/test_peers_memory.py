@@ -45,183 +45,150 @@ async def searched(ledger: MemoryLedger, *questions: str) -> Peers:
     return peers
 
 
-def test_a_peer_remembers_what_it_was_told_said_did_and_heard_in_order() -> None:
+async def test_a_peer_remembers_what_it_was_told_said_did_and_heard_in_order() -> None:
     """MA-060: order, and each thing once: what it asks others is a letter, in the place of the call by which it did."""
-
-    async def main() -> None:
-        peers = await searched(MemoryLedger())
-        ada, bob, carl = [await peers.memory(name, "t") for name in ("ada", "bob", "carl")]
-        assert [(each.role, each.content) for each in ada.messages()] == [
-            ("system", "You are ada.\n\nYou can ask other agents with invoke_agent: bob, carl."),
-            ("user", "Where is the cat?"),
-            ("assistant", ""),
-            ("tool", "nothing under the bed"),
-            ("agent_call", "Find the cat"),
-            ("agent_response", "heard [Request from ada]: Find the cat"),
-            ("assistant", "agent_response:heard [Request from ada]: Find the cat"),
-        ]
-        assert [(each.role, each.content) for each in bob.messages()] == [
-            ("system", "You are bob."),
-            ("user", "[Request from ada]: Find the cat"),
-            ("assistant", "heard [Request from ada]: Find the cat"),
-        ]
-        assert len(carl) == 0
-
-    run(main())
+    peers = await searched(MemoryLedger())
+    ada, bob, carl = [await peers.memory(name, "t") for name in ("ada", "bob", "carl")]
+    assert [(each.role, each.content) for each in ada.messages()] == [
+        ("system", "You are ada.\n\nYou can ask other agents with invoke_agent: bob, carl."),
+        ("user", "Where is the cat?"),
+        ("assistant", ""),
+        ("tool", "nothing under the bed"),
+        ("agent_call", "Find the cat"),
+        ("agent_response", "heard [Request from ada]: Find the cat"),
+        ("assistant", "agent_response:heard [Request from ada]: Find the cat"),
+    ]
+    assert [(each.role, each.content) for each in bob.messages()] == [
+        ("system", "You are bob."),
+        ("user", "[Request from ada]: Find the cat"),
+        ("assistant", "heard [Request from ada]: Find the cat"),
+    ]
+    assert len(carl) == 0
 
 
 # Mutant: PeerMemory.by_id, last or by_role (_memory.py) returns other messages, or in another order -> this test is red.
-def test_messages_are_found_by_id_by_role_and_as_the_last_ones() -> None:
+async def test_messages_are_found_by_id_by_role_and_as_the_last_ones() -> None:
     """MA-060: by id, last n, by role: the very messages, in their order."""
-
-    async def main() -> None:
-        peers = await searched(MemoryLedger(), "One?", "Two?")
-        memory = await peers.agent("ada").memory("t")
-        whole = tuple(memory)
-        assert [memory.by_id(each.id) for each in memory] == list(memory)
-        assert memory.by_id("nothing") is None
-        assert [memory.last(count) for count in range(len(whole) + 2)] == [(), *(whole[-n:] for n in range(1, len(whole) + 2))]
-        roles = [each.role for each in memory.messages()]
-        assert len(roles) == len(whole)
-        for role in ("system", "user", "assistant", "tool", "agent_call", "agent_response", "error"):
-            expected = [each for each, of in zip(whole, roles, strict=True) if of == role]
-            assert list(memory.by_role(role)) == expected
-        assert [len(memory.by_role(role)) for role in ("user", "tool", "agent_call", "error")] == [2, 2, 2, 0]
-
-    run(main())
+    peers = await searched(MemoryLedger(), "One?", "Two?")
+    memory = await peers.agent("ada").memory("t")
+    whole = tuple(memory)
+    assert [memory.by_id(each.id) for each in memory] == list(memory)
+    assert memory.by_id("nothing") is None
+    assert [memory.last(count) for count in range(len(whole) + 2)] == [(), *(whole[-n:] for n in range(1, len(whole) + 2))]
+    roles = [each.role for each in memory.messages()]
+    assert len(roles) == len(whole)
+    for role in ("system", "user", "assistant", "tool", "agent_call", "agent_response", "error"):
+        expected = [each for each, of in zip(whole, roles, strict=True) if of == role]
+        assert list(memory.by_role(role)) == expected
+    assert [len(memory.by_role(role)) for role in ("user", "tool", "agent_call", "error")] == [2, 2, 2, 0]
 
 
 # Mutant: PeerMemory.search (_memory.py) finds nothing, everything, what is not remembered, or more than `limit`
 # -> this test is red.
-def test_a_memory_is_searched_by_words() -> None:
+async def test_a_memory_is_searched_by_words() -> None:
     """MA-060: all the words must be there, whoever said them; what others remember, or another thread has, is not found."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
-            await peers.run("Where is the cat?", thread_id="other")
-            await peers.run("Where is the cat?", thread_id="t")
-            memory = await peers.memory("ada", "t")
-            bob = await peers.memory("bob", "t")
-
-        async def roles_of(words: str, **more: Any) -> list[str]:
-            found = await memory.search(words, **more)
-            assert all(memory.by_id(each.id) == each for each in found)
-            return sorted(each.role for each in memory.messages() if each.message_id in {one.id for one in found})
-
-        assert await roles_of("cat") == ["agent_call", "agent_response", "assistant", "user"]
-        assert await roles_of("cat Where") == ["user"]
-        assert await roles_of("bed nothing") == ["tool"]
-        assert await roles_of("cat dog") == []
-        assert await roles_of("invoke_agent target") == []  # the thread has it, the memory has a letter instead
-        assert len(await memory.search("cat", limit=1)) == 1
-        assert [each.role for each in bob.messages()] == ["system", "user", "assistant"]
-        assert await bob.search("nothing") == ()
-
-    run(main())
-
-
-def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
-    """MA-046, MA-060: append-only: an earlier state of the thread has a beginning of the memory, whoever was told what."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        peers = await searched(ledger)
-        answer = (await peers.memory("ada", "t")).by_role("agent_response")[0]
-        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
-            await peers.invoke("carl", "Look at this", caller="ada", thread_id="t", context_message_ids=[answer.id])
-            for name in ("ada", "bob", "carl"):
-                whole = list(await peers.memory(name, "t"))
-                for seq in range((await ledger.head("t")).seq + 2):
-                    some = list(await PeerMemory.read(ledger, "t", name, before=seq))
-                    assert some == whole[: len(some)]
-                assert len(some) == len(whole)
+    ledger = MemoryLedger()
+    async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+        await peers.run("Where is the cat?", thread_id="other")
+        await peers.run("Where is the cat?", thread_id="t")
         memory = await peers.memory("ada", "t")
-        before = (tuple(memory), memory.to_llm_format())
-        with pytest.raises(AttributeError):
-            memory.conversation = Conversation()  # type: ignore[misc]
-        with pytest.raises(ValidationError, match="frozen"):
-            memory.last(1)[0].policy = "somebody else"  # type: ignore[misc]
-        memory.to_llm_format().clear()
-        memory.messages().pop()
-        assert (tuple(memory), memory.to_llm_format()) == before
+        bob = await peers.memory("bob", "t")
 
-    run(main())
+    async def roles_of(words: str, **more: Any) -> list[str]:
+        found = await memory.search(words, **more)
+        assert all(memory.by_id(each.id) == each for each in found)
+        return sorted(each.role for each in memory.messages() if each.message_id in {one.id for one in found})
+
+    assert await roles_of("cat") == ["agent_call", "agent_response", "assistant", "user"]
+    assert await roles_of("cat Where") == ["user"]
+    assert await roles_of("bed nothing") == ["tool"]
+    assert await roles_of("cat dog") == []
+    assert await roles_of("invoke_agent target") == []  # the thread has it, the memory has a letter instead
+    assert len(await memory.search("cat", limit=1)) == 1
+    assert [each.role for each in bob.messages()] == ["system", "user", "assistant"]
+    assert await bob.search("nothing") == ()
 
 
-def test_messages_that_are_passed_on_keep_their_ids() -> None:
+async def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
+    """MA-046, MA-060: append-only: an earlier state of the thread has a beginning of the memory, whoever was told what."""
+    ledger = MemoryLedger()
+    peers = await searched(ledger)
+    answer = (await peers.memory("ada", "t")).by_role("agent_response")[0]
+    async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+        await peers.invoke("carl", "Look at this", caller="ada", thread_id="t", context_message_ids=[answer.id])
+        for name in ("ada", "bob", "carl"):
+            whole = list(await peers.memory(name, "t"))
+            for seq in range((await ledger.head("t")).seq + 2):
+                some = list(await PeerMemory.read(ledger, "t", name, before=seq))
+                assert some == whole[: len(some)]
+            assert len(some) == len(whole)
+    memory = await peers.memory("ada", "t")
+    before = (tuple(memory), memory.to_llm_format())
+    with pytest.raises(AttributeError):
+        memory.conversation = Conversation()  # type: ignore[misc]
+    with pytest.raises(ValidationError, match="frozen"):
+        memory.last(1)[0].policy = "somebody else"  # type: ignore[misc]
+    memory.to_llm_format().clear()
+    memory.messages().pop()
+    assert (tuple(memory), memory.to_llm_format()) == before
+
+
+async def test_messages_that_are_passed_on_keep_their_ids() -> None:
     """MA-047, MA-062: carl remembers the very message that bob has written to ada, and its model is told what it says."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        peers = await searched(ledger)
-        passed = (await peers.memory("ada", "t")).by_role("agent_response")[0]
-        play = playing()
-        async with Peers(ledger, team(), topology=STAR, model=play, tools=[look]) as peers:
-            ids = [passed.id]
-            await peers.invoke("carl", "What do you think?", caller="ada", thread_id="t", context_message_ids=ids)
-            memory = await peers.memory("carl", "t")
-        assert memory.by_id(passed.id) == passed
-        assert next(iter(memory)) == passed
-        rows = [each.id for each in await talk_in(ledger, "t")]
-        assert rows.count(passed.id) == 1
-        told = (
-            f"[Message {passed.id} from bob]: heard [Request from ada]: Find the cat\n[Request from ada]: What do you think?"
-        )
-        assert play.prompts["carl"] == [told]
-
-    run(main())
+    ledger = MemoryLedger()
+    peers = await searched(ledger)
+    passed = (await peers.memory("ada", "t")).by_role("agent_response")[0]
+    play = playing()
+    async with Peers(ledger, team(), topology=STAR, model=play, tools=[look]) as peers:
+        ids = [passed.id]
+        await peers.invoke("carl", "What do you think?", caller="ada", thread_id="t", context_message_ids=ids)
+        memory = await peers.memory("carl", "t")
+    assert memory.by_id(passed.id) == passed
+    assert next(iter(memory)) == passed
+    rows = [each.id for each in await talk_in(ledger, "t")]
+    assert rows.count(passed.id) == 1
+    told = f"[Message {passed.id} from bob]: heard [Request from ada]: Find the cat\n[Request from ada]: What do you think?"
+    assert play.prompts["carl"] == [told]
 
 
-def test_a_model_passes_on_what_it_was_answered() -> None:
+async def test_a_model_passes_on_what_it_was_answered() -> None:
     """MA-062: the answer of one agent names its message, which the model hands to the next."""
 
-    async def main() -> None:
-        def ada(asked: str, given: Sequence[Any]) -> ModelResponse:
-            if not given:
-                return asks(("bob", "Find the cat"))
-            if len(given) == 1:
-                return asks(("carl", "Is it true?"), context_message_ids=[given[0][0]["message_id"]])
-            return says(given[1][0]["role"])
+    def ada(asked: str, given: Sequence[Any]) -> ModelResponse:
+        if not given:
+            return asks(("bob", "Find the cat"))
+        if len(given) == 1:
+            return asks(("carl", "Is it true?"), context_message_ids=[given[0][0]["message_id"]])
+        return says(given[1][0]["role"])
 
-        play = Play(ada=ada, bob=echo, carl=echo)
-        async with Peers(None, team(), topology=STAR, model=play, tools=[look]) as peers:
-            assert (await peers.run("Go", thread_id="t")).response == "agent_response"
-        assert "from bob]: heard" in play.prompts["carl"][0]
-
-    run(main())
+    play = Play(ada=ada, bob=echo, carl=echo)
+    async with Peers(None, team(), topology=STAR, model=play, tools=[look]) as peers:
+        assert (await peers.run("Go", thread_id="t")).response == "agent_response"
+    assert "from bob]: heard" in play.prompts["carl"][0]
 
 
-def test_what_is_not_remembered_cannot_be_passed_on() -> None:
+async def test_what_is_not_remembered_cannot_be_passed_on() -> None:
     """MA-062: a peer has only what came to it; that is told as an error."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        peers = await searched(ledger)
-        own = (await peers.memory("bob", "t")).last(1)[0].id
-        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
-            error = await peers.invoke("carl", "Look", caller="ada", thread_id="t", context_message_ids=[own])
-        assert error.error_type == "MESSAGE_NOT_FOUND"
-        assert own in error.content
-
-    run(main())
+    ledger = MemoryLedger()
+    peers = await searched(ledger)
+    own = (await peers.memory("bob", "t")).last(1)[0].id
+    async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+        error = await peers.invoke("carl", "Look", caller="ada", thread_id="t", context_message_ids=[own])
+    assert error.error_type == "MESSAGE_NOT_FOUND"
+    assert own in error.content
 
 
-def test_a_memory_goes_out_in_every_dialect() -> None:
+async def test_a_memory_goes_out_in_every_dialect() -> None:
     """MA-060: to any dialect, valid there, with what the peer said as the assistant's."""
-
-    async def main() -> None:
-        peers = await searched(MemoryLedger())
-        for name in ("ada", "bob"):
-            memory = await peers.memory(name, "t")
-            last = memory.messages()[-1].content
-            for dialect in ("openai-chat", "anthropic-messages", "gemini", "openai-responses"):
-                written = memory.to(dialect).value
-                read = decode(written, dialect)
-                assert (read[-1].text, read[-1].role_hint_for_llm) == (last, "assistant"), dialect
-                assert [each for each in check(read, target=dialect) if each.severity == "error"] == []
-
-    run(main())
+    peers = await searched(MemoryLedger())
+    for name in ("ada", "bob"):
+        memory = await peers.memory(name, "t")
+        last = memory.messages()[-1].content
+        for dialect in ("openai-chat", "anthropic-messages", "gemini", "openai-responses"):
+            written = memory.to(dialect).value
+            read = decode(written, dialect)
+            assert (read[-1].text, read[-1].role_hint_for_llm) == (last, "assistant"), dialect
+            assert [each for each in check(read, target=dialect) if each.severity == "error"] == []
 
 
 ASKED = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"place":"under the bed"}'}}
@@ -229,69 +196,61 @@ ASKED = {"id": "call-1", "type": "function", "function": {"name": "look", "argum
 
 # Mutant: for_model (_processors.py) gives a letter as its role has it, or _with_results (_memory.py) drops or swaps a result
 # -> this test is red.
-def test_a_memory_is_told_to_a_model_in_roles_that_every_provider_knows() -> None:
+async def test_a_memory_is_told_to_a_model_in_roles_that_every_provider_knows() -> None:
     """MA-060: the whole of it, in order. A model that uses an id again in its next turn gets the result of each turn."""
+    places = iter(("under the bed", "on the roof"))
 
-    async def main() -> None:
-        places = iter(("under the bed", "on the roof"))
+    def look(place: str) -> str:
+        """Look somewhere."""
+        return f"nothing {next(places)}"
 
-        def look(place: str) -> str:
-            """Look somewhere."""
-            return f"nothing {next(places)}"
+    ledger = MemoryLedger()
+    async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+        for question in ("One?", "Two?"):
+            await peers.run(question, thread_id="t")
+    memory = await peers.memory("ada", "t")
 
-        ledger = MemoryLedger()
-        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
-            for question in ("One?", "Two?"):
-                await peers.run(question, thread_id="t")
-        memory = await peers.memory("ada", "t")
+    def turn(question: str, given: str) -> list[dict[str, Any]]:
+        heard = "heard [Request from ada]: Find the cat"
+        return [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": "", "name": "ada", "tool_calls": [ASKED]},
+            {"role": "tool", "content": given, "name": "look", "tool_call_id": "call-1"},
+            {"role": "assistant", "content": "[Request to bob]: Find the cat"},
+            {"role": "user", "content": f"[Response from bob]: {heard}"},
+            {"role": "assistant", "content": f"agent_response:{heard}", "name": "ada"},
+        ]
 
-        def turn(question: str, given: str) -> list[dict[str, Any]]:
-            heard = "heard [Request from ada]: Find the cat"
-            return [
-                {"role": "user", "content": question},
-                {"role": "assistant", "content": "", "name": "ada", "tool_calls": [ASKED]},
-                {"role": "tool", "content": given, "name": "look", "tool_call_id": "call-1"},
-                {"role": "assistant", "content": "[Request to bob]: Find the cat"},
-                {"role": "user", "content": f"[Response from bob]: {heard}"},
-                {"role": "assistant", "content": f"agent_response:{heard}", "name": "ada"},
-            ]
-
-        system = {"role": "system", "content": "You are ada.\n\nYou can ask other agents with invoke_agent: bob, carl."}
-        expected = [system, *turn("One?", "nothing under the bed"), *turn("Two?", "nothing on the roof")]
-        assert memory.to_llm_format() == expected
-        assert {each["role"] for each in expected} < VALID_ROLES
-
-    run(main())
+    system = {"role": "system", "content": "You are ada.\n\nYou can ask other agents with invoke_agent: bob, carl."}
+    expected = [system, *turn("One?", "nothing under the bed"), *turn("Two?", "nothing on the roof")]
+    assert memory.to_llm_format() == expected
+    assert {each["role"] for each in expected} < VALID_ROLES
 
 
 # Mutant: for_model (_processors.py) has the words of others as the assistant's, PeerMemory.to encodes without `as_policy`, or
 # _with_results (_memory.py) yields a result without its call as it is -> this test is red.
-def test_what_another_agent_has_said_and_done_is_not_told_as_the_peers_own() -> None:
+async def test_what_another_agent_has_said_and_done_is_not_told_as_the_peers_own() -> None:
     """MA-060, MA-062: ada passes on a call, its result and her answer. To carl's model they are what somebody else says."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        peers = await searched(ledger)
-        rows = await peers.memory("ada", "t")
-        passed = [rows.by_role("assistant")[0], *rows.by_role("tool"), rows.last(1)[0]]
-        async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
-            more: Any = {"caller": "ada", "thread_id": "t", "context_message_ids": [each.id for each in passed]}
-            await peers.invoke("carl", "What do you think?", **more)
-            memory = await peers.memory("carl", "t")
-        assert list(memory)[:3] == passed
-        said = "agent_response:heard [Request from ada]: Find the cat"
-        told = memory.to_llm_format()
-        assert told[:3] == [
-            {"role": "user", "content": '[Message from ada]: look({"place":"under the bed"})'},
-            {"role": "user", "content": "[Result of look]: nothing under the bed"},
-            {"role": "user", "content": f"[Message from ada]: {said}"},
-        ]
-        assert [each["role"] for each in told[3:]] == ["system", "user", "assistant"]
-        assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
-        words = [each for each in decode(memory.to("openai-chat").value, "openai-chat") if each.text == said]
-        assert [(each.policy, each.role_hint_for_llm) for each in words] == [("ada", "user")]
-
-    run(main())
+    ledger = MemoryLedger()
+    peers = await searched(ledger)
+    rows = await peers.memory("ada", "t")
+    passed = [rows.by_role("assistant")[0], *rows.by_role("tool"), rows.last(1)[0]]
+    async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
+        more: Any = {"caller": "ada", "thread_id": "t", "context_message_ids": [each.id for each in passed]}
+        await peers.invoke("carl", "What do you think?", **more)
+        memory = await peers.memory("carl", "t")
+    assert list(memory)[:3] == passed
+    said = "agent_response:heard [Request from ada]: Find the cat"
+    told = memory.to_llm_format()
+    assert told[:3] == [
+        {"role": "user", "content": '[Message from ada]: look({"place":"under the bed"})'},
+        {"role": "user", "content": "[Result of look]: nothing under the bed"},
+        {"role": "user", "content": f"[Message from ada]: {said}"},
+    ]
+    assert [each["role"] for each in told[3:]] == ["system", "user", "assistant"]
+    assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
+    words = [each for each in decode(memory.to("openai-chat").value, "openai-chat") if each.text == said]
+    assert [(each.policy, each.role_hint_for_llm) for each in words] == [("ada", "user")]
 
 
 @cache
@@ -315,6 +274,7 @@ def _longest_that_fits(memory: PeerMemory, most: int, cost: Callable[[Message], 
 
 # Mutant: PeerMemory.window (_memory.py) forgets `keep`, or has only what the system said, or Conversation.window cuts a pair
 # -> this test is red.
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(count=st.integers(0, 30), tokens=st.integers(0, 800))
 def test_a_window_has_the_longest_end_that_fits_and_cuts_no_pair(count: int, tokens: int) -> None:
@@ -327,83 +287,71 @@ def test_a_window_has_the_longest_end_that_fits_and_cuts_no_pair(count: int, tok
 
 
 @pytest.mark.parametrize(("remember", "told"), [(0, 0), (1, 1), (5, 2)])
-def test_a_model_is_told_the_latest_exchanges_and_they_are_not_said_again(remember: int, told: int) -> None:
+async def test_a_model_is_told_the_latest_exchanges_and_they_are_not_said_again(remember: int, told: int) -> None:
     """MA-060: what was finished before is remembered; the thread has it once."""
+    seen: list[int] = []
 
-    async def main() -> None:
-        seen: list[int] = []
+    class Noting(Play):
+        async def _play(self, messages: Any, info: Any) -> ModelResponse:
+            prompts = [part for each in messages for part in each.parts if part.part_kind == "user-prompt"]
+            seen.append(len(prompts))
+            return await super()._play(messages, info)
 
-        class Noting(Play):
-            async def _play(self, messages: Any, info: Any) -> ModelResponse:
-                prompts = [part for each in messages for part in each.parts if part.part_kind == "user-prompt"]
-                seen.append(len(prompts))
-                return await super()._play(messages, info)
-
-        ledger = MemoryLedger()
-        play = Noting(ada=line(calls(("look", {"place": "here"}))))
-        async with Peers(ledger, team(), model=play, tools=[look], limits=Limits(remember=remember)) as peers:
-            for question in ("One?", "Two?", "Three?"):
-                await peers.run(question, thread_id="t")
-        assert seen[-1] == told + 1
-        texts = [_text(each) for each in await talk_in(ledger, "t")]
-        assert [each for each in texts if each.endswith("?")] == ["One?", "Two?", "Three?"]
-
-    run(main())
+    ledger = MemoryLedger()
+    play = Noting(ada=line(calls(("look", {"place": "here"}))))
+    async with Peers(ledger, team(), model=play, tools=[look], limits=Limits(remember=remember)) as peers:
+        for question in ("One?", "Two?", "Three?"):
+            await peers.run(question, thread_id="t")
+    assert seen[-1] == told + 1
+    texts = [_text(each) for each in await talk_in(ledger, "t")]
+    assert [each for each in texts if each.endswith("?")] == ["One?", "Two?", "Three?"]
 
 
-def test_what_has_failed_or_still_goes_on_is_not_told_again() -> None:
+async def test_what_has_failed_or_still_goes_on_is_not_told_again() -> None:
     """MA-060: bob is asked twice at once, and once more: it is told what it had finished, and nothing that is half done."""
+    told: dict[str, list[str]] = {}
 
-    async def main() -> None:
-        told: dict[str, list[str]] = {}
+    class Noting(Play):
+        async def _play(self, messages: Any, info: Any) -> ModelResponse:
+            parts = [part for each in messages for part in each.parts if part.part_kind == "user-prompt"]
+            *before, asked = [str(part.content).removeprefix("[Request from ada]: ") for part in parts]
+            told[asked] = before
+            return await super()._play(messages, info)
 
-        class Noting(Play):
-            async def _play(self, messages: Any, info: Any) -> ModelResponse:
-                parts = [part for each in messages for part in each.parts if part.part_kind == "user-prompt"]
-                *before, asked = [str(part.content).removeprefix("[Request from ada]: ") for part in parts]
-                told[asked] = before
-                return await super()._play(messages, info)
+    def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
+        if "fails" in asked:
+            raise ConnectionError("gone")
+        return line(calls(("look", {"place": "here"})))(asked, given)
 
-        def bob(asked: str, given: Sequence[Any]) -> ModelResponse:
-            if "fails" in asked:
-                raise ConnectionError("gone")
-            return line(calls(("look", {"place": "here"})))(asked, given)
-
-        ada = line(asks(("bob", "one"), ("bob", "two")), asks(("bob", "fails")), asks(("bob", "three")))
-        specs = [spec("ada"), spec("bob", tools=("look",))]
-        more: Any = {"topology": star("ada", ["bob"]), "tools": [look], "patience": QUICK}
-        async with Peers(None, specs, model=Noting(ada=ada, bob=bob), **more) as peers:
-            assert (await peers.run("Go", thread_id="t")).status == "completed"
-        assert (told["one"], told["two"]) == ([], [])
-        assert sorted(told["three"]) == ["one", "two"]
-
-    run(main())
+    ada = line(asks(("bob", "one"), ("bob", "two")), asks(("bob", "fails")), asks(("bob", "three")))
+    specs = [spec("ada"), spec("bob", tools=("look",))]
+    more: Any = {"topology": star("ada", ["bob"]), "tools": [look], "patience": QUICK}
+    async with Peers(None, specs, model=Noting(ada=ada, bob=bob), **more) as peers:
+        assert (await peers.run("Go", thread_id="t")).status == "completed"
+    assert (told["one"], told["two"]) == ([], [])
+    assert sorted(told["three"]) == ["one", "two"]
 
 
 def _text(message: Message) -> str:
     return "".join(getattr(part, "text", "") for part in message.parts)
 
 
-def test_a_turn_that_calls_a_tool_and_a_peer_is_accepted_as_it_goes_to_a_model() -> None:
+async def test_a_turn_that_calls_a_tool_and_a_peer_is_accepted_as_it_goes_to_a_model() -> None:
     """MA-060: the results of a turn stand directly after it (AP106), whatever else was asked in it."""
+    ledger = MemoryLedger()
+    both = calls(("invoke_agent", {"target": "bob", "request": "Find the cat"}), ("look", {"place": "bed"}))
+    played = Play(ada=line(both), bob=echo, carl=echo)
+    async with Peers(ledger, team(), topology=STAR, model=played, tools=[look]) as peers:
+        await peers.run("Where is the cat?", thread_id="t")
+    told = (await peers.memory("ada", "t")).to_llm_format()
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        both = calls(("invoke_agent", {"target": "bob", "request": "Find the cat"}), ("look", {"place": "bed"}))
-        played = Play(ada=line(both), bob=echo, carl=echo)
-        async with Peers(ledger, team(), topology=STAR, model=played, tools=[look]) as peers:
-            await peers.run("Where is the cat?", thread_id="t")
-        told = (await peers.memory("ada", "t")).to_llm_format()
-
-        assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
-        assert sorted(each["role"] for each in told) == [
-            "assistant",
-            "assistant",
-            "assistant",
-            "system",
-            "tool",
-            "user",
-            "user",
-        ]
-
-    run(main())
+    assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
+    assert sorted(each["role"] for each in told) == [
+        "assistant",
+        "assistant",
+        "assistant",
+        "system",
+        "tool",
+        "user",
+        "user",
+    ]

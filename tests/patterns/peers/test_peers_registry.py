@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pydantic import ValidationError
-from tests.patterns.chains import run
 from tests.patterns.peers.plays import Play, asks, calls, line, says, spec, talk_in
 
 from antiphon.patterns.cast import CastError
@@ -97,43 +96,36 @@ def test_nobody_stands_in_two_places(make: Callable[[], object]) -> None:
         make()
 
 
-def test_a_star_is_judged_by_its_flow() -> None:
+@pytest.mark.slow
+async def test_a_star_is_judged_by_its_flow() -> None:
     """MA-062: a real run is on the flow; a leaf that asks another is off it, and named."""
-
-    async def main() -> None:
-        parts = {"ada": line(asks(("bob", "1"), ("carl", "2")), asks(("bob", "3"))), "bob": line(asks(("carl", "4")))}
-        specs = [spec("ada"), spec("bob"), spec("carl")]
-        flow = star_flow("ada", ["bob", "carl"])
-        verdicts = {}
-        for name, topology in (("star", star("ada", ["bob", "carl"])), ("mesh", mesh("ada", "bob", "carl"))):
-            play = Play(**parts, carl=lambda asked, given: says("so"))
-            async with Peers(None, specs, topology=topology, model=play) as peers:
-                await peers.run("Go", thread_id="t")
-                await peers.run("Again", thread_id="t")
-                verdicts[name] = flow.check(await talk_in(peers.ledger, "t", "control"))
-        assert (verdicts["star"].state, verdicts["mesh"].state) == ("complete", "violated")
-        assert verdicts["mesh"].message is not None
-        assert (verdicts["mesh"].message.policy, verdicts["mesh"].message.to) == ("peer/bob", ("peer/carl",))
-
-    run(main())
+    parts = {"ada": line(asks(("bob", "1"), ("carl", "2")), asks(("bob", "3"))), "bob": line(asks(("carl", "4")))}
+    specs = [spec("ada"), spec("bob"), spec("carl")]
+    flow = star_flow("ada", ["bob", "carl"])
+    verdicts = {}
+    for name, topology in (("star", star("ada", ["bob", "carl"])), ("mesh", mesh("ada", "bob", "carl"))):
+        play = Play(**parts, carl=lambda asked, given: says("so"))
+        async with Peers(None, specs, topology=topology, model=play) as peers:
+            await peers.run("Go", thread_id="t")
+            await peers.run("Again", thread_id="t")
+            verdicts[name] = flow.check(await talk_in(peers.ledger, "t", "control"))
+    assert (verdicts["star"].state, verdicts["mesh"].state) == ("complete", "violated")
+    assert verdicts["mesh"].message is not None
+    assert (verdicts["mesh"].message.policy, verdicts["mesh"].message.to) == ("peer/bob", ("peer/carl",))
 
 
-def test_a_pipeline_is_judged_by_its_flow() -> None:
+async def test_a_pipeline_is_judged_by_its_flow() -> None:
     """MA-062: each asks the next and answers when that has answered; whoever leaves one out is off the flow."""
-
-    async def main() -> None:
-        specs = [spec("ada"), spec("bob"), spec("carl")]
-        flow = pipeline_flow("ada", "bob", "carl")
-        play = Play(ada=line(asks(("bob", "1"))), bob=line(asks(("carl", "2"))), carl=lambda asked, given: says("3"))
-        async with Peers(None, specs, topology=pipeline("ada", "bob", "carl"), model=play) as peers:
-            outcome = await peers.run("Go", thread_id="t")
-            said = await talk_in(peers.ledger, "t", "control")
-        assert outcome.response == "agent_response:agent_response:3"
-        assert flow.check(said).state == "complete"
-        assert flow.check(said[:-1]).state == "open"
-        assert pipeline_flow("ada", "carl", "bob").check(said).state == "violated"
-
-    run(main())
+    specs = [spec("ada"), spec("bob"), spec("carl")]
+    flow = pipeline_flow("ada", "bob", "carl")
+    play = Play(ada=line(asks(("bob", "1"))), bob=line(asks(("carl", "2"))), carl=lambda asked, given: says("3"))
+    async with Peers(None, specs, topology=pipeline("ada", "bob", "carl"), model=play) as peers:
+        outcome = await peers.run("Go", thread_id="t")
+        said = await talk_in(peers.ledger, "t", "control")
+    assert outcome.response == "agent_response:agent_response:3"
+    assert flow.check(said).state == "complete"
+    assert flow.check(said[:-1]).state == "open"
+    assert pipeline_flow("ada", "carl", "bob").check(said).state == "violated"
 
 
 # ---------------------------------------------------------------- the pictures of the document
@@ -174,27 +166,23 @@ def weather(city: str) -> dict[str, object]:
     return {"temp": 18, "city": city}
 
 
-def test_the_flows_of_the_document_judge_what_peers_remember() -> None:
+async def test_the_flows_of_the_document_judge_what_peers_remember() -> None:
     """MA-043, MA-044, MA-062: conversation, tool use, and one agent that asks another; wrong for each other's runs."""
-
-    async def main() -> None:
-        plays = {
-            CONVERSATION: Play(ada=lambda asked, given: says("4")),
-            TOOL_USE: Play(ada=line(calls(("weather", {"city": "Paris"})))),
-            COMMUNICATION: Play(ada=line(asks(("bob", "Find X"))), bob=lambda asked, given: says("X")),
-        }
-        found = {}
-        for flow, play in plays.items():
-            specs = [spec("ada", tools=("weather",)), spec("bob")]
-            async with Peers(None, specs, topology=star("ada", ["bob"]), model=play, tools=[weather]) as peers:
-                await peers.run("2+2?", thread_id="t")
-                if flow is CONVERSATION:
-                    await peers.run("3+1?", thread_id="t")
-                memory = list(await peers.memory("ada", "t"))
-            said = [each for each in memory if flow is not COMMUNICATION or each.kind != "parts"]
-            found[flow.name] = flow.check(said).state
-            others = {TOOL_USE, COMMUNICATION} - {flow}  # a conversation is all of them, for whoever only hears what is said
-            assert all(other.check(memory).state != "complete" for other in others)
-        assert found == {"conversation": "complete", "tool use": "complete", "communication": "complete"}
-
-    run(main())
+    plays = {
+        CONVERSATION: Play(ada=lambda asked, given: says("4")),
+        TOOL_USE: Play(ada=line(calls(("weather", {"city": "Paris"})))),
+        COMMUNICATION: Play(ada=line(asks(("bob", "Find X"))), bob=lambda asked, given: says("X")),
+    }
+    found = {}
+    for flow, play in plays.items():
+        specs = [spec("ada", tools=("weather",)), spec("bob")]
+        async with Peers(None, specs, topology=star("ada", ["bob"]), model=play, tools=[weather]) as peers:
+            await peers.run("2+2?", thread_id="t")
+            if flow is CONVERSATION:
+                await peers.run("3+1?", thread_id="t")
+            memory = list(await peers.memory("ada", "t"))
+        said = [each for each in memory if flow is not COMMUNICATION or each.kind != "parts"]
+        found[flow.name] = flow.check(said).state
+        others = {TOOL_USE, COMMUNICATION} - {flow}  # a conversation is all of them, for whoever only hears what is said
+        assert all(other.check(memory).state != "complete" for other in others)
+    assert found == {"conversation": "complete", "tool use": "complete", "communication": "complete"}

@@ -6,7 +6,6 @@ import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo
 from pydantic_ai.tools import ToolDefinition
-from tests.patterns.chains import run
 from tests.patterns.peers.plays import QUICK, Play, calls, line, spec
 from typing_extensions import override
 
@@ -60,63 +59,51 @@ def _toolkit() -> dict[str, Any]:
 
 # Mutant: Toolkit.add (_toolkit.py) gives another schema, such as one without descriptions or types -> this test is red.
 @pytest.mark.parametrize("is_kit", [False, True], ids=["functions", "toolkit"])
-def test_a_model_is_told_the_schema_that_type_hints_and_docstring_of_a_function_say(is_kit: bool) -> None:
+async def test_a_model_is_told_the_schema_that_type_hints_and_docstring_of_a_function_say(is_kit: bool) -> None:
     """MA-061: schema from function: names, types, defaults, choices and what is required, with the words of the docstring."""
-
-    async def main() -> None:
-        _, play, _ = await _asked("weigh", {"item": "fly"}, **(_toolkit() if is_kit else {}))
-        (told,) = [each for each in play.told if each.name != "invoke_agent"]
-        assert (told.name, told.description) == ("weigh", "Weigh something.")
-        parts = {"anyOf": [{"items": {"type": "number"}, "type": "array"}, {"type": "null"}], "default": None}
-        assert told.parameters_json_schema == {
-            "type": "object",
-            "properties": {
-                "item": {"type": "string", "description": "What is weighed."},
-                "unit": {"type": "string", "enum": ["g", "oz"], "default": "g", "description": "In which unit."},
-                "parts": {**parts, "description": "What is weighed with it."},
-            },
-            "required": ["item"],
-            "additionalProperties": False,
-        }
-
-    run(main())
+    _, play, _ = await _asked("weigh", {"item": "fly"}, **(_toolkit() if is_kit else {}))
+    (told,) = [each for each in play.told if each.name != "invoke_agent"]
+    assert (told.name, told.description) == ("weigh", "Weigh something.")
+    parts = {"anyOf": [{"items": {"type": "number"}, "type": "array"}, {"type": "null"}], "default": None}
+    assert told.parameters_json_schema == {
+        "type": "object",
+        "properties": {
+            "item": {"type": "string", "description": "What is weighed."},
+            "unit": {"type": "string", "enum": ["g", "oz"], "default": "g", "description": "In which unit."},
+            "parts": {**parts, "description": "What is weighed with it."},
+        },
+        "required": ["item"],
+        "additionalProperties": False,
+    }
 
 
 # Mutant: Cast.add (_cast.py) grants an agent nothing, or every tool; or Toolkit.add takes a name twice -> this test is red.
-def test_a_tool_is_registered_by_its_name_and_given_to_whom_names_it() -> None:
+async def test_a_tool_is_registered_by_its_name_and_given_to_whom_names_it() -> None:
     """MA-061: registration."""
-
-    async def main() -> None:
-        play = Seeing(ada=line(), bob=line(calls(("weigh", {"item": "fly"}))))
-        specs = [spec("ada"), spec("bob", tools=("weigh",))]
-        async with Peers(None, specs, model=play, tools=[weigh]) as peers:
-            await peers.run("Hello", peer="ada", thread_id="t")
-            assert [each.name for each in play.told] == []
-            assert (await peers.run("How heavy?", peer="bob", thread_id="u")).response == "{'weight': 3, 'unit': 'g'}"
-            assert [each.name for each in play.told] == ["weigh"]
-        with pytest.raises(ValueError, match="there is a tool 'weigh' already"):
-            Peers(None, specs, model=play, tools=[weigh, weigh])
-
-    run(main())
+    play = Seeing(ada=line(), bob=line(calls(("weigh", {"item": "fly"}))))
+    specs = [spec("ada"), spec("bob", tools=("weigh",))]
+    async with Peers(None, specs, model=play, tools=[weigh]) as peers:
+        await peers.run("Hello", peer="ada", thread_id="t")
+        assert [each.name for each in play.told] == []
+        assert (await peers.run("How heavy?", peer="bob", thread_id="u")).response == "{'weight': 3, 'unit': 'g'}"
+        assert [each.name for each in play.told] == ["weigh"]
+    with pytest.raises(ValueError, match="there is a tool 'weigh' already"):
+        Peers(None, specs, model=play, tools=[weigh, weigh])
 
 
 # Mutant: the toolkit starts the function with other arguments, or twice, or _answer (marsys/_write.py) writes another id
 # -> this test is red.
-def test_a_call_is_executed_once_with_its_arguments_and_answered_by_a_tool_message() -> None:
+async def test_a_call_is_executed_once_with_its_arguments_and_answered_by_a_tool_message() -> None:
     """MA-061, MA-020, MA-044: the arguments as the types of the function, the result as JSON, under the id of the call."""
-
-    async def main() -> None:
-        WEIGHED.clear()
-        outcome, _, peers = await _asked("weigh", {"item": "fly", "unit": "oz", "parts": [1, 2.5]})
-        assert outcome.status == "completed"
-        assert WEIGHED == [("fly", "oz", [1.0, 2.5])]
-        _, asked, called, answered, said = (await peers.memory("ada", "t")).messages()
-        assert (asked.role, said.role) == ("user", "assistant")
-        (call,) = called.tool_calls or ()
-        assert (answered.role, answered.name, answered.tool_call_id) == ("tool", "weigh", call["id"])
-        assert answered.content == '{"weight":6.5,"unit":"oz"}'
-
-    run(main())
+    WEIGHED.clear()
+    outcome, _, peers = await _asked("weigh", {"item": "fly", "unit": "oz", "parts": [1, 2.5]})
+    assert outcome.status == "completed"
+    assert WEIGHED == [("fly", "oz", [1.0, 2.5])]
+    _, asked, called, answered, said = (await peers.memory("ada", "t")).messages()
+    assert (asked.role, said.role) == ("user", "assistant")
+    (call,) = called.tool_calls or ()
+    assert (answered.role, answered.name, answered.tool_call_id) == ("tool", "weigh", call["id"])
+    assert answered.content == '{"weight":6.5,"unit":"oz"}'
 
 
 # Mutant: _failure (marsys/_write.py) writes an error, for which a provider has no role, or leaves out the name or the id
@@ -132,29 +119,25 @@ def test_a_call_is_executed_once_with_its_arguments_and_answered_by_a_tool_messa
     ],
     ids=["raised", "wrong type", "wrong choice", "unknown tool"],
 )
-def test_a_failure_is_a_tool_message_and_the_agent_goes_on(
+async def test_a_failure_is_a_tool_message_and_the_agent_goes_on(
     tool: str, arguments: dict[str, Any], why: str, is_started: bool, is_kit: bool
 ) -> None:
     """MA-061, MA-050: nothing is raised; the model reads why, and what goes to a provider has a result for every call."""
-
-    async def main() -> None:
-        WEIGHED.clear()
-        outcome, _, peers = await _asked(tool, arguments, **(_toolkit() if is_kit else {}))
-        assert (outcome.status, bool(WEIGHED)) == ("completed", is_started)
-        assert why in outcome.response
-        memory = await peers.memory("ada", "t")
-        called, answered = memory.messages()[2:4]
-        (call,) = called.tool_calls or ()
-        assert (answered.role, answered.name, answered.tool_call_id) == ("tool", tool, call["id"])
-        assert why in answered.content
-        assert answered.error_type
-        assert validate_message(answered)
-        assert [each.id for each in memory.by_role("tool")] == [answered.message_id]
-        told = memory.to_llm_format()
-        assert told[3] == {"role": "tool", "content": answered.content, "name": tool, "tool_call_id": call["id"]}
-        assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
-
-    run(main())
+    WEIGHED.clear()
+    outcome, _, peers = await _asked(tool, arguments, **(_toolkit() if is_kit else {}))
+    assert (outcome.status, bool(WEIGHED)) == ("completed", is_started)
+    assert why in outcome.response
+    memory = await peers.memory("ada", "t")
+    called, answered = memory.messages()[2:4]
+    (call,) = called.tool_calls or ()
+    assert (answered.role, answered.name, answered.tool_call_id) == ("tool", tool, call["id"])
+    assert why in answered.content
+    assert answered.error_type
+    assert validate_message(answered)
+    assert [each.id for each in memory.by_role("tool")] == [answered.message_id]
+    told = memory.to_llm_format()
+    assert told[3] == {"role": "tool", "content": answered.content, "name": tool, "tool_call_id": call["id"]}
+    assert [each for each in check(decode(told, "openai-chat"), "openai-chat") if each.severity == "error"] == []
 
 
 # Mutant: read (marsys/_read.py) takes a tool message with an `error_type` for a success -> this test is red.

@@ -46,12 +46,14 @@ def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None
     assert any("the words are a script's" in line for line in shown)
 
 
+@pytest.mark.slow
 def test_the_same_task_in_the_same_thread_is_not_done_again(folder: Path) -> None:
     first, again = (command("run", "--team", CSV, "--thread", "sales", "How are the sales?") for _ in range(2))
     assert again.stdout == first.stdout
     assert "csv_group" not in again.stderr
 
 
+@pytest.mark.slow
 def test_for_programs_it_is_json_and_quietly_it_is_the_answer(folder: Path) -> None:
     said = json.loads(command("run", "--team", CSV, "--json", "How are the sales?").stdout)
     assert (said["status"], said["models"]) == ("completed", ["scripted:analyse-csv"])

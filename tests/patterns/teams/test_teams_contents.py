@@ -77,32 +77,28 @@ async def place(team: Team, words: str) -> int:
 # ---------------------------------------------------------------- director_context
 
 
-def test_the_orchestrator_plans_with_the_text_that_was_assembled_for_it_and_written_down_before() -> None:
+async def test_the_orchestrator_plans_with_the_text_that_was_assembled_for_it_and_written_down_before() -> None:
     """AF-032: who is in the team and can what, the conversation before, the request; the model is asked with exactly that."""
     # Mutant: `_orchestrator._Turn.take` does not say `director_context`, or says it after the plan -> red.
     # Mutant: `_orchestrator._Turn._plan` asks with the request alone instead of `brief` -> red.
     # Mutant: `_Turn._director_context` leaves out `described(...)`, or the lines of the conversation, or the request -> red.
-
-    async def main() -> None:
-        heard: Heard = {}
-        parts = hearing(heard, {"orchestrator": planning(phase("clerk", "Look.")), "clerk": "Under the sofa."})
-        workers = [agent("clerk", "fetch"), agent("ada", "count")]
-        async with team_of(parts, workers, [manager("desk", "ada")], toolkit=kit()) as team:
-            await team.run("Hello?", thread_id="t")
-            first = await place(team, "director_context")
-            assert first < await place(team, PLANNING) < await place(team, "strategic_plan")
-            await team.run("Where is it?", thread_id="t")
-            contexts = await said(team, "director_context", "orchestrator")
-        who = "Your team:\n- desk (manager of ada): You are desk.\n- clerk: You are clerk. [tools: fetch]"
-        earlier = "Earlier in this conversation:\nuser: Hello?\nassistant: Under the sofa."
-        assert [each["content"] for each in contexts] == [
-            f"{who}\n\nRequest: Hello?",
-            f"{who}\n\n{earlier}\n\nRequest: Where is it?",
-        ]
-        asked = [prompt for prompt in heard["orchestrator"] if PLANNING in prompt]
-        assert [prompt.partition(f"\n\n{PLANNING}")[0] for prompt in asked] == [each["content"] for each in contexts]
-
-    run(main())
+    heard: Heard = {}
+    parts = hearing(heard, {"orchestrator": planning(phase("clerk", "Look.")), "clerk": "Under the sofa."})
+    workers = [agent("clerk", "fetch"), agent("ada", "count")]
+    async with team_of(parts, workers, [manager("desk", "ada")], toolkit=kit()) as team:
+        await team.run("Hello?", thread_id="t")
+        first = await place(team, "director_context")
+        assert first < await place(team, PLANNING) < await place(team, "strategic_plan")
+        await team.run("Where is it?", thread_id="t")
+        contexts = await said(team, "director_context", "orchestrator")
+    who = "Your team:\n- desk (manager of ada): You are desk.\n- clerk: You are clerk. [tools: fetch]"
+    earlier = "Earlier in this conversation:\nuser: Hello?\nassistant: Under the sofa."
+    assert [each["content"] for each in contexts] == [
+        f"{who}\n\nRequest: Hello?",
+        f"{who}\n\n{earlier}\n\nRequest: Where is it?",
+    ]
+    asked = [prompt for prompt in heard["orchestrator"] if PLANNING in prompt]
+    assert [prompt.partition(f"\n\n{PLANNING}")[0] for prompt in asked] == [each["content"] for each in contexts]
 
 
 STEP = ScriptStep(name="Count", worker="ada", tool_name="count", args={"text": "a b"})
@@ -118,7 +114,7 @@ STEP = ScriptStep(name="Count", worker="ada", tool_name="count", args={"text": "
     ],
     ids=["steps", "script", "whole", "given script"],
 )
-def test_a_manager_plans_with_the_text_that_was_assembled_for_it_and_written_down_before(
+async def test_a_manager_plans_with_the_text_that_was_assembled_for_it_and_written_down_before(
     desk: ManagerSpec, asks: str | None
 ) -> None:
     """AF-032: the goal and its notes, its workers with their tools, what the phase before came to; however it plans."""
@@ -132,81 +128,74 @@ def test_a_manager_plans_with_the_text_that_was_assembled_for_it_and_written_dow
         step = {"name": "Count", "worker": "ada", "task": "Count.", "tool_name": "count", "args": {"text": "a b"}}
         return {"steps": [step]}
 
-    async def main() -> None:
-        heard: Heard = {}
-        phases = phase("clerk", "Look.", "Find"), phase("desk", "Count it.", "Count", notes="Use your fingers.")
-        parts: dict[str, Part] = {
-            "orchestrator": planning(*phases),
-            "clerk": "Under the sofa.",
-            "desk": leads,
-            "ada": "Two.",
-            "bob": "Two.",
-        }
-        workers = [agent("ada", "count"), agent("bob"), agent("clerk")]
-        async with team_of(hearing(heard, parts), workers, [desk], toolkit=kit()) as team:
-            assert (await team.run("How many are there?", thread_id="t")).status == "completed"
-            (context,) = await said(team, "director_context", "desk")
-            types = [each["type"] for each in await said(team, by="desk")]
-            if asks is not None:
-                assert await place(team, "Goal of phase 1") < await place(team, asks)
-        assert context["content"] == (
-            "Goal of phase 1 (Count): Count it.\n\nNotes: Use your fingers.\n\n"
-            "Your workers:\n- ada: You are ada. [tools: count]\n- bob: You are bob.\n\n"
-            "Outcome of the previous phase:\nFind: Under the sofa."
-        )
-        assert types[0] == "director_context"
-        first = heard.get("desk", [""])[0]
-        assert first.startswith(f"{context['content']}\n\n{asks}" if asks else context["content"] if first else "")
-
-    run(main())
+    heard: Heard = {}
+    phases = phase("clerk", "Look.", "Find"), phase("desk", "Count it.", "Count", notes="Use your fingers.")
+    parts: dict[str, Part] = {
+        "orchestrator": planning(*phases),
+        "clerk": "Under the sofa.",
+        "desk": leads,
+        "ada": "Two.",
+        "bob": "Two.",
+    }
+    workers = [agent("ada", "count"), agent("bob"), agent("clerk")]
+    async with team_of(hearing(heard, parts), workers, [desk], toolkit=kit()) as team:
+        assert (await team.run("How many are there?", thread_id="t")).status == "completed"
+        (context,) = await said(team, "director_context", "desk")
+        types = [each["type"] for each in await said(team, by="desk")]
+        if asks is not None:
+            assert await place(team, "Goal of phase 1") < await place(team, asks)
+    assert context["content"] == (
+        "Goal of phase 1 (Count): Count it.\n\nNotes: Use your fingers.\n\n"
+        "Your workers:\n- ada: You are ada. [tools: count]\n- bob: You are bob.\n\n"
+        "Outcome of the previous phase:\nFind: Under the sofa."
+    )
+    assert types[0] == "director_context"
+    first = heard.get("desk", [""])[0]
+    assert first.startswith(f"{context['content']}\n\n{asks}" if asks else context["content"] if first else "")
 
 
 # ---------------------------------------------------------------- injected_context
 
 
-def test_a_worker_gets_exactly_the_bundle_that_is_written_down() -> None:
+async def test_a_worker_gets_exactly_the_bundle_that_is_written_down() -> None:
     """AF-033: goal, task, worker, suggested steps and what was found; its model is asked with `assembled_context`."""
     # Mutant: `_worker.WorkerActor._begin` leaves out `injected_context`, or one of its keys -> red.
     # Mutant: `_worker.WorkerActor._think` asks with `request.task` instead of the assembled text -> red.
     # Mutant: `_manager._Phase._delegated` gives another goal, or nothing of the step before -> red.
-
-    async def main() -> None:
-        heard: Heard = {}
-        guided = ScriptStep(name="Think", worker="bob", tool_name="count", notes="slowly", execution_mode="guided")
-        parts: dict[str, Part] = {"orchestrator": planning(phase("desk", "Count it.")), "desk": "Two.", "bob": "Two."}
-        workers = [agent("ada", "count"), agent("bob", "count")]
-        desk = manager("desk", "ada", "bob", script=(STEP, guided))
-        async with team_of(hearing(heard, parts), workers, [desk], toolkit=kit()) as team:
-            assert (await team.run("How many?", thread_id="t")).status == "completed"
-            (direct,) = await said(team, "injected_context", "ada")
-            (thought,) = await said(team, "injected_context", "bob")
-            assert [each["type"] for each in await said(team, by="ada")][:3] == ["task", "injected_context", "action"]
-            mine = [each["type"] for each in await said(team, by="bob")]
-            assert mine == ["task", "suggested_plan", "injected_context", "final"]
-            bundle, *later = (await places(team, "1. Think (slowly)")).values()
-            assert b"injected_context" in bundle
-            assert any(b"injected_context" not in each for each in later)  # what the model is asked comes after it
-        assert direct["content"] == {
-            "manager_goal": "Count it.",
-            "worker_task": "Count",
-            "worker_key": "ada",
-            "script_steps": [STEP.to_dict()],
-            "assembled_context": "Task: Count\n\nIt is part of: Count it.",
-        }
-        assert thought["content"] == {
-            "manager_goal": "Count it.",
-            "worker_task": "Think",
-            "worker_key": "bob",
-            "suggested_plan": {"steps": [{"name": "Think", "notes": "slowly"}]},
-            "assembled_context": (
-                "Task: Think\n\nIt is part of: Count it.\n\nSuggested plan:\n1. Think (slowly)\n\n"
-                'Found so far:\nada: Count: {"words": 2}'
-            ),
-        }
-        assert heard["bob"] == [thought["content"]["assembled_context"]]
-        assert "ada" not in heard  # its steps were run without a model
-
-    run(main())
+    heard: Heard = {}
+    guided = ScriptStep(name="Think", worker="bob", tool_name="count", notes="slowly", execution_mode="guided")
+    parts: dict[str, Part] = {"orchestrator": planning(phase("desk", "Count it.")), "desk": "Two.", "bob": "Two."}
+    workers = [agent("ada", "count"), agent("bob", "count")]
+    desk = manager("desk", "ada", "bob", script=(STEP, guided))
+    async with team_of(hearing(heard, parts), workers, [desk], toolkit=kit()) as team:
+        assert (await team.run("How many?", thread_id="t")).status == "completed"
+        (direct,) = await said(team, "injected_context", "ada")
+        (thought,) = await said(team, "injected_context", "bob")
+        assert [each["type"] for each in await said(team, by="ada")][:3] == ["task", "injected_context", "action"]
+        mine = [each["type"] for each in await said(team, by="bob")]
+        assert mine == ["task", "suggested_plan", "injected_context", "final"]
+        bundle, *later = (await places(team, "1. Think (slowly)")).values()
+        assert b"injected_context" in bundle
+        assert any(b"injected_context" not in each for each in later)  # what the model is asked comes after it
+    assert direct["content"] == {
+        "manager_goal": "Count it.",
+        "worker_task": "Count",
+        "worker_key": "ada",
+        "script_steps": [STEP.to_dict()],
+        "assembled_context": "Task: Count\n\nIt is part of: Count it.",
+    }
+    assert thought["content"] == {
+        "manager_goal": "Count it.",
+        "worker_task": "Think",
+        "worker_key": "bob",
+        "suggested_plan": {"steps": [{"name": "Think", "notes": "slowly"}]},
+        "assembled_context": (
+            "Task: Think\n\nIt is part of: Count it.\n\nSuggested plan:\n1. Think (slowly)\n\n"
+            'Found so far:\nada: Count: {"words": 2}'
+        ),
+    }
+    assert heard["bob"] == [thought["content"]["assembled_context"]]
+    assert "ada" not in heard  # its steps were run without a model
 
 
 # ---------------------------------------------------------------- what a worker says
@@ -260,6 +249,7 @@ def test_a_worker_that_thinks_says_its_task_each_action_with_what_came_of_it_and
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "code", "details"),
     [
@@ -299,35 +289,31 @@ def test_a_script_is_said_step_by_step_up_to_the_first_that_fails() -> None:
 
 
 @pytest.mark.parametrize("is_scripted", [True, False], ids=["script", "model"])
-def test_an_action_is_written_down_before_its_tool_starts(is_scripted: bool) -> None:
+async def test_an_action_is_written_down_before_its_tool_starts(is_scripted: bool) -> None:
     """AF-055: whoever looks while the tool runs sees the task and the action, and neither result nor final."""
     # Mutant: `_worker.WorkerActor._step` says the action after `toolkit.call` -> red.
+    seen: list[list[str]] = []
+    toolkit = Toolkit()
+    teams: list[Team] = []
 
-    async def main() -> None:
-        seen: list[list[str]] = []
-        toolkit = Toolkit()
-        teams: list[Team] = []
+    @toolkit.tool(effects="none")
+    async def look() -> str:
+        """Look into the thread."""
+        seen.append([each["type"] for each in unlike(await said(teams[0], by="ada"), "injected_context")])
+        return "seen"
 
-        @toolkit.tool(effects="none")
-        async def look() -> str:
-            """Look into the thread."""
-            seen.append([each["type"] for each in unlike(await said(teams[0], by="ada"), "injected_context")])
-            return "seen"
-
-        script = (ScriptStep(name="Look", worker="ada", tool_name="look"),) if is_scripted else None
-        desk = manager("desk", "ada", **({"script": script} if script else {"plans": "whole"}))
-        parts: dict[str, Part] = {
-            "orchestrator": planning(phase("desk", "Look.")),
-            "ada": lambda prompt, spoken: [("look", {})] if spoken == 0 else "Looked.",
-        }
-        async with team_of(parts, [agent("ada", "look")], [desk], toolkit=toolkit) as team:
-            teams.append(team)
-            assert (await team.run("Look.", thread_id="t")).status == "completed"
-            after = [each["type"] for each in unlike(await said(team, by="ada"), "injected_context")]
-        assert seen == [["task", "action"]]
-        assert after == ["task", "action", "observation", "final"]
-
-    run(main())
+    script = (ScriptStep(name="Look", worker="ada", tool_name="look"),) if is_scripted else None
+    desk = manager("desk", "ada", **({"script": script} if script else {"plans": "whole"}))
+    parts: dict[str, Part] = {
+        "orchestrator": planning(phase("desk", "Look.")),
+        "ada": lambda prompt, spoken: [("look", {})] if spoken == 0 else "Looked.",
+    }
+    async with team_of(parts, [agent("ada", "look")], [desk], toolkit=toolkit) as team:
+        teams.append(team)
+        assert (await team.run("Look.", thread_id="t")).status == "completed"
+        after = [each["type"] for each in unlike(await said(team, by="ada"), "injected_context")]
+    assert seen == [["task", "action"]]
+    assert after == ["task", "action", "observation", "final"]
 
 
 # ---------------------------------------------------------------- synthesis
@@ -340,79 +326,71 @@ def test_an_action_is_written_down_before_its_tool_starts(is_scripted: bool) -> 
         (RuntimeError("the model is gone"), "ada: three | bob: failure: No page. | cyd: nothing"),
     ],
 )
-def test_a_manager_makes_one_synthesis_of_what_all_its_workers_say(says: Any, content: str) -> None:
+async def test_a_manager_makes_one_synthesis_of_what_all_its_workers_say(says: Any, content: str) -> None:
     """AF-056: it is asked with the words of each, those who failed too; without a model they are joined."""
     # Mutant: `_manager._Phase._summary` gives the words of the last worker alone, or leaves out those who failed -> red.
     # Mutant: `_manager._Phase._synthesise` says no `phase_id` or another `from_manager`, or is called for each worker -> red.
-
-    async def main() -> None:
-        heard: Heard = {}
-        parts: dict[str, Part] = {
-            "orchestrator": planning(phase("clerk", "Begin."), phase("desk", "Count it.")),
-            "clerk": "Begun.",
-            "desk": says,
-            "ada": "three",
-            "bob": {"status": "failed", "summary": "No page."},
-            "cyd": "nothing",
-        }
-        workers = [agent(name) for name in ("ada", "bob", "cyd", "clerk")]
-        desk = manager("desk", "ada", "bob", "cyd", plans="whole")
-        async with team_of(hearing(heard, parts), workers, [desk]) as team:
-            assert (await team.run("How many?", thread_id="t")).error_code == "TASK_FAILED"
-            (synthesis,) = await said(team, "synthesis", "desk")
-            mine = [each["type"] for each in await said(team, by="desk")]
-        assert synthesis == {
-            "type": "synthesis",
-            "content": content,
-            "from_manager": "desk",
-            "agent_key": "desk",
-            "phase_id": 1,
-            "is_global": True,
-        }
-        assert mine[-1] == "synthesis"
-        assert sorted(mine[1:-1]) == ["delegation"] * 3 + ["error"] + ["observation"] * 2  # done side by side
-        told = heard["desk"][0].partition("Your workers say:\n")[2].partition("\n\n")[0]
-        assert told == "ada: three | bob: failure: No page. | cyd: nothing"
-
-    run(main())
+    heard: Heard = {}
+    parts: dict[str, Part] = {
+        "orchestrator": planning(phase("clerk", "Begin."), phase("desk", "Count it.")),
+        "clerk": "Begun.",
+        "desk": says,
+        "ada": "three",
+        "bob": {"status": "failed", "summary": "No page."},
+        "cyd": "nothing",
+    }
+    workers = [agent(name) for name in ("ada", "bob", "cyd", "clerk")]
+    desk = manager("desk", "ada", "bob", "cyd", plans="whole")
+    async with team_of(hearing(heard, parts), workers, [desk]) as team:
+        assert (await team.run("How many?", thread_id="t")).error_code == "TASK_FAILED"
+        (synthesis,) = await said(team, "synthesis", "desk")
+        mine = [each["type"] for each in await said(team, by="desk")]
+    assert synthesis == {
+        "type": "synthesis",
+        "content": content,
+        "from_manager": "desk",
+        "agent_key": "desk",
+        "phase_id": 1,
+        "is_global": True,
+    }
+    assert mine[-1] == "synthesis"
+    assert sorted(mine[1:-1]) == ["delegation"] * 3 + ["error"] + ["observation"] * 2  # done side by side
+    told = heard["desk"][0].partition("Your workers say:\n")[2].partition("\n\n")[0]
+    assert told == "ada: three | bob: failure: No page. | cyd: nothing"
 
 
 @pytest.mark.parametrize("is_global", [True, False])
-def test_a_synthesis_is_broadcast_if_it_is_global_and_is_the_orchestrators_alone_if_not(is_global: bool) -> None:
+async def test_a_synthesis_is_broadcast_if_it_is_global_and_is_the_orchestrators_alone_if_not(is_global: bool) -> None:
     """AF-056: every agent sees it and the next phase is told; or none of that, and the answer has it all the same."""
     # Mutant: `_manager._Phase._synthesise` does not say `is_global` -> red.
     # Mutant: `_orchestrator._Turn._phase` tells the next phase whatever came before, or never -> red.
     # Mutant: `_store.TeamStore.get_global_messages`, `get_history` or `manager_view` does not look at `is_global` -> red.
-
-    async def main() -> None:
-        heard: Heard = {}
-        parts: dict[str, Part] = {
-            "orchestrator": planning(phase("desk", "Find it."), phase("late", "Close it."), phase("clerk", "Judge it.")),
-            "desk": steps(("ada", "Find.")),
-            "late": steps(("bob", "Close.")),
-            "ada": "Under the sofa.",
-            "bob": "Closed.",
-            "clerk": "Good.",
+    heard: Heard = {}
+    parts: dict[str, Part] = {
+        "orchestrator": planning(phase("desk", "Find it."), phase("late", "Close it."), phase("clerk", "Judge it.")),
+        "desk": steps(("ada", "Find.")),
+        "late": steps(("bob", "Close.")),
+        "ada": "Under the sofa.",
+        "bob": "Closed.",
+        "clerk": "Good.",
+    }
+    workers = [agent("ada"), agent("bob"), agent("clerk")]
+    managers = [manager("desk", "ada", is_global=is_global), manager("late", "bob")]
+    async with team_of(hearing(heard, parts), workers, managers) as team:
+        assert (await team.run("Where is it?", thread_id="t")).status == "completed"
+        store = team.store
+        own = await store.get_history("t", "desk")
+        seen = {
+            "global": await store.get_global_messages("t"),
+            "bob": await store.get_history("t", "bob"),
+            "clerk": await store.get_history("t", "clerk"),
+            "late": await store.get_history("t", "late", ["bob"]),
+            "next manager": await store.manager_view("t", 1),
         }
-        workers = [agent("ada"), agent("bob"), agent("clerk")]
-        managers = [manager("desk", "ada", is_global=is_global), manager("late", "bob")]
-        async with team_of(hearing(heard, parts), workers, managers) as team:
-            assert (await team.run("Where is it?", thread_id="t")).status == "completed"
-            store = team.store
-            own = await store.get_history("t", "desk")
-            seen = {
-                "global": await store.get_global_messages("t"),
-                "bob": await store.get_history("t", "bob"),
-                "clerk": await store.get_history("t", "clerk"),
-                "late": await store.get_history("t", "late", ["bob"]),
-                "next manager": await store.manager_view("t", 1),
-            }
-        (synthesis,) = [each for each in own if each["type"] == "synthesis" and each["from_manager"] == "desk"]
-        assert (synthesis["content"], synthesis["is_global"]) == ("Under the sofa.", is_global)
-        assert {name for name, view in seen.items() if synthesis in view} == (set(seen) if is_global else set())
-        assert ("Under the sofa." in heard["late"][0]) is is_global
-        assert ("Under the sofa." in heard["bob"][0]) is is_global
-        assert "Closed." in heard["clerk"][0]  # what the others broadcast is told as before
-        assert "Phase of desk: Under the sofa." in heard["orchestrator"][-1]
-
-    run(main())
+    (synthesis,) = [each for each in own if each["type"] == "synthesis" and each["from_manager"] == "desk"]
+    assert (synthesis["content"], synthesis["is_global"]) == ("Under the sofa.", is_global)
+    assert {name for name, view in seen.items() if synthesis in view} == (set(seen) if is_global else set())
+    assert ("Under the sofa." in heard["late"][0]) is is_global
+    assert ("Under the sofa." in heard["bob"][0]) is is_global
+    assert "Closed." in heard["clerk"][0]  # what the others broadcast is told as before
+    assert "Phase of desk: Under the sofa." in heard["orchestrator"][-1]

@@ -88,78 +88,69 @@ def test_a_result_and_a_failure() -> None:
     assert run(main(RuntimeError("the model is broken"))) == ("failed", {"desk": "failure", "ada": "failure"})
 
 
-def test_a_worker_that_takes_too_long_has_timed_out_and_its_task_is_ended() -> None:
-    async def main() -> None:
-        toolkit = Toolkit()
+async def test_a_worker_that_takes_too_long_has_timed_out_and_its_task_is_ended() -> None:
+    toolkit = Toolkit()
 
-        @toolkit.tool(effects="none")
-        async def wait() -> str:
-            """Wait for ever."""
-            await asyncio.Event().wait()
-            return "never"
+    @toolkit.tool(effects="none")
+    async def wait() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return "never"
 
-        limits = TeamLimits(task_seconds=0.3)
-        slow = parts(lambda prompt, spoken: [("wait", {})])
-        async with team_of(slow, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit, limits=limits) as team:
-            outcome = await team.run("Work.", thread_id="t")
-            assert (outcome.status, outcome.error_code) == ("failed", "TIMEOUT")
-            assert await ends(team) == {"desk": "failure", "ada": "timeout"}
-            task = await team.store.worker_view("t", "ada")
-            assert [each["type"] for each in task] == ["task", "injected_context", "action", "error", "error"]
-
-    run(main())
+    limits = TeamLimits(task_seconds=0.3)
+    slow = parts(lambda prompt, spoken: [("wait", {})])
+    async with team_of(slow, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit, limits=limits) as team:
+        outcome = await team.run("Work.", thread_id="t")
+        assert (outcome.status, outcome.error_code) == ("failed", "TIMEOUT")
+        assert await ends(team) == {"desk": "failure", "ada": "timeout"}
+        task = await team.store.worker_view("t", "ada")
+        assert [each["type"] for each in task] == ["task", "injected_context", "action", "error", "error"]
 
 
-def test_a_phase_that_takes_too_long_has_timed_out_with_everything_in_it() -> None:
-    async def main() -> None:
-        toolkit = Toolkit()
+async def test_a_phase_that_takes_too_long_has_timed_out_with_everything_in_it() -> None:
+    toolkit = Toolkit()
 
-        @toolkit.tool(effects="none")
-        async def wait() -> str:
-            """Wait for ever."""
-            await asyncio.Event().wait()
-            return "never"
+    @toolkit.tool(effects="none")
+    async def wait() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return "never"
 
-        limits = TeamLimits(phase_seconds=0.3)
-        slow = parts(lambda prompt, spoken: [("wait", {})])
-        async with team_of(slow, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit, limits=limits) as team:
-            outcome = await team.run("Work.", thread_id="t")
-            assert (outcome.status, outcome.error_code) == ("failed", "TIMEOUT")
-            assert await ends(team) == {"desk": "timeout", "ada": "TIMEOUT"}
-            said = await team.store.get_global_messages("t")
-            assert [(each["from_manager"], each["phase_id"]) for each in said] == [("orchestrator", 0)]
-
-    run(main())
+    limits = TeamLimits(phase_seconds=0.3)
+    slow = parts(lambda prompt, spoken: [("wait", {})])
+    async with team_of(slow, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit, limits=limits) as team:
+        outcome = await team.run("Work.", thread_id="t")
+        assert (outcome.status, outcome.error_code) == ("failed", "TIMEOUT")
+        assert await ends(team) == {"desk": "timeout", "ada": "TIMEOUT"}
+        said = await team.store.get_global_messages("t")
+        assert [(each["from_manager"], each["phase_id"]) for each in said] == [("orchestrator", 0)]
 
 
-def test_a_turn_that_nobody_waits_for_any_more_is_cancelled_and_all_of_it_ends() -> None:
-    async def main() -> None:
-        began = asyncio.Event()
-        toolkit = Toolkit()
+async def test_a_turn_that_nobody_waits_for_any_more_is_cancelled_and_all_of_it_ends() -> None:
+    began = asyncio.Event()
+    toolkit = Toolkit()
 
-        @toolkit.tool(effects="none")
-        async def wait() -> str:
-            """Wait for ever."""
-            began.set()
-            await asyncio.Event().wait()
-            return "never"
+    @toolkit.tool(effects="none")
+    async def wait() -> str:
+        """Wait for ever."""
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
 
-        waits = parts(lambda prompt, spoken: [("wait", {})])
-        async with team_of(waits, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit) as team:
-            turn = asyncio.create_task(team.run("Work.", thread_id="t"))
-            await began.wait()
-            turn.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await turn
-            await _rest(team.ledger)
-            thread = await team.ledger.thread("t")
-            assert thread is not None
-            assert thread.status == "cancelled"
-            assert await ends(team) == {"desk": "CANCELLED", "ada": "CANCELLED"}
-            again = await team.run("Work.", thread_id="t")
-            assert (again.status, again.error_code) == ("failed", "CANCELLED")
-
-    run(main())
+    waits = parts(lambda prompt, spoken: [("wait", {})])
+    async with team_of(waits, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit) as team:
+        turn = asyncio.create_task(team.run("Work.", thread_id="t"))
+        await began.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        await _rest(team.ledger)
+        thread = await team.ledger.thread("t")
+        assert thread is not None
+        assert thread.status == "cancelled"
+        assert await ends(team) == {"desk": "CANCELLED", "ada": "CANCELLED"}
+        again = await team.run("Work.", thread_id="t")
+        assert (again.status, again.error_code) == ("failed", "CANCELLED")
 
 
 async def _rest(ledger: Ledger) -> None:
@@ -169,15 +160,12 @@ async def _rest(ledger: Ledger) -> None:
             return
 
 
-def test_a_worker_whose_actor_is_stopped_is_down() -> None:
-    async def main() -> None:
-        async with team_of(parts("Worked."), [agent("ada")], [manager("desk", "ada")]) as team:
-            await team.system.ask("worker/ada", Stop(reason="enough"))
-            outcome = await team.run("Work.", thread_id="t")
-            assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_STOPPED")
-            assert await ends(team) == {"desk": "failure", "ada": "down"}
-
-    run(main())
+async def test_a_worker_whose_actor_is_stopped_is_down() -> None:
+    async with team_of(parts("Worked."), [agent("ada")], [manager("desk", "ada")]) as team:
+        await team.system.ask("worker/ada", Stop(reason="enough"))
+        outcome = await team.run("Work.", thread_id="t")
+        assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_STOPPED")
+        assert await ends(team) == {"desk": "failure", "ada": "down"}
 
 
 # ---------------------------------------------------------------- workers of another process
@@ -191,98 +179,84 @@ def elsewhere(ada: Any, toolkit: Toolkit | None = None, **more: Any) -> tuple[Te
     return here, there
 
 
-def test_workers_may_live_in_another_process() -> None:
+async def test_workers_may_live_in_another_process() -> None:
     """The delegation is in the team's thread, the worker's trace in one of its own: a thread is written by one system."""
-
-    async def main() -> None:
-        bus = LocalBus()
-        here, there = elsewhere("Worked.")
-        async with there, here:
-            await there.system.join(bus, "@there")
-            await here.system.join(bus, "@here")
-            assert (await here.run("Work.", thread_id="t")).response == "Worked."
-            assert await ends(here) == {"desk": "result", "ada": "result"}
-            (thread,) = (await there.ledger.threads()).threads
-            assert [each["type"] for each in await there.store.get_messages(thread.thread_id)] == [
-                "task",
-                "injected_context",
-                "final",
-            ]
-
-    run(main())
+    bus = LocalBus()
+    here, there = elsewhere("Worked.")
+    async with there, here:
+        await there.system.join(bus, "@there")
+        await here.system.join(bus, "@here")
+        assert (await here.run("Work.", thread_id="t")).response == "Worked."
+        assert await ends(here) == {"desk": "result", "ada": "result"}
+        (thread,) = (await there.ledger.threads()).threads
+        assert [each["type"] for each in await there.store.get_messages(thread.thread_id)] == [
+            "task",
+            "injected_context",
+            "final",
+        ]
 
 
-def test_a_worker_whose_process_vanishes_is_down_and_the_team_goes_on() -> None:
-    async def main() -> None:
-        began, gone = asyncio.Event(), asyncio.Event()
-        toolkit = Toolkit()
+async def test_a_worker_whose_process_vanishes_is_down_and_the_team_goes_on() -> None:
+    began, gone = asyncio.Event(), asyncio.Event()
+    toolkit = Toolkit()
 
-        @toolkit.tool(effects="none")
-        async def wait() -> str:
-            """Wait until it is too late."""
-            began.set()
-            await gone.wait()
-            return "late"
+    @toolkit.tool(effects="none")
+    async def wait() -> str:
+        """Wait until it is too late."""
+        began.set()
+        await gone.wait()
+        return "late"
 
-        bus = LocalBus()
-        here, there = elsewhere(lambda prompt, spoken: [("wait", {})] if spoken == 0 else "Late.", toolkit)
-        async with here, there:
-            await there.system.join(bus, "@there")
-            await here.system.join(bus, "@here")
-            turn = asyncio.create_task(here.run("Work.", thread_id="t"))
-            await began.wait()
-            for name in ("worker", "@there"):
-                await bus.detach(name)  # nobody hears of it any more
-            outcome = await turn
-            gone.set()
-            assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_NOT_FOUND")
-            assert await ends(here) == {"desk": "failure", "ada": "down"}
-
-    run(main())
+    bus = LocalBus()
+    here, there = elsewhere(lambda prompt, spoken: [("wait", {})] if spoken == 0 else "Late.", toolkit)
+    async with here, there:
+        await there.system.join(bus, "@there")
+        await here.system.join(bus, "@here")
+        turn = asyncio.create_task(here.run("Work.", thread_id="t"))
+        await began.wait()
+        for name in ("worker", "@there"):
+            await bus.detach(name)  # nobody hears of it any more
+        outcome = await turn
+        gone.set()
+        assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_NOT_FOUND")
+        assert await ends(here) == {"desk": "failure", "ada": "down"}
 
 
-def test_a_worker_that_falls_silent_has_timed_out() -> None:
+async def test_a_worker_that_falls_silent_has_timed_out() -> None:
     class Lossy(LocalBus):
         async def send(self, parcel: Any) -> None:
             if parcel.to != "@here":
                 await super().send(parcel)
 
-    async def main() -> None:
-        bus = Lossy()
-        here, there = elsewhere("Worked.", limits=TeamLimits(phase_seconds=30, task_seconds=0.4))
-        async with there, here:
-            await there.system.join(bus, "@there")
-            await here.system.join(bus, "@here")
-            assert (await here.run("Work.", thread_id="t")).error_code == "TIMEOUT"
-            assert await ends(here) == {"desk": "failure", "ada": "timeout"}
-
-    run(main())
+    bus = Lossy()
+    here, there = elsewhere("Worked.", limits=TeamLimits(phase_seconds=30, task_seconds=0.4))
+    async with there, here:
+        await there.system.join(bus, "@there")
+        await here.system.join(bus, "@here")
+        assert (await here.run("Work.", thread_id="t")).error_code == "TIMEOUT"
+        assert await ends(here) == {"desk": "failure", "ada": "timeout"}
 
 
-def test_asking_is_written_down_before_and_after() -> None:
+async def test_asking_is_written_down_before_and_after() -> None:
     """The delegation stands before the question, its end after the answer."""
-
-    async def main() -> None:
-        async with team_of(parts("Worked."), [agent("ada")], [manager("desk", "ada")]) as team:
-            await team.run("Work.", thread_id="t")
-            order: list[str] = []
-            async for record in team.ledger.read("t"):
-                payload = record.message.payload
-                if isinstance(payload, OptionCallPayload | OptionResultPayload) and record.message.lane != "effect":
-                    mark = "" if isinstance(payload, OptionCallPayload) else "="
-                    order.append(f"{mark}{payload.option_name}")
-            told = [each for each in order if each.removeprefix("=") in {"desk", "ada", "TEAM_LEAD_PHASE", "TEAM_DO_TASK"}]
-            assert told == [
-                "desk",  # the delegation
-                "TEAM_LEAD_PHASE",
-                "ada",  # the delegation
-                "TEAM_DO_TASK",
-                "ada",  # the task
-                "=ada",
-                "=TEAM_DO_TASK",
-                "=ada",
-                "=TEAM_LEAD_PHASE",
-                "=desk",
-            ]
-
-    run(main())
+    async with team_of(parts("Worked."), [agent("ada")], [manager("desk", "ada")]) as team:
+        await team.run("Work.", thread_id="t")
+        order: list[str] = []
+        async for record in team.ledger.read("t"):
+            payload = record.message.payload
+            if isinstance(payload, OptionCallPayload | OptionResultPayload) and record.message.lane != "effect":
+                mark = "" if isinstance(payload, OptionCallPayload) else "="
+                order.append(f"{mark}{payload.option_name}")
+        told = [each for each in order if each.removeprefix("=") in {"desk", "ada", "TEAM_LEAD_PHASE", "TEAM_DO_TASK"}]
+        assert told == [
+            "desk",  # the delegation
+            "TEAM_LEAD_PHASE",
+            "ada",  # the delegation
+            "TEAM_DO_TASK",
+            "ada",  # the task
+            "=ada",
+            "=TEAM_DO_TASK",
+            "=ada",
+            "=TEAM_LEAD_PHASE",
+            "=desk",
+        ]

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, play, team_of, types_in
 
 from antiphon.agents import AgentBudget, Toolkit
@@ -23,102 +22,82 @@ def planned(*phases: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-def test_a_thread_without_money_for_the_worker_ends_as_a_failure(requests: int) -> None:
+async def test_a_thread_without_money_for_the_worker_ends_as_a_failure(requests: int) -> None:
     """The worker's task ends, the delegations too, and the turn says why."""
+    toolkit = Toolkit()
 
-    async def main() -> None:
-        toolkit = Toolkit()
+    @toolkit.tool(effects="none")
+    def look() -> str:
+        """Look."""
+        return "seen"
 
-        @toolkit.tool(effects="none")
-        def look() -> str:
-            """Look."""
-            return "seen"
-
-        parts = {"orchestrator": planned(phase("ada", "Work.")), "ada": lambda prompt, spoken: [("look", {})]}
-        budget = AgentBudget(requests=requests)
-        async with team_of(parts, [agent("ada", "look")], toolkit=toolkit, thread_budget=budget) as team:
-            outcome = await team.run("Work.", thread_id="t")
-            assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
-            assert "ada: error" in await types_in(team, "t")
-            assert await team.ledger.open_calls("t") == ()
-
-    run(main())
+    parts = {"orchestrator": planned(phase("ada", "Work.")), "ada": lambda prompt, spoken: [("look", {})]}
+    budget = AgentBudget(requests=requests)
+    async with team_of(parts, [agent("ada", "look")], toolkit=toolkit, thread_budget=budget) as team:
+        outcome = await team.run("Work.", thread_id="t")
+        assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
+        assert "ada: error" in await types_in(team, "t")
+        assert await team.ledger.open_calls("t") == ()
 
 
-def test_a_thread_without_money_for_the_plan_is_a_failed_outcome() -> None:
-    async def main() -> None:
-        parts = {"orchestrator": planned(phase("ada", "Work.")), "ada": "Worked."}
-        async with team_of(parts, [agent("ada")], thread_budget=AgentBudget(requests=2)) as team:
-            assert (await team.run("Work.", thread_id="t")).status == "completed"
-            outcome = await team.run("Work more.", thread_id="t")
-            assert (outcome.status, outcome.response, outcome.error_code) == ("failed", None, "BUDGET_EXCEEDED")
-            thread = await team.ledger.thread("t")
-            assert thread is not None
-            assert (thread.pattern, thread.status) == ("teams", "failed")
-
-    run(main())
+async def test_a_thread_without_money_for_the_plan_is_a_failed_outcome() -> None:
+    parts = {"orchestrator": planned(phase("ada", "Work.")), "ada": "Worked."}
+    async with team_of(parts, [agent("ada")], thread_budget=AgentBudget(requests=2)) as team:
+        assert (await team.run("Work.", thread_id="t")).status == "completed"
+        outcome = await team.run("Work more.", thread_id="t")
+        assert (outcome.status, outcome.response, outcome.error_code) == ("failed", None, "BUDGET_EXCEEDED")
+        thread = await team.ledger.thread("t")
+        assert thread is not None
+        assert (thread.pattern, thread.status) == ("teams", "failed")
 
 
-def test_a_manager_that_goes_round_in_circles_fails_its_phase() -> None:
+async def test_a_manager_that_goes_round_in_circles_fails_its_phase() -> None:
     """A guard stops it, not its models: its workers do not get the phase instead, and what it began is ended."""
+    toolkit = Toolkit()
 
-    async def main() -> None:
-        toolkit = Toolkit()
+    @toolkit.tool(effects="none")
+    def look() -> str:
+        """Look."""
+        return "seen"
 
-        @toolkit.tool(effects="none")
-        def look() -> str:
-            """Look."""
-            return "seen"
-
-        parts = {"orchestrator": planned(phase("desk", "Lead.")), "desk": lambda prompt, spoken: [("look", {})]}
-        desk = manager("desk", "ada", tools=("look",))
-        async with team_of(parts, [agent("ada")], [desk], toolkit=toolkit) as team:
-            outcome = await team.run("Lead.", thread_id="t")
-            assert (outcome.status, outcome.error_code) == ("failed", "LOOP")
-            assert "ada: task" not in await types_in(team, "t")
-            assert await team.ledger.open_calls("t") == ()
-
-    run(main())
+    parts = {"orchestrator": planned(phase("desk", "Lead.")), "desk": lambda prompt, spoken: [("look", {})]}
+    desk = manager("desk", "ada", tools=("look",))
+    async with team_of(parts, [agent("ada")], [desk], toolkit=toolkit) as team:
+        outcome = await team.run("Lead.", thread_id="t")
+        assert (outcome.status, outcome.error_code) == ("failed", "LOOP")
+        assert "ada: task" not in await types_in(team, "t")
+        assert await team.ledger.open_calls("t") == ()
 
 
-def test_notes_of_a_phase_are_told_to_its_manager() -> None:
-    async def main() -> None:
-        parts = {"orchestrator": planned(phase("desk", "Work.", notes="Quietly.")), "desk": STEPS, "ada": "Worked."}
-        async with team_of(parts, [agent("ada")], [manager("desk", "ada")]) as team:
-            await team.run("Work.", thread_id="t")
-            (said,) = [each for each in await team.store.get_agent_messages("t", "desk") if each["type"] == "director_context"]
-            assert "Notes: Quietly." in said["content"]
-
-    run(main())
+async def test_notes_of_a_phase_are_told_to_its_manager() -> None:
+    parts = {"orchestrator": planned(phase("desk", "Work.", notes="Quietly.")), "desk": STEPS, "ada": "Worked."}
+    async with team_of(parts, [agent("ada")], [manager("desk", "ada")]) as team:
+        await team.run("Work.", thread_id="t")
+        (said,) = [each for each in await team.store.get_agent_messages("t", "desk") if each["type"] == "director_context"]
+        assert "Notes: Quietly." in said["content"]
 
 
-def test_a_script_with_more_steps_than_may_be_is_not_begun() -> None:
-    async def main() -> None:
-        toolkit = Toolkit()
+async def test_a_script_with_more_steps_than_may_be_is_not_begun() -> None:
+    toolkit = Toolkit()
 
-        @toolkit.tool(effects="none")
-        def look() -> str:
-            """Look."""
-            return "seen"
+    @toolkit.tool(effects="none")
+    def look() -> str:
+        """Look."""
+        return "seen"
 
-        script = (ScriptStep(name="Look", worker="ada", tool_name="look"),) * 3
-        parts = {"orchestrator": planned(phase("desk", "Look."))}
-        desk = manager("desk", "ada", script=script)
-        async with team_of(parts, [agent("ada", "look")], [desk], toolkit=toolkit, limits=TeamLimits(steps=2)) as team:
-            outcome = await team.run("Look.", thread_id="t")
-            assert outcome.error_message == "Phase of desk has failed: The script cannot be run: it has more than 2 steps"
-
-    run(main())
+    script = (ScriptStep(name="Look", worker="ada", tool_name="look"),) * 3
+    parts = {"orchestrator": planned(phase("desk", "Look."))}
+    desk = manager("desk", "ada", script=script)
+    async with team_of(parts, [agent("ada", "look")], [desk], toolkit=toolkit, limits=TeamLimits(steps=2)) as team:
+        outcome = await team.run("Look.", thread_id="t")
+        assert outcome.error_message == "Phase of desk has failed: The script cannot be run: it has more than 2 steps"
 
 
-def test_two_teams_work_in_one_system_on_one_ledger() -> None:
-    async def main() -> None:
-        ledger = MemoryLedger()
-        teams = [Team(ledger, orchestrator=agent(f"boss{n}"), workers=[agent(f"ada{n}")], model=_model(n)) for n in range(2)]
-        async with together(*teams):
-            assert [(await team.run("Work.", thread_id="t")).response for team in teams] == ["Worked 0.", "Worked 1."]
-
-    run(main())
+async def test_two_teams_work_in_one_system_on_one_ledger() -> None:
+    ledger = MemoryLedger()
+    teams = [Team(ledger, orchestrator=agent(f"boss{n}"), workers=[agent(f"ada{n}")], model=_model(n)) for n in range(2)]
+    async with together(*teams):
+        assert [(await team.run("Work.", thread_id="t")).response for team in teams] == ["Worked 0.", "Worked 1."]
 
 
 def _model(number: int) -> Any:
@@ -143,33 +122,27 @@ def elsewhere(ada: Any, paid: list[int]) -> tuple[Team, Team]:
     return here, team_of(parts, *given, toolkit=toolkit, roles=("worker",))
 
 
-def test_a_worker_of_another_process_waits_for_a_person_and_goes_on() -> None:
-    async def main() -> None:
-        paid: list[int] = []
-        bus = LocalBus()
-        here, there = elsewhere(lambda prompt, spoken: [("pay", {"amount": 5})] if spoken == 0 else "Paid.", paid)
-        async with there, here:
-            await there.system.join(bus, "@there")
-            await here.system.join(bus, "@here")
-            with pytest.raises(ParkedError):
-                await here.run("Work.", thread_id="t")
-            (waiting,) = await pending_approvals(there.ledger)
-            await answer(there.ledger, waiting.id, principal="grace", approved=True)
-            assert (await here.run("Work.", thread_id="t")).response == "Paid."
-            assert paid == [5]
-            assert await here.ledger.open_calls("t") == ()
-
-    run(main())
+async def test_a_worker_of_another_process_waits_for_a_person_and_goes_on() -> None:
+    paid: list[int] = []
+    bus = LocalBus()
+    here, there = elsewhere(lambda prompt, spoken: [("pay", {"amount": 5})] if spoken == 0 else "Paid.", paid)
+    async with there, here:
+        await there.system.join(bus, "@there")
+        await here.system.join(bus, "@here")
+        with pytest.raises(ParkedError):
+            await here.run("Work.", thread_id="t")
+        (waiting,) = await pending_approvals(there.ledger)
+        await answer(there.ledger, waiting.id, principal="grace", approved=True)
+        assert (await here.run("Work.", thread_id="t")).response == "Paid."
+        assert paid == [5]
+        assert await here.ledger.open_calls("t") == ()
 
 
-def test_a_worker_of_another_process_that_fails_has_failed_with_its_own_code() -> None:
-    async def main() -> None:
-        bus = LocalBus()
-        here, there = elsewhere({"status": "failed", "summary": "I cannot."}, [])
-        async with there, here:
-            await there.system.join(bus, "@there")
-            await here.system.join(bus, "@here")
-            outcome = await here.run("Work.", thread_id="t")
-            assert (outcome.status, outcome.error_code) == ("failed", "TASK_FAILED")
-
-    run(main())
+async def test_a_worker_of_another_process_that_fails_has_failed_with_its_own_code() -> None:
+    bus = LocalBus()
+    here, there = elsewhere({"status": "failed", "summary": "I cannot."}, [])
+    async with there, here:
+        await there.system.join(bus, "@there")
+        await here.system.join(bus, "@here")
+        outcome = await here.run("Work.", thread_id="t")
+        assert (outcome.status, outcome.error_code) == ("failed", "TASK_FAILED")

@@ -1,6 +1,5 @@
 """A team on the real local model: what is looked at is protocol and schema, never its words."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -23,21 +22,17 @@ def local() -> Iterator[LocalModel]:
 
 
 @pytest.mark.slow
-def test_a_team_runs_on_the_local_model(local: LocalModel) -> None:
+async def test_a_team_runs_on_the_local_model(local: LocalModel) -> None:
     """The documented example: the schema has the model name only those who are there, and everything else follows."""
-
-    async def main() -> None:
-        workers = [AgentSpec(name="writer", instructions="Answer in one sentence.")]
-        desk = ManagerSpec(name="desk", workers=("writer",), plans="whole")
-        async with Team(workers=workers, managers=[desk], model=local, limits=TeamLimits(phases=1)) as team:
-            outcome = await team.run("What is tea?", thread_id="t")
-            entries = await team.store.get_messages("t")
-            rows = [record.message async for record in team.ledger.read("t")]
-        assert outcome.response
-        assert [each for entry in entries for each in validation_errors(entry)] == []
-        assert [each["worker"] for each in entries if each["type"] == "delegation"] == ["desk", "writer"]
-        (plan,) = [each["content"]["plan"] for each in entries if each["type"] == "strategic_plan"]
-        assert "No plan could be read" not in plan.get("rationale", "")
-        assert [flow.check(rows).state for flow in TEAM_FLOWS] == ["complete", "complete"]
-
-    asyncio.run(main())
+    workers = [AgentSpec(name="writer", instructions="Answer in one sentence.")]
+    desk = ManagerSpec(name="desk", workers=("writer",), plans="whole")
+    async with Team(workers=workers, managers=[desk], model=local, limits=TeamLimits(phases=1)) as team:
+        outcome = await team.run("What is tea?", thread_id="t")
+        entries = await team.store.get_messages("t")
+        rows = [record.message async for record in team.ledger.read("t")]
+    assert outcome.response
+    assert [each for entry in entries for each in validation_errors(entry)] == []
+    assert [each["worker"] for each in entries if each["type"] == "delegation"] == ["desk", "writer"]
+    (plan,) = [each["content"]["plan"] for each in entries if each["type"] == "strategic_plan"]
+    assert "No plan could be read" not in plan.get("rationale", "")
+    assert [flow.check(rows).state for flow in TEAM_FLOWS] == ["complete", "complete"]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
 from antiphon.agents import Toolkit
@@ -102,107 +101,88 @@ async def brief(team: Team, thread_id: str = "job_123") -> str:
     return [str(each["content"]) for each in entries if each["type"] == "director_context"][-1]
 
 
-def test_a_host_plugs_in_its_own_message_store(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_a_host_plugs_in_its_own_message_store(tmp_path: Path) -> None:
     """AF-060, AF-061: the orchestrator plans with the conversation that the host keeps, the latest of it, in order."""
-
-    async def main() -> None:
-        store = DatabaseMessageStore(tmp_path / "messages.db")
-        for number in range(6):
-            store.write_message("job_123", create_user_message(f"question {number}", metadata={"user_id": "u"}))
-            store.write_message("job_123", create_assistant_message(f"answer {number}"))
-        store.write_message("job_7", create_user_message("another job"))
-        store.write_message("job_123", create_user_message("List all tables"))  # hosts write what is asked before they ask
-        async with analysts(store) as team:
-            outcome = await team.run("List all tables", thread_id="job_123")
-            store.write_message("job_123", create_assistant_message(outcome.response or ""))
-            said = await brief(team)
-        earlier = [line for line in said.splitlines() if "question" in line or "answer" in line or "List all" in line]
-        pairs = [(f"user: question {number}", f"assistant: answer {number}") for number in (2, 3, 4, 5)]
-        assert earlier == [*(line for pair in pairs for line in pair), "Request: List all tables"]
-        assert "another job" not in said
-        assert [each["type"] for each in store.get_conversation_messages("job_123")][-1] == "assistant_message"
-        assert store.get_agent_messages("job_123", "analyst") == []  # a host that has no add_message writes for itself
-
-    run(main())
+    store = DatabaseMessageStore(tmp_path / "messages.db")
+    for number in range(6):
+        store.write_message("job_123", create_user_message(f"question {number}", metadata={"user_id": "u"}))
+        store.write_message("job_123", create_assistant_message(f"answer {number}"))
+    store.write_message("job_7", create_user_message("another job"))
+    store.write_message("job_123", create_user_message("List all tables"))  # hosts write what is asked before they ask
+    async with analysts(store) as team:
+        outcome = await team.run("List all tables", thread_id="job_123")
+        store.write_message("job_123", create_assistant_message(outcome.response or ""))
+        said = await brief(team)
+    earlier = [line for line in said.splitlines() if "question" in line or "answer" in line or "List all" in line]
+    pairs = [(f"user: question {number}", f"assistant: answer {number}") for number in (2, 3, 4, 5)]
+    assert earlier == [*(line for pair in pairs for line in pair), "Request: List all tables"]
+    assert "another job" not in said
+    assert [each["type"] for each in store.get_conversation_messages("job_123")][-1] == "assistant_message"
+    assert store.get_agent_messages("job_123", "analyst") == []  # a host that has no add_message writes for itself
 
 
-def test_what_was_read_from_the_host_s_store_is_recorded(tmp_path: Path) -> None:
+async def test_what_was_read_from_the_host_s_store_is_recorded(tmp_path: Path) -> None:
     """G13: a turn that is taken up plans with what it had read, whatever the host has written since."""
-
-    async def main() -> None:
-        store, ledger = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
-        store.write_message("job_123", create_user_message("Hello"))
-        async with analysts(store, ledger) as team:
-            await team.run("List all tables", thread_id="job_123")
-        rows = [record.message async for record in ledger.read("job_123")]
-        (planned,) = [place for place, row in enumerate(rows) if "strategic_plan" in str(row.metadata)]
-        half = MemoryLedger()
-        await half.append("job_123", rows[:planned])
-        store.write_message("job_123", create_user_message("Something else"))
-        reads = store.reads
-        async with analysts(store, half) as team:
-            assert (await team.run("List all tables", thread_id="job_123")).status == "completed"
-            assert "user: Hello" in await brief(team)
-            assert "Something else" not in await brief(team)
-        assert store.reads == reads
-
-    run(main())
+    store, ledger = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
+    store.write_message("job_123", create_user_message("Hello"))
+    async with analysts(store, ledger) as team:
+        await team.run("List all tables", thread_id="job_123")
+    rows = [record.message async for record in ledger.read("job_123")]
+    (planned,) = [place for place, row in enumerate(rows) if "strategic_plan" in str(row.metadata)]
+    half = MemoryLedger()
+    await half.append("job_123", rows[:planned])
+    store.write_message("job_123", create_user_message("Something else"))
+    reads = store.reads
+    async with analysts(store, half) as team:
+        assert (await team.run("List all tables", thread_id="job_123")).status == "completed"
+        assert "user: Hello" in await brief(team)
+        assert "Something else" not in await brief(team)
+    assert store.reads == reads
 
 
-def test_a_store_with_add_message_has_all_that_the_team_has_said(tmp_path: Path) -> None:
+async def test_a_store_with_add_message_has_all_that_the_team_has_said(tmp_path: Path) -> None:
     """AF-061: when `run` returns; each message at least once, in order, valid, the agents' own tools among them."""
-
-    async def main() -> None:
-        store = FilledStore(tmp_path / "messages.db")
-        async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger, analysts(store, ledger) as team:
-            for words in ("List all tables", "And again?"):
-                await team.run(words, thread_id="job_123")
-                await team.run(words, thread_id="job_123")  # it is recorded, and handed over again
-            said = await team.store.get_messages("job_123")
-        kept = store.get_team_messages("job_123", ["analyst"])
-        assert [each["type"] for each in kept[:5]] == ["task", "injected_context", "action", "observation", "final"]
-        own = [each for each in said if each.get("agent_key") == "analyst"]
-        assert [each["message_id"] for each in kept] == [each["message_id"] for each in own]
-        asked = [each["content"] for each in store.get_conversation_messages("job_123")][::2]
-        assert asked == ["List all tables", "And again?"]
-        assert [validation_errors(each) for each in kept if validation_errors(each)] == []
-        assert all("agent_key" in each for each in kept if each["type"] in EXECUTION_TRACE_TYPES)
-
-    run(main())
+    store = FilledStore(tmp_path / "messages.db")
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger, analysts(store, ledger) as team:
+        for words in ("List all tables", "And again?"):
+            await team.run(words, thread_id="job_123")
+            await team.run(words, thread_id="job_123")  # it is recorded, and handed over again
+        said = await team.store.get_messages("job_123")
+    kept = store.get_team_messages("job_123", ["analyst"])
+    assert [each["type"] for each in kept[:5]] == ["task", "injected_context", "action", "observation", "final"]
+    own = [each for each in said if each.get("agent_key") == "analyst"]
+    assert [each["message_id"] for each in kept] == [each["message_id"] for each in own]
+    asked = [each["content"] for each in store.get_conversation_messages("job_123")][::2]
+    assert asked == ["List all tables", "And again?"]
+    assert [validation_errors(each) for each in kept if validation_errors(each)] == []
+    assert all("agent_key" in each for each in kept if each["type"] in EXECUTION_TRACE_TYPES)
 
 
-def test_a_store_that_fails_fails_the_call_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_store_that_fails_fails_the_call_and_loses_nothing(tmp_path: Path) -> None:
     """G1: the ledger has the turn; the same words again give its answer, and hand it over."""
-
-    async def main() -> None:
-        store = FilledStore(tmp_path / "messages.db")
-        asked: list[str] = []
-        async with analysts(store, asked=asked) as team:
-            store.broken = True
-            with pytest.raises(OSError, match="the disk is full"):
-                await team.run("List all tables", thread_id="job_123")
-            before, store.broken = len(asked), False
-            assert (await team.run("List all tables", thread_id="job_123")).response == "There are two."
-            assert len(asked) == before
-        assert [each["type"] for each in store.get_conversation_messages("job_123")] == CONVERSATION_TYPES
-
-    run(main())
+    store = FilledStore(tmp_path / "messages.db")
+    asked: list[str] = []
+    async with analysts(store, asked=asked) as team:
+        store.broken = True
+        with pytest.raises(OSError, match="the disk is full"):
+            await team.run("List all tables", thread_id="job_123")
+        before, store.broken = len(asked), False
+        assert (await team.run("List all tables", thread_id="job_123")).response == "There are two."
+        assert len(asked) == before
+    assert [each["type"] for each in store.get_conversation_messages("job_123")] == CONVERSATION_TYPES
 
 
-def test_a_store_whose_messages_are_none_fails_the_turn_aloud(tmp_path: Path) -> None:
+async def test_a_store_whose_messages_are_none_fails_the_turn_aloud(tmp_path: Path) -> None:
     """AF-052: what a host gives is checked; a time in seconds, as hosts keep it, is let be."""
-
-    async def main() -> None:
-        store = DatabaseMessageStore(tmp_path / "messages.db")
-        store.write_message("job_1", {"type": "user_message", "content": "Hi", "timestamp": 1705314600.5, "turn_id": None})
-        store.write_message("job_2", {"type": "user_message", "text": "no content"})
-        async with analysts(store) as team:
-            assert (await team.run("List all tables", thread_id="job_1")).status == "completed"
-            failed = await team.run("List all tables", thread_id="job_2")
-        assert failed.status == "failed"
-        assert "content" in (failed.error_message or "")
-
-    run(main())
+    store = DatabaseMessageStore(tmp_path / "messages.db")
+    store.write_message("job_1", {"type": "user_message", "content": "Hi", "timestamp": 1705314600.5, "turn_id": None})
+    store.write_message("job_2", {"type": "user_message", "text": "no content"})
+    async with analysts(store) as team:
+        assert (await team.run("List all tables", thread_id="job_1")).status == "completed"
+        failed = await team.run("List all tables", thread_id="job_2")
+    assert failed.status == "failed"
+    assert "content" in (failed.error_message or "")
 
 
 def test_the_ledger_s_own_views_are_a_message_store() -> None:
@@ -223,24 +203,20 @@ async def final(team: Team, thread_id: str = "job_123") -> dict[str, Any]:
     return content
 
 
-def test_a_final_response_has_the_operation_of_the_tool_that_made_it() -> None:
+async def test_a_final_response_has_the_operation_of_the_tool_that_made_it() -> None:
     """AF-027: with the tool's payload; the worker's words are the summary. It is what `run` returns as data."""
-
-    async def main() -> None:
-        async with analysts() as team:
-            outcome = await team.run("List all tables", thread_id="job_123")
-            content = await final(team)
-        assert content == {
-            "operation": "display_table",
-            "payload": {"message": "There are two.", "tables": ["Users", "Orders"], "schema": "public"},
-            "human_readable_summary": "There are two.",
-        }
-        assert outcome.data == content
-
-    run(main())
+    async with analysts() as team:
+        outcome = await team.run("List all tables", thread_id="job_123")
+        content = await final(team)
+    assert content == {
+        "operation": "display_table",
+        "payload": {"message": "There are two.", "tables": ["Users", "Orders"], "schema": "public"},
+        "human_readable_summary": "There are two.",
+    }
+    assert outcome.data == content
 
 
-def test_a_worker_chooses_among_the_operations_of_its_team() -> None:
+async def test_a_worker_chooses_among_the_operations_of_its_team() -> None:
     """AF-027: its word counts more than the tool's; an operation that the host does not know is asked for again."""
 
     def works(prompt: str, spoken: int) -> Any:
@@ -248,16 +224,13 @@ def test_a_worker_chooses_among_the_operations_of_its_team() -> None:
             return [("list_tables", {"schema": "public"})]
         return {"summary": "Added.", "data": {"measure": "Total"}, "operation": "fly" if spoken == 1 else "model_ops"}
 
-    async def main() -> None:
-        async with analysts(works=works, operations=("display_message", "display_table", "model_ops")) as team:
-            await team.run("Add a measure", thread_id="job_123")
-            assert await final(team) == {
-                "operation": "model_ops",
-                "payload": {"message": "Added.", "measure": "Total"},
-                "human_readable_summary": "Added.",
-            }
-
-    run(main())
+    async with analysts(works=works, operations=("display_message", "display_table", "model_ops")) as team:
+        await team.run("Add a measure", thread_id="job_123")
+        assert await final(team) == {
+            "operation": "model_ops",
+            "payload": {"message": "Added.", "measure": "Total"},
+            "human_readable_summary": "Added.",
+        }
 
 
 def test_a_team_without_an_operation_is_refused() -> None:
@@ -266,65 +239,54 @@ def test_a_team_without_an_operation_is_refused() -> None:
         analysts(operations=())
 
 
-def test_a_final_response_is_a_message_to_display_where_nobody_says_otherwise() -> None:
+async def test_a_final_response_is_a_message_to_display_where_nobody_says_otherwise() -> None:
     """AF-027: also where a tool before the last one has said an operation."""
 
     def works(prompt: str, spoken: int) -> Any:
         calls = [("list_tables", {"schema": "public"}), ("count", {"schema": "public"})]
         return [calls[spoken]] if spoken < len(calls) else "Two."
 
-    async def main() -> None:
-        async with analysts(works=works) as team:
-            outcome = await team.run("How many tables?", thread_id="job_123")
-            content = await final(team)
-        assert content == {"operation": "display_message", "payload": {"message": "Two."}, "human_readable_summary": "Two."}
-        assert outcome.data == content
-
-    run(main())
+    async with analysts(works=works) as team:
+        outcome = await team.run("How many tables?", thread_id="job_123")
+        content = await final(team)
+    assert content == {"operation": "display_message", "payload": {"message": "Two."}, "human_readable_summary": "Two."}
+    assert outcome.data == content
 
 
-def test_a_script_ends_with_the_operation_of_its_last_tool() -> None:
+async def test_a_script_ends_with_the_operation_of_its_last_tool() -> None:
     """AF-027, AF-059: with the tool's payload beside the records of the steps."""
+    steps = (
+        ScriptStep(name="Count", worker="analyst", tool_name="count", args={"schema": "public"}),
+        ScriptStep(name="List", worker="analyst", tool_name="list_tables", args={"schema": "public"}),
+    )
 
-    async def main() -> None:
-        steps = (
-            ScriptStep(name="Count", worker="analyst", tool_name="count", args={"schema": "public"}),
-            ScriptStep(name="List", worker="analyst", tool_name="list_tables", args={"schema": "public"}),
-        )
+    def plans(prompt: str, spoken: int) -> Any:
+        return plan(phase("desk", "List the tables."))
 
-        def plans(prompt: str, spoken: int) -> Any:
-            return plan(phase("desk", "List the tables."))
-
-        parts: dict[str, Any] = {"orchestrator": plans, "desk": "Done.", "analyst": "never asked"}
-        workers = [agent("analyst", "list_tables", "count")]
-        async with team_of(parts, workers, [manager("desk", "analyst", script=steps)], toolkit=kit()) as team:
-            outcome = await team.run("List all tables", thread_id="job_123")
-            content = await final(team)
-        assert (content["operation"], content["payload"]["tables"]) == ("display_table", ["Users", "Orders"])
-        assert [each["status"] for each in content["payload"]["steps"]] == ["SUCCESS", "SUCCESS"]
-        assert outcome.data == content
-
-    run(main())
+    parts: dict[str, Any] = {"orchestrator": plans, "desk": "Done.", "analyst": "never asked"}
+    workers = [agent("analyst", "list_tables", "count")]
+    async with team_of(parts, workers, [manager("desk", "analyst", script=steps)], toolkit=kit()) as team:
+        outcome = await team.run("List all tables", thread_id="job_123")
+        content = await final(team)
+    assert (content["operation"], content["payload"]["tables"]) == ("display_table", ["Users", "Orders"])
+    assert [each["status"] for each in content["payload"]["steps"]] == ["SUCCESS", "SUCCESS"]
+    assert outcome.data == content
 
 
 @pytest.mark.slow
-def test_a_turn_that_is_cut_off_anywhere_comes_to_the_same_final_response(tmp_path: Path) -> None:
+async def test_a_turn_that_is_cut_off_anywhere_comes_to_the_same_final_response(tmp_path: Path) -> None:
     """G13: after every append, with a store that says something else by then; the tool's result is read from the ledger."""
-
-    async def main() -> None:
-        store, whole = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
-        store.write_message("job_123", create_user_message("Hello"))
-        async with analysts(store, whole) as team:
-            expected = (await team.run("List all tables", thread_id="job_123")).data
-        store.write_message("job_123", create_user_message("Something else"))
-        rows = [record.message async for record in whole.read("job_123")]
-        (read,) = [place for place, row in enumerate(rows) if row.kind == "option_result" and "read-store" in str(row.payload)]
-        cuts = [cut for cut in range(read + 1, len(rows)) if "@answer" not in rows[cut - 1].id]  # an answer is one append
-        for cut in cuts[::2]:
-            part = MemoryLedger()
-            await part.append("job_123", rows[:cut])
-            async with analysts(store, part) as team:
-                assert (await team.run("List all tables", thread_id="job_123")).data == expected
-                assert await final(team) == expected
-
-    run(main())
+    store, whole = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
+    store.write_message("job_123", create_user_message("Hello"))
+    async with analysts(store, whole) as team:
+        expected = (await team.run("List all tables", thread_id="job_123")).data
+    store.write_message("job_123", create_user_message("Something else"))
+    rows = [record.message async for record in whole.read("job_123")]
+    (read,) = [place for place, row in enumerate(rows) if row.kind == "option_result" and "read-store" in str(row.payload)]
+    cuts = [cut for cut in range(read + 1, len(rows)) if "@answer" not in rows[cut - 1].id]  # an answer is one append
+    for cut in cuts[::2]:
+        part = MemoryLedger()
+        await part.append("job_123", rows[:cut])
+        async with analysts(store, part) as team:
+            assert (await team.run("List all tables", thread_id="job_123")).data == expected
+            assert await final(team) == expected

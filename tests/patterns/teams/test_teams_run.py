@@ -47,123 +47,108 @@ def stepping(*steps: tuple[str, str], **more: Any) -> Any:
     return lambda prompt, spoken: {"steps": found, **more} if "Break the phase" in prompt else "The desk has it."
 
 
-def test_a_turn_goes_from_the_request_through_plan_phases_and_tasks_to_the_answer() -> None:
+async def test_a_turn_goes_from_the_request_through_plan_phases_and_tasks_to_the_answer() -> None:
     """AF-053, AF-054, AF-055, AF-056, AF-057: each says what it should, in order, with its agent_key."""
-
-    async def main() -> None:
-        parts = {
-            "orchestrator": planned(phase("desk", "Count it."), phase("clerk", "Judge it.")),
-            "desk": stepping(("ada", "Count.")),
-            "ada": counting,
-            "clerk": "It is fine.",
-        }
-        workers = [agent("ada", "count"), agent("clerk")]
-        async with team_of(parts, workers, [manager("desk", "ada")], toolkit=kit()) as team:
-            outcome = await team.run("How long is it?", thread_id="t")
-            assert (outcome.status, outcome.response) == ("completed", "That is all.")
-            assert await types_in(team, "t") == [
-                "-: user_message",
-                "orchestrator: director_context",
-                "orchestrator: strategic_plan",
-                "orchestrator: delegation",
-                "desk: director_context",
-                "desk: delegation",
-                "ada: task",
-                "ada: injected_context",
-                "ada: action",
-                "ada: observation",
-                "ada: final",
-                "desk: observation",
-                "desk: synthesis",
-                "orchestrator: observation",
-                "orchestrator: delegation",
-                "clerk: task",
-                "clerk: injected_context",
-                "clerk: final",
-                "orchestrator: observation",
-                "orchestrator: synthesis",
-                "-: assistant_message",
-            ]
-
-    run(main())
+    parts = {
+        "orchestrator": planned(phase("desk", "Count it."), phase("clerk", "Judge it.")),
+        "desk": stepping(("ada", "Count.")),
+        "ada": counting,
+        "clerk": "It is fine.",
+    }
+    workers = [agent("ada", "count"), agent("clerk")]
+    async with team_of(parts, workers, [manager("desk", "ada")], toolkit=kit()) as team:
+        outcome = await team.run("How long is it?", thread_id="t")
+        assert (outcome.status, outcome.response) == ("completed", "That is all.")
+        assert await types_in(team, "t") == [
+            "-: user_message",
+            "orchestrator: director_context",
+            "orchestrator: strategic_plan",
+            "orchestrator: delegation",
+            "desk: director_context",
+            "desk: delegation",
+            "ada: task",
+            "ada: injected_context",
+            "ada: action",
+            "ada: observation",
+            "ada: final",
+            "desk: observation",
+            "desk: synthesis",
+            "orchestrator: observation",
+            "orchestrator: delegation",
+            "clerk: task",
+            "clerk: injected_context",
+            "clerk: final",
+            "orchestrator: observation",
+            "orchestrator: synthesis",
+            "-: assistant_message",
+        ]
 
 
-def test_all_fourteen_types_are_said_and_each_message_is_valid() -> None:
+async def test_all_fourteen_types_are_said_and_each_message_is_valid() -> None:
     """AF-048 … AF-052 hold for what a team says itself: every type, checked by the format, traces with their agent."""
-
-    async def main() -> None:
-        script = (
-            ScriptStep(name="Count", worker="ada", tool_name="count", args={"text": "a b"}),
-            ScriptStep(name="Think about it", worker="ada", tool_name="count", execution_mode="guided"),
-            ScriptStep(name="Fetch", worker="ada", tool_name="fetch", args={"url": "http://x"}),
-        )
-        parts = {"orchestrator": planned(phase("desk", "Count it.")), "desk": "It went wrong.", "ada": counting}
-        desk = manager("desk", "ada", script=script)
-        async with team_of(parts, [agent("ada", "count", "fetch")], [desk], toolkit=kit()) as team:
-            outcome = await team.run("How long is it?", thread_id="t")
-            entries = await team.store.get_messages("t")
-            assert (outcome.status, outcome.error_code) == ("failed", "SCRIPT_FAILED")
-            assert {each["type"] for each in entries} == set(ALL_TYPES)
-            assert [validation_errors(each) for each in entries if validation_errors(each)] == []
-            assert all("agent_key" in each for each in entries if each["type"] in EXECUTION_TRACE_TYPES)
-            assert all("timestamp" in each for each in entries)
-
-    run(main())
+    script = (
+        ScriptStep(name="Count", worker="ada", tool_name="count", args={"text": "a b"}),
+        ScriptStep(name="Think about it", worker="ada", tool_name="count", execution_mode="guided"),
+        ScriptStep(name="Fetch", worker="ada", tool_name="fetch", args={"url": "http://x"}),
+    )
+    parts = {"orchestrator": planned(phase("desk", "Count it.")), "desk": "It went wrong.", "ada": counting}
+    desk = manager("desk", "ada", script=script)
+    async with team_of(parts, [agent("ada", "count", "fetch")], [desk], toolkit=kit()) as team:
+        outcome = await team.run("How long is it?", thread_id="t")
+        entries = await team.store.get_messages("t")
+        assert (outcome.status, outcome.error_code) == ("failed", "SCRIPT_FAILED")
+        assert {each["type"] for each in entries} == set(ALL_TYPES)
+        assert [validation_errors(each) for each in entries if validation_errors(each)] == []
+        assert all("agent_key" in each for each in entries if each["type"] in EXECUTION_TRACE_TYPES)
+        assert all("timestamp" in each for each in entries)
 
 
-def test_the_next_phase_receives_what_the_previous_one_came_to() -> None:
+async def test_the_next_phase_receives_what_the_previous_one_came_to() -> None:
     """AF-058, and a manager is told the phase it leads, by its place among all phases of the plan."""
+    heard: dict[str, str] = {}
 
-    async def main() -> None:
-        heard: dict[str, str] = {}
+    def judge(prompt: str, spoken: int) -> Any:
+        heard["clerk"] = prompt
+        return "Fine."
 
-        def judge(prompt: str, spoken: int) -> Any:
-            heard["clerk"] = prompt
-            return "Fine."
+    def lead(prompt: str, spoken: int) -> Any:
+        heard.setdefault("late", prompt)
+        return {"steps": [{"name": "x", "worker": "ada", "task": "Look."}]}
 
-        def lead(prompt: str, spoken: int) -> Any:
-            heard.setdefault("late", prompt)
-            return {"steps": [{"name": "x", "worker": "ada", "task": "Look."}]}
-
-        parts = {
-            "orchestrator": planned(phase("desk", "Find it."), phase("clerk", "Judge it."), phase("late", "Close it.")),
-            "desk": stepping(("ada", "Find."), ("ada", "Find more.")),
-            "ada": "It was under the sofa.",
-            "clerk": judge,
-            "late": lead,
-        }
-        managers = [manager("desk", "ada"), manager("late", "ada")]
-        async with team_of(parts, [agent("ada"), agent("clerk")], managers) as team:
-            assert (await team.run("Where is it?", thread_id="t")).status == "completed"
-            assert "The desk has it." in heard["clerk"]
-            assert "Goal of phase 2 (Phase of late): Close it." in heard["late"]
-            assert "Phase of clerk: Fine." in heard["late"]
-            said = [each["phase_id"] for each in await team.store.get_global_messages("t")]
-            assert said == [0, 1, 2]
-
-    run(main())
+    parts = {
+        "orchestrator": planned(phase("desk", "Find it."), phase("clerk", "Judge it."), phase("late", "Close it.")),
+        "desk": stepping(("ada", "Find."), ("ada", "Find more.")),
+        "ada": "It was under the sofa.",
+        "clerk": judge,
+        "late": lead,
+    }
+    managers = [manager("desk", "ada"), manager("late", "ada")]
+    async with team_of(parts, [agent("ada"), agent("clerk")], managers) as team:
+        assert (await team.run("Where is it?", thread_id="t")).status == "completed"
+        assert "The desk has it." in heard["clerk"]
+        assert "Goal of phase 2 (Phase of late): Close it." in heard["late"]
+        assert "Phase of clerk: Fine." in heard["late"]
+        said = [each["phase_id"] for each in await team.store.get_global_messages("t")]
+        assert said == [0, 1, 2]
 
 
-def test_a_step_receives_what_the_step_before_found() -> None:
-    async def main() -> None:
-        heard: list[str] = []
+async def test_a_step_receives_what_the_step_before_found() -> None:
+    heard: list[str] = []
 
-        def work(prompt: str, spoken: int) -> Any:
-            heard.append(prompt)
-            return f"found {len(heard)}"
+    def work(prompt: str, spoken: int) -> Any:
+        heard.append(prompt)
+        return f"found {len(heard)}"
 
-        parts = {
-            "orchestrator": planned(phase("desk", "Find it.")),
-            "desk": stepping(("ada", "Find."), ("bob", "Find more.")),
-            "ada": work,
-            "bob": work,
-        }
-        async with team_of(parts, [agent("ada"), agent("bob")], [manager("desk", "ada", "bob")]) as team:
-            await team.run("Where is it?", thread_id="t")
-            assert "ada: found 1" not in heard[0]
-            assert "ada: found 1" in heard[1]
-
-    run(main())
+    parts = {
+        "orchestrator": planned(phase("desk", "Find it.")),
+        "desk": stepping(("ada", "Find."), ("bob", "Find more.")),
+        "ada": work,
+        "bob": work,
+    }
+    async with team_of(parts, [agent("ada"), agent("bob")], [manager("desk", "ada", "bob")]) as team:
+        await team.run("Where is it?", thread_id="t")
+        assert "ada: found 1" not in heard[0]
+        assert "ada: found 1" in heard[1]
 
 
 def test_phases_that_do_not_need_each_other_are_done_side_by_side() -> None:
@@ -186,33 +171,27 @@ def test_phases_that_do_not_need_each_other_are_done_side_by_side() -> None:
     run(main({"plan": {"parallel_workers": ["ada", "bob"], "rationale": "Two see more."}}))
 
 
-def test_what_was_asked_before_in_a_thread_is_given_back_and_nobody_is_asked_again() -> None:
-    async def main() -> None:
-        asked: list[str] = []
-        ledger = MemoryLedger()
-        parts = {"orchestrator": planned(phase("ada", "Count.")), "ada": counting}
-        for _ in range(2):
-            async with team_of(parts, [agent("ada", "count")], asked=asked, ledger=ledger, toolkit=kit()) as team:
-                outcome = await team.run("Count.", thread_id="t")
-                assert outcome.response == "three words"
-        assert asked == ["orchestrator", "ada", "ada"]
-        assert await ledger.open_calls("t") == ()
-
-    run(main())
+async def test_what_was_asked_before_in_a_thread_is_given_back_and_nobody_is_asked_again() -> None:
+    asked: list[str] = []
+    ledger = MemoryLedger()
+    parts = {"orchestrator": planned(phase("ada", "Count.")), "ada": counting}
+    for _ in range(2):
+        async with team_of(parts, [agent("ada", "count")], asked=asked, ledger=ledger, toolkit=kit()) as team:
+            outcome = await team.run("Count.", thread_id="t")
+            assert outcome.response == "three words"
+    assert asked == ["orchestrator", "ada", "ada"]
+    assert await ledger.open_calls("t") == ()
 
 
 @pytest.mark.parametrize(
     "wrong", [{"phases": "later"}, plan({"name": "", "worker": "bob"}), plan(phase("not a\x00name", "Do it."))]
 )
-def test_a_plan_that_cannot_be_read_is_asked_for_again(wrong: dict[str, Any]) -> None:
-    async def main() -> None:
-        def first_wrong(prompt: str, spoken: int) -> Any:
-            return wrong if spoken == 0 else plan(phase("bob", "Do it."))
+async def test_a_plan_that_cannot_be_read_is_asked_for_again(wrong: dict[str, Any]) -> None:
+    def first_wrong(prompt: str, spoken: int) -> Any:
+        return wrong if spoken == 0 else plan(phase("bob", "Do it."))
 
-        async with team_of({"orchestrator": first_wrong, "bob": "Done."}, [agent("ada"), agent("bob")]) as team:
-            assert (await team.run("Do it.", thread_id="t")).response == "Done."
-
-    run(main())
+    async with team_of({"orchestrator": first_wrong, "bob": "Done."}, [agent("ada"), agent("bob")]) as team:
+        assert (await team.run("Do it.", thread_id="t")).response == "Done."
 
 
 def test_what_is_no_object_is_no_plan() -> None:
@@ -220,93 +199,72 @@ def test_what_is_no_object_is_no_plan() -> None:
         PlanDraft.model_validate("first this, then that")
 
 
-def test_a_request_without_a_readable_plan_goes_to_the_first_of_the_team_and_that_is_said() -> None:
-    async def main() -> None:
-        parts = {"orchestrator": {"phases": []}, "ada": "I did it.", "bob": "Not me."}
-        async with team_of(parts, [agent("ada"), agent("bob")]) as team:
-            outcome = await team.run("Do it.", thread_id="t")
-            assert (outcome.status, outcome.response) == ("completed", "I did it.")
-            (said,) = [each for each in await team.store.get_messages("t") if each["type"] == "strategic_plan"]
-            assert said["content"]["plan"]["primary_worker"] == "ada"
-            assert "No plan could be read" in said["content"]["plan"]["rationale"]
-
-    run(main())
+async def test_a_request_without_a_readable_plan_goes_to_the_first_of_the_team_and_that_is_said() -> None:
+    parts = {"orchestrator": {"phases": []}, "ada": "I did it.", "bob": "Not me."}
+    async with team_of(parts, [agent("ada"), agent("bob")]) as team:
+        outcome = await team.run("Do it.", thread_id="t")
+        assert (outcome.status, outcome.response) == ("completed", "I did it.")
+        (said,) = [each for each in await team.store.get_messages("t") if each["type"] == "strategic_plan"]
+        assert said["content"]["plan"]["primary_worker"] == "ada"
+        assert "No plan could be read" in said["content"]["plan"]["rationale"]
 
 
-def test_a_manager_without_readable_steps_gives_the_phase_to_its_first_worker() -> None:
-    async def main() -> None:
-        parts = {"orchestrator": planned(phase("desk", "Do it.")), "desk": {"steps": 3}, "bob": "I did it."}
-        async with team_of(parts, [agent("ada"), agent("bob")], [manager("desk", "bob")]) as team:
-            assert (await team.run("Do it.", thread_id="t")).response == "I did it."
-
-    run(main())
+async def test_a_manager_without_readable_steps_gives_the_phase_to_its_first_worker() -> None:
+    parts = {"orchestrator": planned(phase("desk", "Do it.")), "desk": {"steps": 3}, "bob": "I did it."}
+    async with team_of(parts, [agent("ada"), agent("bob")], [manager("desk", "bob")]) as team:
+        assert (await team.run("Do it.", thread_id="t")).response == "I did it."
 
 
-def test_a_phase_for_somebody_who_is_not_there_has_failed_and_the_others_are_run() -> None:
+async def test_a_phase_for_somebody_who_is_not_there_has_failed_and_the_others_are_run() -> None:
     """Not skipped in silence: the delegation ends as a failure, and so does the turn."""
-
-    async def main() -> None:
-        parts = {"orchestrator": planned(phase("eve", "Spy."), phase("ada", "Work.")), "ada": "Worked."}
-        async with team_of(parts, [agent("ada")]) as team:
-            outcome = await team.run("Do it.", thread_id="t")
-            assert (outcome.status, outcome.error_code) == ("failed", "UNKNOWN_WORKER")
-            assert "there is no 'eve' to delegate to; there are ada" in (outcome.error_message or "")
-            assert outcome.response == "That is all."
-            assert "ada: final" in await types_in(team, "t")
-            said = await team.store.get_global_messages("t")
-            assert [each["phase_id"] for each in said] == [0, 1]
-
-    run(main())
+    parts = {"orchestrator": planned(phase("eve", "Spy."), phase("ada", "Work.")), "ada": "Worked."}
+    async with team_of(parts, [agent("ada")]) as team:
+        outcome = await team.run("Do it.", thread_id="t")
+        assert (outcome.status, outcome.error_code) == ("failed", "UNKNOWN_WORKER")
+        assert "there is no 'eve' to delegate to; there are ada" in (outcome.error_message or "")
+        assert outcome.response == "That is all."
+        assert "ada: final" in await types_in(team, "t")
+        said = await team.store.get_global_messages("t")
+        assert [each["phase_id"] for each in said] == [0, 1]
 
 
-def test_a_manager_can_give_the_whole_to_all_of_its_workers() -> None:
-    async def main() -> None:
-        parts = {"orchestrator": planned(phase("desk", "Vote.")), "desk": "Two votes.", "ada": "Yes.", "bob": "No."}
-        desk = manager("desk", "ada", "bob", plans="whole")
-        async with team_of(parts, [agent("ada"), agent("bob")], [desk]) as team:
-            assert (await team.run("Vote.", thread_id="t")).response == "Two votes."
-            tasks = [each for each in await team.store.get_messages("t") if each["type"] == "task"]
-            assert sorted((each["agent_key"], each["content"]) for each in tasks) == [("ada", "Vote."), ("bob", "Vote.")]
-
-    run(main())
+async def test_a_manager_can_give_the_whole_to_all_of_its_workers() -> None:
+    parts = {"orchestrator": planned(phase("desk", "Vote.")), "desk": "Two votes.", "ada": "Yes.", "bob": "No."}
+    desk = manager("desk", "ada", "bob", plans="whole")
+    async with team_of(parts, [agent("ada"), agent("bob")], [desk]) as team:
+        assert (await team.run("Vote.", thread_id="t")).response == "Two votes."
+        tasks = [each for each in await team.store.get_messages("t") if each["type"] == "task"]
+        assert sorted((each["agent_key"], each["content"]) for each in tasks) == [("ada", "Vote."), ("bob", "Vote.")]
 
 
-def test_the_orchestrator_sees_the_last_messages_of_the_conversation_before_the_request() -> None:
+async def test_the_orchestrator_sees_the_last_messages_of_the_conversation_before_the_request() -> None:
     """AF-060: eight messages, not eight turns; and what it was asked, it was asked with."""
+    prompts: list[str] = []
 
-    async def main() -> None:
-        prompts: list[str] = []
+    def planning(prompt: str, spoken: int) -> Any:
+        prompts.append(prompt)
+        return plan(phase("ada", "Answer."))
 
-        def planning(prompt: str, spoken: int) -> Any:
-            prompts.append(prompt)
-            return plan(phase("ada", "Answer."))
-
-        limits = TeamLimits(conversation=3)
-        parts = {"orchestrator": planning, "ada": lambda prompt, spoken: "Answer."}
-        async with team_of(parts, [agent("ada")], limits=limits) as team:
-            for number in range(3):
-                await team.run(f"Question {number}?", thread_id="t")
-            assert "Earlier" not in prompts[0]
-            assert prompts[2].partition("Earlier in this conversation:\n")[2].splitlines()[:3] == [
-                "assistant: Answer.",
-                "user: Question 1?",
-                "assistant: Answer.",
-            ]
-
-    run(main())
+    limits = TeamLimits(conversation=3)
+    parts = {"orchestrator": planning, "ada": lambda prompt, spoken: "Answer."}
+    async with team_of(parts, [agent("ada")], limits=limits) as team:
+        for number in range(3):
+            await team.run(f"Question {number}?", thread_id="t")
+        assert "Earlier" not in prompts[0]
+        assert prompts[2].partition("Earlier in this conversation:\n")[2].splitlines()[:3] == [
+            "assistant: Answer.",
+            "user: Question 1?",
+            "assistant: Answer.",
+        ]
 
 
-def test_an_orchestrator_may_have_any_name() -> None:
+async def test_an_orchestrator_may_have_any_name() -> None:
     """Who orchestrates is said, not read off a name: a worker may be called `orchestrator_2`."""
-
-    async def main() -> None:
-        boss, worker = agent("maestro"), agent("orchestrator_2")
-        model = play({"maestro": planned(phase("orchestrator_2", "Play.")), "orchestrator_2": "Played."})
-        async with Team(orchestrator=boss, workers=[worker], model=model) as team:
-            assert (await team.run("Play.", thread_id="t")).response == "Played."
-            assert "maestro: strategic_plan" in await types_in(team, "t")
-
-    run(main())
+    boss, worker = agent("maestro"), agent("orchestrator_2")
+    model = play({"maestro": planned(phase("orchestrator_2", "Play.")), "orchestrator_2": "Played."})
+    async with Team(orchestrator=boss, workers=[worker], model=model) as team:
+        assert (await team.run("Play.", thread_id="t")).response == "Played."
+        assert "maestro: strategic_plan" in await types_in(team, "t")
 
 
 def test_a_plan_with_as_many_phases_as_may_be_is_run_to_the_end() -> None:

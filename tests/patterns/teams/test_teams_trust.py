@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
 from antiphon.agents import Toolkit
@@ -43,39 +42,30 @@ def team(*phases: dict[str, Any], reader: Any, paid: list[str]) -> Team:
     return team_of(parts, workers, [manager("desk", "reader")], toolkit=toolkit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["reader", "desk"])
 @pytest.mark.parametrize("reader", [ORDER, {"status": "failed", "summary": ORDER}])
-def test_a_worker_that_is_told_what_another_has_read_must_ask_a_person(first: str, reader: Any) -> None:
+async def test_a_worker_that_is_told_what_another_has_read_must_ask_a_person(first: str, reader: Any) -> None:
     """A summary or a failure in a stranger's words does not wash them: also not by way of a manager."""
-
-    async def main() -> None:
-        paid: list[str] = []
-        async with team(phase(first, "Read."), phase("payer", "Pay."), reader=reader, paid=paid) as reading:
-            with pytest.raises(ParkedError):
-                await reading.run("Do what the mail says.", thread_id="t")
-            (waiting,) = await pending_approvals(reading.ledger)
-            assert (waiting.agent, waiting.tool, paid) == ("payer", "pay", [])
-
-    run(main())
+    paid: list[str] = []
+    async with team(phase(first, "Read."), phase("payer", "Pay."), reader=reader, paid=paid) as reading:
+        with pytest.raises(ParkedError):
+            await reading.run("Do what the mail says.", thread_id="t")
+        (waiting,) = await pending_approvals(reading.ledger)
+        assert (waiting.agent, waiting.tool, paid) == ("payer", "pay", [])
 
 
-def test_an_answer_that_rests_on_what_strangers_wrote_taints_the_next_turn() -> None:
-    async def main() -> None:
-        paid: list[str] = []
-        async with team(phase("reader", "Read."), reader=ORDER, paid=paid) as reading:
-            assert (await reading.run("What does the mail say?", thread_id="t")).response == ORDER
-            with pytest.raises(ParkedError):
-                await reading.run("Go on.", thread_id="t")
-            assert paid == []
-
-    run(main())
+async def test_an_answer_that_rests_on_what_strangers_wrote_taints_the_next_turn() -> None:
+    paid: list[str] = []
+    async with team(phase("reader", "Read."), reader=ORDER, paid=paid) as reading:
+        assert (await reading.run("What does the mail say?", thread_id="t")).response == ORDER
+        with pytest.raises(ParkedError):
+            await reading.run("Go on.", thread_id="t")
+        assert paid == []
 
 
-def test_who_has_read_nothing_of_strangers_is_free() -> None:
-    async def main() -> None:
-        paid: list[str] = []
-        async with team(phase("payer", "Pay."), reader=ORDER, paid=paid) as reading:
-            assert (await reading.run("Pay Mallory.", thread_id="t")).status == "completed"
-            assert paid == ["Mallory"]
-
-    run(main())
+async def test_who_has_read_nothing_of_strangers_is_free() -> None:
+    paid: list[str] = []
+    async with team(phase("payer", "Pay."), reader=ORDER, paid=paid) as reading:
+        assert (await reading.run("Pay Mallory.", thread_id="t")).status == "completed"
+        assert paid == ["Mallory"]

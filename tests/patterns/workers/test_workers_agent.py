@@ -286,6 +286,7 @@ def test_it_waits_also_inside_of_a_running_loop_and_leaves_no_loop_open(toolkit:
     assert not [each for each in threading.enumerate() if each.name.startswith("antiphon-worker")]
 
 
+@pytest.mark.slow
 def test_many_threads_may_use_one_agent(toolkit: AgentToolkit) -> None:
     """AT-059."""
     toolkit.grant_permission("worker", "divide")

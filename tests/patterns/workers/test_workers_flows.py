@@ -116,19 +116,15 @@ def test_what_one_worker_has_come_to_goes_to_another_and_the_end_to_the_controll
 
 
 @pytest.mark.parametrize("name", ["request-response", "task-delegation", "tool-execution", "collaboration"])
-def test_every_call_that_is_said_has_its_one_result(name: str) -> None:
+async def test_every_call_that_is_said_has_its_one_result(name: str) -> None:
     """AT-047, G10: what was asked is answered, and stands in the thread so."""
-
-    async def main() -> None:
-        module, ledger = example(), MemoryLedger()
-        async with module.workers(ledger) as team:
-            thread_id = await module.FLOWS[name](team)
-        talk = await conversation(ledger, thread_id, tools=True, reports=True)
-        assert not list(talk.open_calls())
-        assert not list(talk.orphans())
-        assert not await ledger.open_calls(thread_id)
-
-    run(main())
+    module, ledger = example(), MemoryLedger()
+    async with module.workers(ledger) as team:
+        thread_id = await module.FLOWS[name](team)
+    talk = await conversation(ledger, thread_id, tools=True, reports=True)
+    assert not list(talk.open_calls())
+    assert not list(talk.orphans())
+    assert not await ledger.open_calls(thread_id)
 
 
 def test_the_example_says_that_every_flow_is_complete(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.patterns.chains import run
 from tests.patterns.workers.test_workers_flows import example
 
 from antiphon.agents.models import LocalModel, WeightsError, model
@@ -24,16 +23,12 @@ def local() -> Iterator[LocalModel]:
 
 
 @pytest.mark.slow
-def test_a_question_is_answered_by_a_model_that_says_what_it_likes(local: LocalModel) -> None:
+async def test_a_question_is_answered_by_a_model_that_says_what_it_likes(local: LocalModel) -> None:
     """AT-043: the example of the documentation, with `local`; however long it takes, and whatever it reports meanwhile."""
-
-    async def main() -> None:
-        module, ledger = example(), MemoryLedger()
-        async with module.workers(ledger, local) as team:
-            thread_id = await module.request_response(team)
-            said = structured(await conversation(ledger, thread_id))
-        assert [each.message_type for each in said] == [MessageType.QUERY, MessageType.RESPONSE]
-        assert said[1].content
-        assert (await module.judged(ledger, "request-response", thread_id)).state == "complete"
-
-    run(main())
+    module, ledger = example(), MemoryLedger()
+    async with module.workers(ledger, local) as team:
+        thread_id = await module.request_response(team)
+        said = structured(await conversation(ledger, thread_id))
+    assert [each.message_type for each in said] == [MessageType.QUERY, MessageType.RESPONSE]
+    assert said[1].content
+    assert (await module.judged(ledger, "request-response", thread_id)).state == "complete"

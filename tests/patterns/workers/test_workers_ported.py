@@ -152,7 +152,7 @@ def test_a_trace_is_kept_through_the_run(toolkit: AgentToolkit) -> None:
     assert marked["controller WORKERS_MESSAGE"] == marked["worker WORKERS_TASK"] == "tr-1"
 
 
-def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """G9, AT-051: a task stays as it is written; the answer has the trace."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> str:
@@ -161,25 +161,22 @@ def test_a_run_that_was_begun_without_the_trace_in_its_tasks_goes_on(monkeypatch
     def team(ledger: Ledger, model: FunctionModel) -> Workers:
         return Workers(ledger, policy, [AgentSpec(name="ada"), AgentSpec(name="bob")], model=model)
 
-    async def main() -> None:
-        ledger, bench = MemoryLedger(), Bench()
-        query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", message_id="m")
-        query.update_metadata({"trace_id": "tr-1"})
-        with monkeypatch.context() as before:
-            before.setattr(StructuredMessage, "carried", frozenset[str]())
-            async with team(ledger, bench.model) as first:
-                given = asyncio.create_task(first.send(query))
-                await bench.came.wait()
-                left = await left_by_a_kill(ledger)
-                bench.go_on.set()
-                assert "trace_id" not in (await given).metadata
-        async with team(left, Bench(is_open=True).model) as second:
-            answer = await second.send(query)
-            said = await second.messages("t")
-        assert (answer.content, answer.metadata["trace_id"]) == ("Done.", "tr-1")
-        assert [each.metadata.get("trace_id") for each in said] == ["tr-1", None, None, None, "tr-1"]
-
-    run(main())
+    ledger, bench = MemoryLedger(), Bench()
+    query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", message_id="m")
+    query.update_metadata({"trace_id": "tr-1"})
+    with monkeypatch.context() as before:
+        before.setattr(StructuredMessage, "carried", frozenset[str]())
+        async with team(ledger, bench.model) as first:
+            given = asyncio.create_task(first.send(query))
+            await bench.came.wait()
+            left = await left_by_a_kill(ledger)
+            bench.go_on.set()
+            assert "trace_id" not in (await given).metadata
+    async with team(left, Bench(is_open=True).model) as second:
+        answer = await second.send(query)
+        said = await second.messages("t")
+    assert (answer.content, answer.metadata["trace_id"]) == ("Done.", "tr-1")
+    assert [each.metadata.get("trace_id") for each in said] == ["tr-1", None, None, None, "tr-1"]
 
 
 # ---------------------------------------------------------------- tool requests
@@ -227,30 +224,26 @@ def test_calls_without_words_and_type_are_a_tool_request_and_with_words_a_questi
     assert worded.content == "Sunny."
 
 
-def test_a_tool_request_in_a_team_has_each_call_and_result_once(toolkit: AgentToolkit) -> None:
+async def test_a_tool_request_in_a_team_has_each_call_and_result_once(toolkit: AgentToolkit) -> None:
     """AT-045, AT-047, G10: in the thread it is a request and a response; sent again, the answer is the recorded one."""
-
-    async def main() -> None:
-        ledger = MemoryLedger()
-        agent = ToolCapableAgent("weather_agent", "Weather", toolkit, model=saying(never))
-        request = StructuredMessage.create_tool_request(
-            "", [ToolCall("get_weather", {"location": "Oslo"}, "c-1")], source_agent="user", target_agent="weather_agent"
-        )
-        async with Workers(ledger, workers=[agent]) as team:
-            first, second = await team.send(request), await team.send(request)
-            said = await team.messages(request.task_id)
-        assert first == second
-        assert ways(said) == ["user -> weather_agent: tool_request", "weather_agent -> user: tool_response"]
-        assert said[1].tool_results == first.tool_results
-        talk = await conversation(ledger, request.task_id, tools=True)
-        assert [row.kind for row in talk if row.kind != "parts"] == ["option_call", "option_result"]
-        assert not await ledger.open_calls(request.task_id)
-
-    run(main())
+    ledger = MemoryLedger()
+    agent = ToolCapableAgent("weather_agent", "Weather", toolkit, model=saying(never))
+    request = StructuredMessage.create_tool_request(
+        "", [ToolCall("get_weather", {"location": "Oslo"}, "c-1")], source_agent="user", target_agent="weather_agent"
+    )
+    async with Workers(ledger, workers=[agent]) as team:
+        first, second = await team.send(request), await team.send(request)
+        said = await team.messages(request.task_id)
+    assert first == second
+    assert ways(said) == ["user -> weather_agent: tool_request", "weather_agent -> user: tool_response"]
+    assert said[1].tool_results == first.tool_results
+    talk = await conversation(ledger, request.task_id, tools=True)
+    assert [row.kind for row in talk if row.kind != "parts"] == ["option_call", "option_result"]
+    assert not await ledger.open_calls(request.task_id)
 
 
 # Mutant: say `message` in the place of `said` in workers/_actors.py, `WorkerActor.ask` -> this test is red.
-def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> None:
+async def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> None:
     """AT-053: the row of a tool request has its calls, without what the tool calls sensitive."""
     seen: list[str] = []
 
@@ -259,54 +252,48 @@ def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> None:
         seen.append(pin)
         return "in"
 
-    async def main() -> None:
-        ledger, kit = MemoryLedger(), Toolkit()
-        kit.add(log_in, sensitive=("pin",), to=["ada"])
-        request = StructuredMessage.create_tool_request("", [ToolCall("log_in", {"pin": "hunter-one"})], target_agent="ada")
-        async with Workers(ledger, workers=[ToolCapableAgent("ada", "Doors", kit)]) as team:
-            assert (await team.send(request)).message_type == MessageType.TOOL_RESPONSE
-        rows = [record.body async for record in ledger.read(request.task_id)]
-        assert seen == ["hunter-one"]
-        assert b"hunter" not in b"".join(rows)
-
-    run(main())
+    ledger, kit = MemoryLedger(), Toolkit()
+    kit.add(log_in, sensitive=("pin",), to=["ada"])
+    request = StructuredMessage.create_tool_request("", [ToolCall("log_in", {"pin": "hunter-one"})], target_agent="ada")
+    async with Workers(ledger, workers=[ToolCapableAgent("ada", "Doors", kit)]) as team:
+        assert (await team.send(request)).message_type == MessageType.TOOL_RESPONSE
+    rows = [record.body async for record in ledger.read(request.task_id)]
+    assert seen == ["hunter-one"]
+    assert b"hunter" not in b"".join(rows)
 
 
 # Mutant: drop `_address(message, thread_id)` in workers/_talk.py, `sent` -> this test is red.
-def test_what_agents_ask_tools_is_sent_as_tool_requests_and_their_results_as_tool_responses() -> None:
+async def test_what_agents_ask_tools_is_sent_as_tool_requests_and_their_results_as_tool_responses() -> None:
     """AT-045: calls of a message and calls of a model, in the task that they belong to; listeners hear them too."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> str:
         return (await desk.assign("ada", query.content)).content
 
-    async def main() -> None:
-        heard: list[StructuredMessage] = []
-        ada = AgentSpec(name="ada", tools=("get_weather",))
-        model = calling(("get_weather", {"location": "Oslo"}), then="{0[temp]} degrees")
-        async with Workers(None, policy, [ada], model=model, tools=[get_weather]) as team:
-            team.hear(lambda thread_id, message: heard.append(message))
-            await team.run("Weather?", thread_id="t")
-            said = await team.messages("t")
-            query = StructuredMessage.create_query("Again?", "user", "ada", task_id="t2")
-            query.add_tool_call("get_weather", {"location": "Rome"}, "u-1")
-            await team.send(query)
-            direct = await team.messages("t2")
-        assert ways(said) == [
-            "user -> controller: query",
-            "controller -> ada: task",
-            "ada -> tools: tool_request",
-            "tools -> ada: tool_response",
-            "ada -> controller: result",
-            "controller -> user: response",
-        ]
-        assert ways(heard)[:6] == ways(said)
-        assert {each.task_id for each in said[1:5]} == {"t:task-1"}
-        assert said[2].tool_calls[0]["id"] == said[3].tool_results[0]["call_id"] == "c1"
-        assert ways(direct) == [
-            "user -> ada: query",
-            *["ada -> tools: tool_request", "tools -> ada: tool_response"] * 2,
-            "ada -> user: response",
-        ]
-        assert {each.task_id for each in direct} == {"t2"}
-
-    run(main())
+    heard: list[StructuredMessage] = []
+    ada = AgentSpec(name="ada", tools=("get_weather",))
+    model = calling(("get_weather", {"location": "Oslo"}), then="{0[temp]} degrees")
+    async with Workers(None, policy, [ada], model=model, tools=[get_weather]) as team:
+        team.hear(lambda thread_id, message: heard.append(message))
+        await team.run("Weather?", thread_id="t")
+        said = await team.messages("t")
+        query = StructuredMessage.create_query("Again?", "user", "ada", task_id="t2")
+        query.add_tool_call("get_weather", {"location": "Rome"}, "u-1")
+        await team.send(query)
+        direct = await team.messages("t2")
+    assert ways(said) == [
+        "user -> controller: query",
+        "controller -> ada: task",
+        "ada -> tools: tool_request",
+        "tools -> ada: tool_response",
+        "ada -> controller: result",
+        "controller -> user: response",
+    ]
+    assert ways(heard)[:6] == ways(said)
+    assert {each.task_id for each in said[1:5]} == {"t:task-1"}
+    assert said[2].tool_calls[0]["id"] == said[3].tool_results[0]["call_id"] == "c1"
+    assert ways(direct) == [
+        "user -> ada: query",
+        *["ada -> tools: tool_request", "tools -> ada: tool_response"] * 2,
+        "ada -> user: response",
+    ]
+    assert {each.task_id for each in direct} == {"t2"}

@@ -105,7 +105,7 @@ def _step(payload: Any) -> str:
 # ---------------------------------------------------------------- metadata
 
 
-def test_metadata_is_there_for_processing_from_the_first_worker_to_the_last() -> None:
+async def test_metadata_is_there_for_processing_from_the_first_worker_to_the_last() -> None:
     """AT-051: what a sender adds is told to the model, is in the thread, and goes along when a worker hands on.
 
     What says how a message travels (`route`, `reply_to`, `in_reply_to`, `type`) is no matter for a model.
@@ -115,25 +115,20 @@ def test_metadata_is_there_for_processing_from_the_first_worker_to_the_last() ->
     # Mutant: `_talk.rows_of` leaves the metadata out of the row -> red.
     data = {"language": "is", "customer": {"id": 7, "tier": "gold"}}
 
-    async def main() -> None:
-        told = Told()
-        async with Workers(workers=[ADA, BOB], model=saying(lambda *_: "done", told)) as workers:
-            task = StructuredMessage.create_task(
-                "Go.", "me", "ada", {**data, "route": ["bob"], "reply_to": "press"}, task_id="t"
-            )
-            answer = await workers.send(task)
-            first, handed_on, _ = await workers.messages("t")
-        lines = '- language: is\n- customer: {"id": 7, "tier": "gold"}'
-        assert told.prompts[0] == f"Go.\n\nGiven with it:\n{lines}"
-        assert told.prompts[1] == f"done\n\nGiven with it:\n- task: Go.\n{lines}"
-        assert first.metadata == {**data, "type": "task", "route": ["bob"], "reply_to": "press"}
-        assert {name: handed_on.metadata[name] for name in data} == data
-        assert (answer.source_agent, answer.target_agent) == ("bob", "press")
-
-    run(main())
+    told = Told()
+    async with Workers(workers=[ADA, BOB], model=saying(lambda *_: "done", told)) as workers:
+        task = StructuredMessage.create_task("Go.", "me", "ada", {**data, "route": ["bob"], "reply_to": "press"}, task_id="t")
+        answer = await workers.send(task)
+        first, handed_on, _ = await workers.messages("t")
+    lines = '- language: is\n- customer: {"id": 7, "tier": "gold"}'
+    assert told.prompts[0] == f"Go.\n\nGiven with it:\n{lines}"
+    assert told.prompts[1] == f"done\n\nGiven with it:\n- task: Go.\n{lines}"
+    assert first.metadata == {**data, "type": "task", "route": ["bob"], "reply_to": "press"}
+    assert {name: handed_on.metadata[name] for name in data} == data
+    assert (answer.source_agent, answer.target_agent) == ("bob", "press")
 
 
-def test_a_controller_routes_by_metadata() -> None:
+async def test_a_controller_routes_by_metadata() -> None:
     """AT-051: its policy reads what came with the query, as it was given, and chooses who works on it."""
     # Mutant: `_actors.ControllerActor.ask` gives the policy a message without its metadata -> red.
 
@@ -141,14 +136,11 @@ def test_a_controller_routes_by_metadata() -> None:
         worker = {"billing": "ada", "press": "bob"}[query.metadata["department"]["name"]]
         return (await desk.assign(worker, query.content)).content
 
-    async def main() -> None:
-        async with Workers(None, by_department, [ADA, BOB], model=ECHO) as workers:
-            for department, worker in (("billing", "ada"), ("press", "bob")):
-                data = {"department": {"name": department}}
-                query = StructuredMessage.create_query("Hello.", "user", "controller", metadata=data)
-                assert (await workers.send(query)).content == f"You are {worker}: Hello."
-
-    run(main())
+    async with Workers(None, by_department, [ADA, BOB], model=ECHO) as workers:
+        for department, worker in (("billing", "ada"), ("press", "bob")):
+            data = {"department": {"name": department}}
+            query = StructuredMessage.create_query("Hello.", "user", "controller", metadata=data)
+            assert (await workers.send(query)).content == f"You are {worker}: Hello."
 
 
 # ---------------------------------------------------------------- secrets

@@ -8,7 +8,6 @@ import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from tests.patterns.chains import run
 from tests.patterns.workers.minds import Told, calling, got, prompt, saying
 
 from antiphon.agents import AgentBudget, Toolkit
@@ -54,61 +53,46 @@ def delegating(*tasks: tuple[str, str], then: str = "{0}") -> Callable[[list[Mod
 # ---------------------------------------------------------------- a controller that is an agent
 
 
-def test_a_controller_gives_tasks_side_by_side_and_answers_with_what_they_come_to() -> None:
+async def test_a_controller_gives_tasks_side_by_side_and_answers_with_what_they_come_to() -> None:
     """AT-044: it is told who there is, and gets each result under the name of its worker."""
-
-    async def main() -> None:
-        told = Told()
-        mind = delegating(("ada", "add"), ("bob", "draw"), then="{0[result]} and {1[result]} by {1[worker]}")
-        async with Workers(workers=[ADA, BOB], model=saying(mind, told)) as workers:
-            assert await workers.run("Both.", thread_id="t") == Outcome("t", "completed", "done: add and done: draw by bob")
-        assert "## Workers\n- ada: You are ada.\n- bob: You are bob." in told.instructions[0]
-        assert "- assign_task: Give a task to a worker" in told.instructions[0]
-
-    run(main())
+    told = Told()
+    mind = delegating(("ada", "add"), ("bob", "draw"), then="{0[result]} and {1[result]} by {1[worker]}")
+    async with Workers(workers=[ADA, BOB], model=saying(mind, told)) as workers:
+        assert await workers.run("Both.", thread_id="t") == Outcome("t", "completed", "done: add and done: draw by bob")
+    assert "## Workers\n- ada: You are ada.\n- bob: You are bob." in told.instructions[0]
+    assert "- assign_task: Give a task to a worker" in told.instructions[0]
 
 
-def test_a_worker_that_is_not_there_is_an_error_that_the_model_reads() -> None:
+async def test_a_worker_that_is_not_there_is_an_error_that_the_model_reads() -> None:
     """AT-050."""
-
-    async def main() -> None:
-        mind = delegating(("eve", "spy"), then="{0[error]}")
-        async with Workers(workers=[ADA], model=saying(mind)) as workers:
-            outcome = await workers.run("Spy.", thread_id="t")
-            said = await workers.messages("t")
-        assert outcome.response == "there is no worker 'eve'; there are ada"
-        assert [each.message_type for each in said] == ["query", "task", "error", "response"]
-        assert said[2].metadata["code"] == "ACTOR_NOT_FOUND"
-
-    run(main())
+    mind = delegating(("eve", "spy"), then="{0[error]}")
+    async with Workers(workers=[ADA], model=saying(mind)) as workers:
+        outcome = await workers.run("Spy.", thread_id="t")
+        said = await workers.messages("t")
+    assert outcome.response == "there is no worker 'eve'; there are ada"
+    assert [each.message_type for each in said] == ["query", "task", "error", "response"]
+    assert said[2].metadata["code"] == "ACTOR_NOT_FOUND"
 
 
-def test_a_controller_whose_model_is_gone_ends_as_a_failure() -> None:
+async def test_a_controller_whose_model_is_gone_ends_as_a_failure() -> None:
     def gone(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise ModelHTTPError(500, "tests")
 
-    async def main() -> None:
-        async with Workers(workers=[ADA], model=saying(gone), patience=QUICK) as workers:
-            outcome = await workers.run("Well?", thread_id="t")
-            (head,) = (await workers.ledger.threads(ThreadFilter(pattern="workers"))).threads
-        assert (outcome.status, outcome.error_code, outcome.response) == ("failed", "AGENT_ERROR", None)
-        assert "the agent cannot answer" in (outcome.error_message or "")
-        assert (head.thread_id, head.status, head.open_calls) == ("t", "failed", 0)
-        assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
-
-    run(main())
+    async with Workers(workers=[ADA], model=saying(gone), patience=QUICK) as workers:
+        outcome = await workers.run("Well?", thread_id="t")
+        (head,) = (await workers.ledger.threads(ThreadFilter(pattern="workers"))).threads
+    assert (outcome.status, outcome.error_code, outcome.response) == ("failed", "AGENT_ERROR", None)
+    assert "the agent cannot answer" in (outcome.error_message or "")
+    assert (head.thread_id, head.status, head.open_calls) == ("t", "failed", 0)
+    assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
 
 
-def test_a_budget_that_is_used_up_is_an_error() -> None:
+async def test_a_budget_that_is_used_up_is_an_error() -> None:
     """S15: the budget counts the controller and its workers together."""
-
-    async def main() -> None:
-        mind, budget = saying(delegating(("ada", "add"))), AgentBudget(requests=1)
-        async with Workers(workers=[ADA], model=mind, thread_budget=budget) as workers:
-            outcome = await workers.run("Add.", thread_id="t")
-        assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
-
-    run(main())
+    mind, budget = saying(delegating(("ada", "add"))), AgentBudget(requests=1)
+    async with Workers(workers=[ADA], model=mind, thread_budget=budget) as workers:
+        outcome = await workers.run("Add.", thread_id="t")
+    assert (outcome.status, outcome.error_code) == ("failed", "BUDGET_EXCEEDED")
 
 
 # ---------------------------------------------------------------- a controller that is a policy
@@ -119,26 +103,23 @@ async def ask_both(query: StructuredMessage, desk: Desk) -> str:
     return " | ".join(each.content for each in answers)
 
 
-def test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order() -> None:
-    async def main() -> None:
-        at_work, most = 0, 0
+async def test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order() -> None:
+    at_work, most = 0, 0
 
-        async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-            nonlocal at_work, most
-            at_work += 1
-            most = max(most, at_work)
-            await asyncio.sleep(0.01 if "ada" in (info.instructions or "") else 0)
-            at_work -= 1
-            return ECHO.function(messages, info)  # type: ignore[misc, union-attr, return-value]
+    async def slow(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0.01 if "ada" in (info.instructions or "") else 0)
+        at_work -= 1
+        return ECHO.function(messages, info)  # type: ignore[misc, union-attr, return-value]
 
-        async with Workers(None, ask_both, [ADA, BOB], model=FunctionModel(slow)) as workers:
-            assert (await workers.run("Go.")).response == "You are ada: Go. | You are bob: Go."
-        assert most == 2
-
-    run(main())
+    async with Workers(None, ask_both, [ADA, BOB], model=FunctionModel(slow)) as workers:
+        assert (await workers.run("Go.")).response == "You are ada: Go. | You are bob: Go."
+    assert most == 2
 
 
-def test_task_data_and_deadlines_go_with_a_task() -> None:
+async def test_task_data_and_deadlines_go_with_a_task() -> None:
     """AT-051: what is given with a task is told; a worker that takes too long is an error with the code of it."""
 
     async def hurried(query: StructuredMessage, desk: Desk) -> str:
@@ -151,17 +132,14 @@ def test_task_data_and_deadlines_go_with_a_task() -> None:
             await asyncio.Event().wait()
         return ECHO.function(messages, info)  # type: ignore[misc, union-attr, return-value]
 
-    async def main() -> None:
-        async with Workers(None, hurried, [ADA, BOB], model=FunctionModel(answer)) as workers:
-            outcome = await workers.run("Go.", thread_id="t")
-            said = await workers.messages("t")
-        assert outcome.response == "You are ada: Add.\n\nGiven with it:\n- priority: high | error TIMEOUT"
-        assert said[1].metadata == {"type": "task", "priority": "high"}
-
-    run(main())
+    async with Workers(None, hurried, [ADA, BOB], model=FunctionModel(answer)) as workers:
+        outcome = await workers.run("Go.", thread_id="t")
+        said = await workers.messages("t")
+    assert outcome.response == "You are ada: Add.\n\nGiven with it:\n- priority: high | error TIMEOUT"
+    assert said[1].metadata == {"type": "task", "priority": "high"}
 
 
-def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_an_error_to_whoever_waits() -> None:
+async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_an_error_to_whoever_waits() -> None:
     """AT-046, AT-050."""
 
     async def chain(query: StructuredMessage, desk: Desk) -> str:
@@ -172,132 +150,110 @@ def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_an_erro
     def gone(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise ModelHTTPError(500, "tests")
 
-    async def main() -> None:
-        ada = ToolCapableAgent("ada", "Adding", model=saying(gone), patience=QUICK)
-        async with Workers(None, chain, [ada, BOB], model=ECHO) as workers:
-            outcome = await workers.run("Go.", thread_id="t")
-        assert outcome.response == " | ".join(["there is no worker 'eve'; there are ada, bob"] * 2)
+    ada = ToolCapableAgent("ada", "Adding", model=saying(gone), patience=QUICK)
+    async with Workers(None, chain, [ada, BOB], model=ECHO) as workers:
+        outcome = await workers.run("Go.", thread_id="t")
+    assert outcome.response == " | ".join(["there is no worker 'eve'; there are ada, bob"] * 2)
 
-        async def broken(query: StructuredMessage, desk: Desk) -> str:
-            answer = await desk.assign("ada", "Go.", route=["bob"])
-            return f"{answer.source_agent} {answer.message_type}"
+    async def broken(query: StructuredMessage, desk: Desk) -> str:
+        answer = await desk.assign("ada", "Go.", route=["bob"])
+        return f"{answer.source_agent} {answer.message_type}"
 
-        async with Workers(None, broken, [ada, BOB], model=ECHO) as workers:
-            assert (await workers.run("Go.")).response == "ada error"
-
-    run(main())
+    async with Workers(None, broken, [ada, BOB], model=ECHO) as workers:
+        assert (await workers.run("Go.")).response == "ada error"
 
 
-def test_a_policy_that_refuses_is_an_error_with_its_code() -> None:
+async def test_a_policy_that_refuses_is_an_error_with_its_code() -> None:
     """AT-050."""
 
     async def refuse(query: StructuredMessage, desk: Desk) -> str:
         raise RefusedError("not today", "CLOSED")
 
-    async def main() -> None:
-        async with Workers(None, refuse, [ADA], model=ECHO) as workers:
-            outcome = await workers.run("Go.", thread_id="t")
-        assert outcome == Outcome("t", "failed", error_code="CLOSED", error_message="not today")
-
-    run(main())
+    async with Workers(None, refuse, [ADA], model=ECHO) as workers:
+        outcome = await workers.run("Go.", thread_id="t")
+    assert outcome == Outcome("t", "failed", error_code="CLOSED", error_message="not today")
 
 
-def test_what_is_handed_on_to_a_worker_that_is_gone_is_an_error_to_whoever_waits() -> None:
+async def test_what_is_handed_on_to_a_worker_that_is_gone_is_an_error_to_whoever_waits() -> None:
     """AT-046, AT-050: it says whose it is, and stands in the thread."""
 
     async def chain(query: StructuredMessage, desk: Desk) -> str:
         answer = await desk.assign("ada", "Go.", route=["bob"])
         return f"{answer.source_agent} -> {answer.target_agent}: {answer.metadata['code']}"
 
-    async def main() -> None:
-        async with Workers(None, chain, [ADA, BOB], model=ECHO) as workers:
-            await workers.system.ask("worker/bob", Stop(reason="closed"))
-            outcome = await workers.run("Go.", thread_id="t")
-            said = await workers.messages("t")
-        assert outcome.response == "bob -> controller: ACTOR_STOPPED"
-        assert [each.message_type for each in said] == ["query", "task", "result", "error", "response"]
-
-    run(main())
+    async with Workers(None, chain, [ADA, BOB], model=ECHO) as workers:
+        await workers.system.ask("worker/bob", Stop(reason="closed"))
+        outcome = await workers.run("Go.", thread_id="t")
+        said = await workers.messages("t")
+    assert outcome.response == "bob -> controller: ACTOR_STOPPED"
+    assert [each.message_type for each in said] == ["query", "task", "result", "error", "response"]
 
 
-def test_three_may_work_on_one_task() -> None:
+async def test_three_may_work_on_one_task() -> None:
     """AT-046, A20: each gets what the one before has come to and the task itself; the last one answers the controller."""
 
     async def chain(query: StructuredMessage, desk: Desk) -> StructuredMessage:
         answer = await desk.assign("ada", "Begin.", route=["bob", "cid"])
         return StructuredMessage.create_response(answer.content, query, source_agent=desk.name)
 
-    async def main() -> None:
-        model = saying(lambda messages, _: prompt(messages).splitlines()[0] + "+")
-        cid = AgentSpec(name="cid")
-        async with Workers(None, chain, [ADA, BOB, cid], model=model, name="chief") as workers:
-            assert (await workers.run("Go.", thread_id="t")).response == "Begin.+++"
-            said = await workers.messages("t")
-        assert [(each.source_agent, each.target_agent) for each in said[1:5]] == [
-            ("chief", "ada"),
-            ("ada", "bob"),
-            ("bob", "cid"),
-            ("cid", "chief"),
-        ]
-        assert {each.task_id for each in said[1:5]} == {"t:task-1"}
-        assert [each.metadata.get("task") for each in said[2:4]] == ["Begin.", "Begin."]
-
-    run(main())
+    model = saying(lambda messages, _: prompt(messages).splitlines()[0] + "+")
+    cid = AgentSpec(name="cid")
+    async with Workers(None, chain, [ADA, BOB, cid], model=model, name="chief") as workers:
+        assert (await workers.run("Go.", thread_id="t")).response == "Begin.+++"
+        said = await workers.messages("t")
+    assert [(each.source_agent, each.target_agent) for each in said[1:5]] == [
+        ("chief", "ada"),
+        ("ada", "bob"),
+        ("bob", "cid"),
+        ("cid", "chief"),
+    ]
+    assert {each.task_id for each in said[1:5]} == {"t:task-1"}
+    assert [each.metadata.get("task") for each in said[2:4]] == ["Begin.", "Begin."]
 
 
 # ---------------------------------------------------------------- who gets what
 
 
-def test_a_message_goes_to_whom_it_is_for() -> None:
+async def test_a_message_goes_to_whom_it_is_for() -> None:
     """AT-051, AT-056: by `target_agent`; to the controller where none is named; an answer goes to `reply_to`."""
 
-    async def main() -> None:
-        async def policy(query: StructuredMessage, desk: Desk) -> str:
-            return "the controller"
+    async def policy(query: StructuredMessage, desk: Desk) -> str:
+        return "the controller"
 
-        async with Workers(None, policy, [ADA], model=ECHO) as workers:
-            to_ada = StructuredMessage.create_query("Hello.", "user", "ada", metadata={"reply_to": "press"})
-            to_nobody = StructuredMessage("Hello.", {"type": "query"})
-            to_eve = StructuredMessage.create_query("Hello.", "user", "eve", task_id="t")
-            ada, controller, eve = [await workers.send(each) for each in (to_ada, to_nobody, to_eve)]
-        assert (ada.source_agent, ada.target_agent, ada.content) == ("ada", "press", "You are ada: Hello.")
-        assert (controller.source_agent, controller.content) == ("controller", "the controller")
-        assert (eve.message_type, eve.metadata["code"]) == (MessageType.ERROR, "ACTOR_NOT_FOUND")
-        assert eve.content == "there is no agent 'eve'; there are controller, ada"
-
-    run(main())
+    async with Workers(None, policy, [ADA], model=ECHO) as workers:
+        to_ada = StructuredMessage.create_query("Hello.", "user", "ada", metadata={"reply_to": "press"})
+        to_nobody = StructuredMessage("Hello.", {"type": "query"})
+        to_eve = StructuredMessage.create_query("Hello.", "user", "eve", task_id="t")
+        ada, controller, eve = [await workers.send(each) for each in (to_ada, to_nobody, to_eve)]
+    assert (ada.source_agent, ada.target_agent, ada.content) == ("ada", "press", "You are ada: Hello.")
+    assert (controller.source_agent, controller.content) == ("controller", "the controller")
+    assert (eve.message_type, eve.metadata["code"]) == (MessageType.ERROR, "ACTOR_NOT_FOUND")
+    assert eve.content == "there is no agent 'eve'; there are controller, ada"
 
 
-def test_a_task_from_outside_is_answered_by_a_result() -> None:
-    async def main() -> None:
-        async with Workers(workers=[ADA], model=ECHO) as workers:
-            task = StructuredMessage.create_task("Add.", "me", "ada", {"priority": 1}, task_id="t")
-            answer = await workers.send(task)
-            said = await workers.messages("t")
-        assert (answer.message_type, answer.target_agent, answer.task_id) == (MessageType.RESULT, "me", "t")
-        assert [each.message_type for each in said] == ["task", "result"]
-
-    run(main())
+async def test_a_task_from_outside_is_answered_by_a_result() -> None:
+    async with Workers(workers=[ADA], model=ECHO) as workers:
+        task = StructuredMessage.create_task("Add.", "me", "ada", {"priority": 1}, task_id="t")
+        answer = await workers.send(task)
+        said = await workers.messages("t")
+    assert (answer.message_type, answer.target_agent, answer.task_id) == (MessageType.RESULT, "me", "t")
+    assert [each.message_type for each in said] == ["task", "result"]
 
 
 @pytest.mark.parametrize("kind", ["query", "task"])
-def test_metadata_says_who_goes_on_with_a_message(kind: str) -> None:
+async def test_metadata_says_who_goes_on_with_a_message(kind: str) -> None:
     """AT-051: a `route` in the metadata is followed, whoever gives it; the last one answers whoever waits."""
-
-    async def main() -> None:
-        async with Workers(workers=[ADA, BOB], model=ECHO) as workers:
-            message = StructuredMessage("Go.", {"type": kind, "route": ["bob"]}, "t", source_agent="me", target_agent="ada")
-            answer = await workers.send(message)
-            said = await workers.messages("t")
-        assert (answer.source_agent, answer.target_agent, answer.task_id) == ("bob", "me", "t")
-        assert answer.content.startswith("You are bob: You are ada: Go.")
-        assert [(each.source_agent, each.target_agent) for each in said] == [("me", "ada"), ("ada", "bob"), ("bob", "me")]
-        assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
-
-    run(main())
+    async with Workers(workers=[ADA, BOB], model=ECHO) as workers:
+        message = StructuredMessage("Go.", {"type": kind, "route": ["bob"]}, "t", source_agent="me", target_agent="ada")
+        answer = await workers.send(message)
+        said = await workers.messages("t")
+    assert (answer.source_agent, answer.target_agent, answer.task_id) == ("bob", "me", "t")
+    assert answer.content.startswith("You are bob: You are ada: Go.")
+    assert [(each.source_agent, each.target_agent) for each in said] == [("me", "ada"), ("ada", "bob"), ("bob", "me")]
+    assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
 
 
-def test_what_cannot_be_said_is_refused_before_anything_happens() -> None:
+async def test_what_cannot_be_said_is_refused_before_anything_happens() -> None:
     """AT-050: names with a line break, a route that is none, two calls with one id."""
     wrong = [
         StructuredMessage("Hello.", task_id="t", source_agent="a\nb", target_agent="ada"),
@@ -306,14 +262,11 @@ def test_what_cannot_be_said_is_refused_before_anything_happens() -> None:
         StructuredMessage("Hello.", None, "t", [{"id": "c", "name": "f"}] * 2, target_agent="ada"),
     ]
 
-    async def main() -> None:
-        async with Workers(workers=[ADA], model=ECHO) as workers:
-            answers = [await workers.send(each) for each in wrong]
-            assert not await workers.ledger.heads()
-        assert {(each.message_type, each.metadata["code"]) for each in answers} == {("error", "VALIDATION_ERROR")}
-        assert "metadata.route: a list of names of workers is expected, not 'bob'" in answers[1].content
-
-    run(main())
+    async with Workers(workers=[ADA], model=ECHO) as workers:
+        answers = [await workers.send(each) for each in wrong]
+        assert not await workers.ledger.heads()
+    assert {(each.message_type, each.metadata["code"]) for each in answers} == {("error", "VALIDATION_ERROR")}
+    assert "metadata.route: a list of names of workers is expected, not 'bob'" in answers[1].content
 
 
 @pytest.mark.parametrize("names", [("ada", "ada"), ("controller",)])
@@ -334,21 +287,17 @@ def test_three_workers_are_ready() -> None:
 # ---------------------------------------------------------------- once
 
 
-def test_the_same_question_in_the_same_thread_is_not_asked_again() -> None:
+async def test_the_same_question_in_the_same_thread_is_not_asked_again() -> None:
     """G10: also in the next process; another question goes on in the same thread."""
-
-    async def main() -> None:
-        told, ledger = Told(), MemoryLedger()
-        for _ in range(2):
-            async with Workers(ledger, workers=[ADA], model=saying(delegating(("ada", "add")), told)) as workers:
-                for _ in range(2):
-                    assert (await workers.run("Add.", thread_id="t")).status == "completed"
-        assert len(told.prompts) == 3
-        async with Workers(ledger, workers=[ADA], model=saying(lambda *_: "Hello.", told)) as workers:
-            assert (await workers.run("Hello.", thread_id="t")).response == "Hello."
-        assert len(told.prompts) == 4
-
-    run(main())
+    told, ledger = Told(), MemoryLedger()
+    for _ in range(2):
+        async with Workers(ledger, workers=[ADA], model=saying(delegating(("ada", "add")), told)) as workers:
+            for _ in range(2):
+                assert (await workers.run("Add.", thread_id="t")).status == "completed"
+    assert len(told.prompts) == 3
+    async with Workers(ledger, workers=[ADA], model=saying(lambda *_: "Hello.", told)) as workers:
+        assert (await workers.run("Hello.", thread_id="t")).response == "Hello."
+    assert len(told.prompts) == 4
 
 
 # ---------------------------------------------------------------- people
@@ -379,61 +328,53 @@ def _paying(ledger: Ledger, paid: list[int], controller: Any, *, approval: bool 
 
 @pytest.mark.parametrize("controller", [_pay_and_look, CONTROLLER], ids=["policy", "agent"])
 @pytest.mark.parametrize("is_same_process", [True, False])
-def test_a_task_that_waits_for_a_person_goes_on_when_it_was_approved(is_same_process: bool, controller: Any) -> None:
+async def test_a_task_that_waits_for_a_person_goes_on_when_it_was_approved(is_same_process: bool, controller: Any) -> None:
     """S8: the question, the controller and the worker all stay open, and nothing is done twice."""
+    ledger, paid = MemoryLedger(), list[int]()
 
-    async def main() -> None:
-        ledger, paid = MemoryLedger(), list[int]()
+    async def approve() -> None:
+        (approval,) = await pending_approvals(ledger)
+        assert (approval.agent, approval.tool, paid) == ("ada", "pay", [])
+        await answer_approval(ledger, approval.id, principal="eve", approved=True)
 
-        async def approve() -> None:
-            (approval,) = await pending_approvals(ledger)
-            assert (approval.agent, approval.tool, paid) == ("ada", "pay", [])
-            await answer_approval(ledger, approval.id, principal="eve", approved=True)
-
-        async with _paying(ledger, paid, controller) as workers:
-            with pytest.raises(ParkedError, match="antiphon approve"):
-                await workers.run("Pay.", thread_id="t")
-            await approve()
-            if is_same_process:
-                assert (await workers.run("Pay.", thread_id="t")).response == "paid"
-        async with _paying(ledger, paid, controller) as workers:
+    async with _paying(ledger, paid, controller) as workers:
+        with pytest.raises(ParkedError, match="antiphon approve"):
+            await workers.run("Pay.", thread_id="t")
+        await approve()
+        if is_same_process:
             assert (await workers.run("Pay.", thread_id="t")).response == "paid"
-        assert paid == [5]
-        assert not await ledger.open_calls("t")
-
-    run(main())
+    async with _paying(ledger, paid, controller) as workers:
+        assert (await workers.run("Pay.", thread_id="t")).response == "paid"
+    assert paid == [5]
+    assert not await ledger.open_calls("t")
 
 
 @pytest.mark.parametrize("controller", [_pay_and_look, CONTROLLER], ids=["policy", "agent"])
 @pytest.mark.parametrize("said", [None, False])
-def test_workers_whose_toolkit_no_longer_asks_do_not_go_on(said: bool | None, controller: Any) -> None:
+async def test_workers_whose_toolkit_no_longer_asks_do_not_go_on(said: bool | None, controller: Any) -> None:
     """S5, G22: while the question is open and after a no, nothing is paid; the toolkit that asks goes on."""
-
-    async def main() -> None:
-        ledger, paid = MemoryLedger(), list[int]()
-        async with _paying(ledger, paid, controller) as workers:
-            with pytest.raises(ParkedError):
-                await workers.run("Pay.", thread_id="t")
-        (approval,) = await pending_approvals(ledger)
-        if said is not None:
-            await answer_approval(ledger, approval.id, principal="eve", approved=said)
-        async with _paying(ledger, paid, controller, approval=False) as elsewhere:
-            with pytest.raises(UnguardedToolError, match="a person must approve 'pay' for 'ada' in thread 't'"):
-                await elsewhere.run("Pay.", thread_id="t")
-        assert paid == []
-        if said is None:
-            await answer_approval(ledger, approval.id, principal="eve", approved=True)
-        async with _paying(ledger, paid, controller) as workers:
-            assert (await workers.run("Pay.", thread_id="t")).status == "completed"
-        assert paid == ([5] if said is None else [])
-
-    run(main())
+    ledger, paid = MemoryLedger(), list[int]()
+    async with _paying(ledger, paid, controller) as workers:
+        with pytest.raises(ParkedError):
+            await workers.run("Pay.", thread_id="t")
+    (approval,) = await pending_approvals(ledger)
+    if said is not None:
+        await answer_approval(ledger, approval.id, principal="eve", approved=said)
+    async with _paying(ledger, paid, controller, approval=False) as elsewhere:
+        with pytest.raises(UnguardedToolError, match="a person must approve 'pay' for 'ada' in thread 't'"):
+            await elsewhere.run("Pay.", thread_id="t")
+    assert paid == []
+    if said is None:
+        await answer_approval(ledger, approval.id, principal="eve", approved=True)
+    async with _paying(ledger, paid, controller) as workers:
+        assert (await workers.run("Pay.", thread_id="t")).status == "completed"
+    assert paid == ([5] if said is None else [])
 
 
 # ---------------------------------------------------------------- strangers
 
 
-def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it_is_handed_on_to() -> None:
+async def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it_is_handed_on_to() -> None:
     """S9: strangers' words taint the result of the task, and the next worker that is given it."""
 
     def read_letter() -> str:
@@ -468,17 +409,14 @@ def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it
         assert (before, desk.untrusted) == (None, "what 'read_letter' returned")
         return (await desk.assign("bob", letter.content)).content
 
-    async def main() -> None:
-        chief = AgentSpec(name="controller", instructions="You are the controller.")
-        for controller, payer in ((hand_on, "bob"), (one_by_one, "bob"), (chief, "controller")):
-            ledger = MemoryLedger()
-            async with team(ledger, controller, payer) as workers:
-                with pytest.raises(ParkedError, match="waits for a person"):
-                    await workers.run("Read it.", thread_id="t")
-            (approval,) = await pending_approvals(ledger)
-            assert (approval.agent, approval.tool) == (payer, "pay")
-
-    run(main())
+    chief = AgentSpec(name="controller", instructions="You are the controller.")
+    for controller, payer in ((hand_on, "bob"), (one_by_one, "bob"), (chief, "controller")):
+        ledger = MemoryLedger()
+        async with team(ledger, controller, payer) as workers:
+            with pytest.raises(ParkedError, match="waits for a person"):
+                await workers.run("Read it.", thread_id="t")
+        (approval,) = await pending_approvals(ledger)
+        assert (approval.agent, approval.tool) == (payer, "pay")
 
 
 # ---------------------------------------------------------------- what must not be written down
@@ -489,7 +427,7 @@ async def _bytes(ledger: Ledger) -> bytes:
     return b"\n".join(rows)
 
 
-def test_sensitive_arguments_reach_the_tool_and_stand_nowhere_in_the_ledger() -> None:
+async def test_sensitive_arguments_reach_the_tool_and_stand_nowhere_in_the_ledger() -> None:
     """AT-053, BP7: those that a message brings, and those that a model gives."""
     seen: list[str] = []
 
@@ -498,71 +436,62 @@ def test_sensitive_arguments_reach_the_tool_and_stand_nowhere_in_the_ledger() ->
         seen.append(pin)
         return f"{name} is in, with {pin}"
 
-    async def main() -> None:
-        ledger, toolkit = MemoryLedger(), Toolkit()
-        toolkit.add(log_in, sensitive=("pin",), to=["ada"])
-        model = calling(("log_in", {"name": "b", "pin": "hunter-two"}), then="In.")
-        async with Workers(ledger, workers=[ADA], model=model, toolkit=toolkit) as workers:
-            query = StructuredMessage.create_query("Log in.", "user", "ada", task_id="t")
-            query.add_tool_call("log_in", {"name": "a", "pin": "hunter-one"}, "c0")
-            answer = await workers.send(query)
-        assert seen == ["hunter-one", "hunter-two"]
-        assert [call["arguments"]["pin"] for call in answer.tool_calls] == ["[redacted:sensitive]"] * 2
-        stored = await _bytes(ledger)
-        assert b"hunter" not in stored
-        assert b"[redacted:sensitive]" in stored
-
-    run(main())
+    ledger, toolkit = MemoryLedger(), Toolkit()
+    toolkit.add(log_in, sensitive=("pin",), to=["ada"])
+    model = calling(("log_in", {"name": "b", "pin": "hunter-two"}), then="In.")
+    async with Workers(ledger, workers=[ADA], model=model, toolkit=toolkit) as workers:
+        query = StructuredMessage.create_query("Log in.", "user", "ada", task_id="t")
+        query.add_tool_call("log_in", {"name": "a", "pin": "hunter-one"}, "c0")
+        answer = await workers.send(query)
+    assert seen == ["hunter-one", "hunter-two"]
+    assert [call["arguments"]["pin"] for call in answer.tool_calls] == ["[redacted:sensitive]"] * 2
+    stored = await _bytes(ledger)
+    assert b"hunter" not in stored
+    assert b"[redacted:sensitive]" in stored
 
 
-def test_values_of_sensitive_keys_stand_nowhere_in_the_ledger() -> None:
+async def test_values_of_sensitive_keys_stand_nowhere_in_the_ledger() -> None:
     """AT-053, BP7: in metadata, in arguments, in what is said and in what comes back, on a ledger that redacts."""
 
     def look_up(api_key: str) -> dict[str, str]:
         """Look something up."""
         return {"password": "letmein-9", "found": "tea"}
 
-    async def main() -> None:
-        toolkit = Toolkit()
-        toolkit.add(look_up, effects="none", to=["ada"])
-        model = saying(lambda messages, _: "password: letmein-9")
-        async with Workers(workers=[ADA], model=model, toolkit=toolkit) as workers:
-            task = StructuredMessage.create_task("api_key=letmein-7", "user", "ada", {"password": "letmein-8"}, task_id="t")
-            task.add_tool_call("look_up", {"api_key": "letmein-6"}, "c0")
-            await workers.send(task)
-        stored = await _bytes(workers.ledger)
-        assert b"letmein" not in stored
-        assert b"tea" in stored
-
-    run(main())
+    toolkit = Toolkit()
+    toolkit.add(look_up, effects="none", to=["ada"])
+    model = saying(lambda messages, _: "password: letmein-9")
+    async with Workers(workers=[ADA], model=model, toolkit=toolkit) as workers:
+        task = StructuredMessage.create_task("api_key=letmein-7", "user", "ada", {"password": "letmein-8"}, task_id="t")
+        task.add_tool_call("look_up", {"api_key": "letmein-6"}, "c0")
+        await workers.send(task)
+    stored = await _bytes(workers.ledger)
+    assert b"letmein" not in stored
+    assert b"tea" in stored
 
 
-def test_a_thread_goes_on_where_what_was_said_is_not_what_is_written_down() -> None:
+async def test_a_thread_goes_on_where_what_was_said_is_not_what_is_written_down() -> None:
     """AT-053, G10: on a ledger that redacts, a handler that runs again says the same again."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> str:
         data = {"api_key": "hunter-23"}
         return (await desk.assign("ada", "pay, password=hunter-22", task_data=data, route=["bob"])).content
 
-    async def main() -> None:
-        ledger, paid = MemoryLedger(redaction=STANDARD_REDACTION), list[int]()
-        async with _paying(ledger, paid, controller=policy) as workers:
-            with pytest.raises(ParkedError):
-                await workers.run("Pay, token=hunter-24.", thread_id="t")
-        (approval,) = await pending_approvals(ledger)
-        await answer_approval(ledger, approval.id, principal="eve", approved=True)
-        async with _paying(ledger, paid, controller=policy) as workers:
-            assert "- pay: paid" in str((await workers.run("Pay, token=hunter-24.", thread_id="t")).response)
-        assert paid == [5]
-        assert b"hunter" not in await _bytes(ledger)
-
-    run(main())
+    ledger, paid = MemoryLedger(redaction=STANDARD_REDACTION), list[int]()
+    async with _paying(ledger, paid, controller=policy) as workers:
+        with pytest.raises(ParkedError):
+            await workers.run("Pay, token=hunter-24.", thread_id="t")
+    (approval,) = await pending_approvals(ledger)
+    await answer_approval(ledger, approval.id, principal="eve", approved=True)
+    async with _paying(ledger, paid, controller=policy) as workers:
+        assert "- pay: paid" in str((await workers.run("Pay, token=hunter-24.", thread_id="t")).response)
+    assert paid == [5]
+    assert b"hunter" not in await _bytes(ledger)
 
 
 # ---------------------------------------------------------------- together with others
 
 
-def test_another_pattern_may_give_tasks_to_a_worker_in_its_own_thread() -> None:
+async def test_another_pattern_may_give_tasks_to_a_worker_in_its_own_thread() -> None:
     """One ledger, one thread: a worker is an actor like any other."""
 
     class Other(Pattern):
@@ -576,11 +505,8 @@ def test_another_pattern_may_give_tasks_to_a_worker_in_its_own_thread() -> None:
 
         workers: Workers
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        other, workers = Other(ledger), Workers(ledger, workers=[ADA], model=ECHO)
-        other.workers = workers
-        async with together(other, workers):
-            assert (await other.run("Hi.", thread_id="t")).response == "You are ada: Hi."
-
-    run(main())
+    ledger = MemoryLedger()
+    other, workers = Other(ledger), Workers(ledger, workers=[ADA], model=ECHO)
+    other.workers = workers
+    async with together(other, workers):
+        assert (await other.run("Hi.", thread_id="t")).response == "You are ada: Hi."

@@ -71,46 +71,38 @@ def test_a_deadline_is_a_time_span_or_a_time(given: Any, due: timedelta) -> None
 
 
 @pytest.mark.parametrize("given", ["soon", "2 months", "", True, ["2h"], "2026-13-01"])
-def test_a_deadline_that_nobody_can_read_is_refused_before_anything_happens(given: Any) -> None:
+async def test_a_deadline_that_nobody_can_read_is_refused_before_anything_happens(given: Any) -> None:
     """AT-050, AT-051: a bound that does not bound would be worse than an error."""
-
-    async def main() -> None:
-        bench = Bench(is_open=True)
-        async with Workers(workers=[ADA], model=bench.model) as team:
-            answer = await team.send(task("a", deadline=given))
-            assert not await team.ledger.heads()
-        assert (answer.message_type, answer.metadata["code"], bench.begun) == (MessageType.ERROR, "VALIDATION_ERROR", [])
-        assert "metadata.deadline" in answer.content
-
-    run(main())
+    bench = Bench(is_open=True)
+    async with Workers(workers=[ADA], model=bench.model) as team:
+        answer = await team.send(task("a", deadline=given))
+        assert not await team.ledger.heads()
+    assert (answer.message_type, answer.metadata["code"], bench.begun) == (MessageType.ERROR, "VALIDATION_ERROR", [])
+    assert "metadata.deadline" in answer.content
 
 
 # ---------------------------------------------------------------- order
 
 
 # Mutant: drop `-priority_of(message)` in workers/_schedule.py, `Ticket` -> this test is red.
-def test_a_worker_does_its_tasks_by_priority_then_in_the_order_given() -> None:
+async def test_a_worker_does_its_tasks_by_priority_then_in_the_order_given() -> None:
     """AT-051: the one at work is finished first."""
-
-    async def main() -> None:
-        bench = Bench()
-        async with Workers(workers=[ADA], model=bench.model) as team:
-            given = [asyncio.create_task(team.send(task("first", priority="low")))]
-            await bench.came.wait()
-            priorities = {"low": "low", "plain": None, "high": "high", "plain too": "normal", "urgent": "urgent"}
-            for count, (name, priority) in enumerate(priorities.items(), 1):
-                given.append(asyncio.create_task(team.send(task(name, priority=priority))))
-                await waiting(team, count)
-            assert bench.begun == ["first"]
-            bench.go_on.set()
-            answers = await asyncio.gather(*given)
-        assert bench.begun == ["first", "urgent", "high", "plain", "plain too", "low"]
-        assert {each.message_type for each in answers} == {"result"}
-
-    run(main())
+    bench = Bench()
+    async with Workers(workers=[ADA], model=bench.model) as team:
+        given = [asyncio.create_task(team.send(task("first", priority="low")))]
+        await bench.came.wait()
+        priorities = {"low": "low", "plain": None, "high": "high", "plain too": "normal", "urgent": "urgent"}
+        for count, (name, priority) in enumerate(priorities.items(), 1):
+            given.append(asyncio.create_task(team.send(task(name, priority=priority))))
+            await waiting(team, count)
+        assert bench.begun == ["first"]
+        bench.go_on.set()
+        answers = await asyncio.gather(*given)
+    assert bench.begun == ["first", "urgent", "high", "plain", "plain too", "low"]
+    assert {each.message_type for each in answers} == {"result"}
 
 
-def test_tasks_of_a_controller_are_done_by_priority_too() -> None:
+async def test_tasks_of_a_controller_are_done_by_priority_too() -> None:
     """AT-051: the priority is in the task's data, else in the query's; workers do not wait for each other."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> str:
@@ -118,17 +110,14 @@ def test_tasks_of_a_controller_are_done_by_priority_too() -> None:
         tasks = [("ada", "one", low), ("ada", "two", low), ("ada", "three"), ("bob", "four", low)]
         return " ".join(each.content for each in await desk.assign_all(tasks))
 
-    async def main() -> None:
-        bench = Bench(is_open=True)
-        async with Workers(None, policy, [ADA, BOB], model=bench.model) as team:
-            query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"priority": "high"})
-            assert (await team.send(query)).content == "Done. Done. Done. Done."
-            given = [each.metadata["priority"] for each in await team.messages("t") if each.message_type == "task"]
-        assert given == ["low", "low", "high", "low"]
-        assert bench.begun.index("three") < bench.begun.index("two")
-        assert bench.begun.index("four") < bench.begun.index("two")
-
-    run(main())
+    bench = Bench(is_open=True)
+    async with Workers(None, policy, [ADA, BOB], model=bench.model) as team:
+        query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"priority": "high"})
+        assert (await team.send(query)).content == "Done. Done. Done. Done."
+        given = [each.metadata["priority"] for each in await team.messages("t") if each.message_type == "task"]
+    assert given == ["low", "low", "high", "low"]
+    assert bench.begun.index("three") < bench.begun.index("two")
+    assert bench.begun.index("four") < bench.begun.index("two")
 
 
 def test_a_worker_does_as_many_tasks_at_once_as_the_team_says() -> None:
@@ -150,18 +139,15 @@ def test_a_worker_does_as_many_tasks_at_once_as_the_team_says() -> None:
         Workers(at_once=0)
 
 
-def test_a_team_says_how_many_tasks_wait_by_worker() -> None:
-    async def main() -> None:
-        bench = Bench()
-        async with Workers(workers=[ADA, BOB], model=bench.model) as team:
-            assert team.waiting == {"ada": 0, "bob": 0}
-            given = [asyncio.create_task(team.send(task(name))) for name in ("a", "b", "c")]
-            await waiting(team, 2)
-            assert team.waiting == {"ada": 2, "bob": 0}
-            bench.go_on.set()
-            await asyncio.gather(*given)
-
-    run(main())
+async def test_a_team_says_how_many_tasks_wait_by_worker() -> None:
+    bench = Bench()
+    async with Workers(workers=[ADA, BOB], model=bench.model) as team:
+        assert team.waiting == {"ada": 0, "bob": 0}
+        given = [asyncio.create_task(team.send(task(name))) for name in ("a", "b", "c")]
+        await waiting(team, 2)
+        assert team.waiting == {"ada": 2, "bob": 0}
+        bench.go_on.set()
+        await asyncio.gather(*given)
 
 
 def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
@@ -188,80 +174,71 @@ def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
     assert len(done) == 21
 
 
-def test_a_tool_that_asks_its_own_team_does_not_wait_for_itself() -> None:
+async def test_a_tool_that_asks_its_own_team_does_not_wait_for_itself() -> None:
     """A worker that waits for the team lends its slot, once however many it asks; afterwards there is one slot again."""
 
-    async def main() -> None:
-        async def ask_others() -> str:
-            """Ask the team."""
-            asked = [StructuredMessage.create_query(name, "ada", "ada", task_id=name) for name in ("one", "two")]
-            return " ".join(each.content for each in await asyncio.gather(*map(team.send, asked)))
+    async def ask_others() -> str:
+        """Ask the team."""
+        asked = [StructuredMessage.create_query(name, "ada", "ada", task_id=name) for name in ("one", "two")]
+        return " ".join(each.content for each in await asyncio.gather(*map(team.send, asked)))
 
-        def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse | str:
-            if prompt(messages) != "Ask.":
-                return f"answered {prompt(messages)}"
-            return got(messages)[0] if got(messages) else ModelResponse([ToolCallPart("ask_others", {}, "c1")])
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse | str:
+        if prompt(messages) != "Ask.":
+            return f"answered {prompt(messages)}"
+        return got(messages)[0] if got(messages) else ModelResponse([ToolCallPart("ask_others", {}, "c1")])
 
-        ada = ADA.model_copy(update={"tools": ("ask_others",)})
-        team = Workers(workers=[ada], model=saying(answer), tools=[ask_others])
-        async with team, asyncio.timeout(20):
-            answered = await team.send(StructuredMessage.create_query("Ask.", "user", "ada"))
-            assert answered.content == "answered one answered two"
-            with team._slots["ada"].ticket(task("a")):
-                second = asyncio.create_task(team.send(task("b")), context=Context())
-                await waiting(team, 1)
-            assert (await second).message_type == MessageType.RESULT
-
-    run(main())
-
-
-def test_a_task_that_waits_does_not_say_that_it_is_at_work() -> None:
-    """AT-063: reports begin with the work."""
-
-    async def main() -> None:
-        bench, heard = Bench(), list[str]()
-        async with Workers(workers=[ADA], model=bench.model, reporting=Reporting(after=0.01, most=2)) as team:
-            team.hear(lambda _, message: heard.append(message.task_id) if message.message_type == "status" else None)
-            given = [asyncio.create_task(team.send(task("first")))]
-            await bench.came.wait()
-            given.append(asyncio.create_task(team.send(task("second"))))
+    ada = ADA.model_copy(update={"tools": ("ask_others",)})
+    team = Workers(workers=[ada], model=saying(answer), tools=[ask_others])
+    async with team, asyncio.timeout(20):
+        answered = await team.send(StructuredMessage.create_query("Ask.", "user", "ada"))
+        assert answered.content == "answered one answered two"
+        with team._slots["ada"].ticket(task("a")):
+            second = asyncio.create_task(team.send(task("b")), context=Context())
             await waiting(team, 1)
-            while len(heard) < 2:  # noqa: ASYNC110 (nothing tells)
-                await asyncio.sleep(0.001)
-            bench.go_on.set()
-            await asyncio.gather(*given)
-        assert heard[:2] == ["first", "first"]
-
-    run(main())
+        assert (await second).message_type == MessageType.RESULT
 
 
-def test_a_task_that_is_cancelled_gives_its_slot_back() -> None:
+async def test_a_task_that_waits_does_not_say_that_it_is_at_work() -> None:
+    """AT-063: reports begin with the work."""
+    bench, heard = Bench(), list[str]()
+    async with Workers(workers=[ADA], model=bench.model, reporting=Reporting(after=0.01, most=2)) as team:
+        team.hear(lambda _, message: heard.append(message.task_id) if message.message_type == "status" else None)
+        given = [asyncio.create_task(team.send(task("first")))]
+        await bench.came.wait()
+        given.append(asyncio.create_task(team.send(task("second"))))
+        await waiting(team, 1)
+        while len(heard) < 2:  # noqa: ASYNC110 (nothing tells)
+            await asyncio.sleep(0.001)
+        bench.go_on.set()
+        await asyncio.gather(*given)
+    assert heard[:2] == ["first", "first"]
+
+
+async def test_a_task_that_is_cancelled_gives_its_slot_back() -> None:
     """While it waits, while it works, and in the moment between."""
+    for steps in range(6):
+        slots = Slots(1)
 
-    async def main() -> None:
-        for steps in range(6):
-            slots = Slots(1)
-
-            async def work(slots: Slots = slots) -> None:
-                with slots.ticket(task("a")) as ticket:
-                    await asyncio.sleep(0)
-                    async with ticket:
-                        await asyncio.sleep(0)
-
-            tasks = [asyncio.create_task(work()) for _ in range(3)]
-            for _ in range(steps):
+        async def work(slots: Slots = slots) -> None:
+            with slots.ticket(task("a")) as ticket:
                 await asyncio.sleep(0)
-            tasks[1].cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            async with asyncio.timeout(5):
-                await work()
+                async with ticket:
+                    await asyncio.sleep(0)
 
-    run(main())
+        tasks = [asyncio.create_task(work()) for _ in range(3)]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.timeout(5):
+            await work()
 
 
 # Mutant: hold no slots in workers/_workers.py, `Workers.recovering` -> this test is red.
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///ledger.db"])
-def test_after_a_restart_the_most_urgent_task_begins_first(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_restart_the_most_urgent_task_begins_first(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G9, AT-051: order follows from the rows, so a new process does the same as the old one would have done."""
     monkeypatch.chdir(tmp_path)
 
@@ -281,11 +258,8 @@ def test_after_a_restart_the_most_urgent_task_begins_first(url: str, tmp_path: P
         assert after.begun == ["d", "c", "a", "b"]
         assert [each.message_type for each in answers] == ["result", "result"]
 
-    async def opened() -> None:
-        async with AsyncExitStack() as stack:
-            await main(stack)
-
-    run(opened())
+    async with AsyncExitStack() as stack:
+        await main(stack)
 
 
 # ---------------------------------------------------------------- deadlines
@@ -293,7 +267,7 @@ def test_after_a_restart_the_most_urgent_task_begins_first(url: str, tmp_path: P
 
 # Mutant: drop `if not left` in workers/_schedule.py, `within_deadline` -> this test is red.
 @pytest.mark.parametrize("given", ["2020-01-01", 1_500_000_000, -1])
-def test_a_task_whose_deadline_is_over_is_not_begun(given: Any) -> None:
+async def test_a_task_whose_deadline_is_over_is_not_begun(given: Any) -> None:
     """AT-050, AT-051: neither from outside nor from a controller; the answer is a typed error."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
@@ -301,38 +275,31 @@ def test_a_task_whose_deadline_is_over_is_not_begun(given: Any) -> None:
         said = f"{late.message_type} {late.metadata['code']}: {late.content}"
         return StructuredMessage.create_response(said, query, source_agent=desk.name)
 
-    async def main() -> None:
-        bench = Bench(is_open=True)
-        async with Workers(None, policy, [ADA], model=bench.model) as team:
-            answer = await team.send(task("a", deadline=given))
-            outcome = await team.run("Go.", thread_id="t")
-            assert not await team.ledger.open_calls("t")
-        assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
-        assert answer.content == "the deadline passed before the work began"
-        assert outcome.response == "error TIMEOUT: the deadline passed before the work began"
-        assert bench.begun == []
-
-    run(main())
+    bench = Bench(is_open=True)
+    async with Workers(None, policy, [ADA], model=bench.model) as team:
+        answer = await team.send(task("a", deadline=given))
+        outcome = await team.run("Go.", thread_id="t")
+        assert not await team.ledger.open_calls("t")
+    assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
+    assert answer.content == "the deadline passed before the work began"
+    assert outcome.response == "error TIMEOUT: the deadline passed before the work began"
+    assert bench.begun == []
 
 
-def test_a_task_whose_deadline_was_over_when_it_was_sent_is_not_begun_unless_it_is_answered_already() -> None:
+async def test_a_task_whose_deadline_was_over_when_it_was_sent_is_not_begun_unless_it_is_answered_already() -> None:
     """AT-051, G10: a span counts from the message's own time; what is recorded is given back at any time."""
-
-    async def main() -> None:
-        bench = Bench(is_open=True)
-        hour_ago = datetime.now(UTC).timestamp() - 3600
-        async with Workers(workers=[ADA], model=bench.model) as team:
-            old = task("old", deadline="30m")
-            old.timestamp = hour_ago
-            assert (await team.send(old)).metadata["code"] == "TIMEOUT"
-            fresh = task("fresh", deadline="30m")
-            answer = await team.send(fresh)
-            again = fresh.copy()
-            again.timestamp = hour_ago
-            assert await team.send(again) == answer
-        assert bench.begun == ["fresh"]
-
-    run(main())
+    bench = Bench(is_open=True)
+    hour_ago = datetime.now(UTC).timestamp() - 3600
+    async with Workers(workers=[ADA], model=bench.model) as team:
+        old = task("old", deadline="30m")
+        old.timestamp = hour_ago
+        assert (await team.send(old)).metadata["code"] == "TIMEOUT"
+        fresh = task("fresh", deadline="30m")
+        answer = await team.send(fresh)
+        again = fresh.copy()
+        again.timestamp = hour_ago
+        assert await team.send(again) == answer
+    assert bench.begun == ["fresh"]
 
 
 def _stuck(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -340,7 +307,7 @@ def _stuck(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
 
 
 # Mutant: drop `_end_late(answer, ...)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
-def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> None:
+async def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> None:
     """AT-050, AT-051: from outside, from a controller, in a step that was handed on; every call in the thread is ended."""
     stopped: list[str] = []
 
@@ -357,116 +324,95 @@ def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> Non
         late, handed = await asyncio.gather(wait, hand_on)
         return f"{late.metadata['code']} {handed.metadata['code']}"
 
-    async def main() -> None:
-        ledger = MemoryLedger()
-        ada = ADA.model_copy(update={"tools": ("wait",)})
-        answers = {"ada": _stuck, "bob": lambda *_: "For ada."}
-        model = saying(lambda messages, info: answers[(info.instructions or "")[8:11]](messages, info))
-        async with Workers(ledger, policy, [ada, BOB], model=model, tools=[wait], at_once=3) as team:
-            query = StructuredMessage.create_query("Wait.", "user", "ada", task_id="t2", metadata={"deadline": "3s"})
-            query.add_tool_call("wait", {}, "u1")
-            await team.send(StructuredMessage.create_query("Hello.", "user", "bob"))  # imports take their time before
-            query.timestamp = datetime.now(UTC).timestamp()
-            outcome, answer = await asyncio.gather(team.run("Go.", thread_id="t"), team.send(query))
-            said = await team.messages("t2")
-            talk = [await conversation(ledger, each, tools=True) for each in ("t", "t2")]
-            open_talk = [row for each in ("t", "t2") for row in await ledger.open_calls(each) if row.message.lane == "talk"]
-        assert outcome.response == "TIMEOUT TIMEOUT"
-        assert stopped == ["stopped"] * 3
-        assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
-        assert answer.content == "the deadline passed, and the work was stopped"
-        assert [each.message_type for each in said] == ["query", "tool_request", "tool_response", "error"]
-        assert [list(each.open_calls()) for each in talk] == [[], []]
-        assert not open_talk
-
-    run(main())
+    ledger = MemoryLedger()
+    ada = ADA.model_copy(update={"tools": ("wait",)})
+    answers = {"ada": _stuck, "bob": lambda *_: "For ada."}
+    model = saying(lambda messages, info: answers[(info.instructions or "")[8:11]](messages, info))
+    async with Workers(ledger, policy, [ada, BOB], model=model, tools=[wait], at_once=3) as team:
+        query = StructuredMessage.create_query("Wait.", "user", "ada", task_id="t2", metadata={"deadline": "3s"})
+        query.add_tool_call("wait", {}, "u1")
+        await team.send(StructuredMessage.create_query("Hello.", "user", "bob"))  # imports take their time before
+        query.timestamp = datetime.now(UTC).timestamp()
+        outcome, answer = await asyncio.gather(team.run("Go.", thread_id="t"), team.send(query))
+        said = await team.messages("t2")
+        talk = [await conversation(ledger, each, tools=True) for each in ("t", "t2")]
+        open_talk = [row for each in ("t", "t2") for row in await ledger.open_calls(each) if row.message.lane == "talk"]
+    assert outcome.response == "TIMEOUT TIMEOUT"
+    assert stopped == ["stopped"] * 3
+    assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
+    assert answer.content == "the deadline passed, and the work was stopped"
+    assert [each.message_type for each in said] == ["query", "tool_request", "tool_response", "error"]
+    assert [list(each.open_calls()) for each in talk] == [[], []]
+    assert not open_talk
 
 
-def test_a_task_that_waits_past_its_deadline_is_not_begun() -> None:
+async def test_a_task_that_waits_past_its_deadline_is_not_begun() -> None:
     """AT-051."""
-
-    async def main() -> None:
-        bench = Bench()
-        async with Workers(workers=[ADA], model=bench.model) as team:
-            first = asyncio.create_task(team.send(task("first")))
-            await bench.came.wait()
-            late = await team.send(task("late", deadline="50ms"))
-            bench.go_on.set()
-            assert (await first).message_type == MessageType.RESULT
-        assert (late.metadata["code"], bench.begun) == ("TIMEOUT", ["first"])
-
-    run(main())
+    bench = Bench()
+    async with Workers(workers=[ADA], model=bench.model) as team:
+        first = asyncio.create_task(team.send(task("first")))
+        await bench.came.wait()
+        late = await team.send(task("late", deadline="50ms"))
+        bench.go_on.set()
+        assert (await first).message_type == MessageType.RESULT
+    assert (late.metadata["code"], bench.begun) == ("TIMEOUT", ["first"])
 
 
-def test_the_deadline_of_a_query_bounds_the_controller_and_its_workers() -> None:
+async def test_the_deadline_of_a_query_bounds_the_controller_and_its_workers() -> None:
     """AT-051: tasks that it has given end with it."""
 
     async def policy(query: StructuredMessage, desk: Desk) -> str:
         return (await desk.assign("ada", "wait")).content
 
-    async def main() -> None:
-        bench, ledger = Bench(is_open=True), MemoryLedger()
-        async with Workers(ledger, policy, [ADA], model=bench.model) as team:
-            await team.send(task("first"))  # imports take their time before
-            bench.go_on.clear()
-            query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"deadline": "1s"})
-            answer = await team.send(query)
-            assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
-            assert not await ledger.open_calls("t")
-            said = await team.messages("t")
-        assert [each.message_type for each in said] == ["query", "task", "error", "error"]
-
-    run(main())
-
-
-def test_a_deadline_passes_also_while_no_process_is_there() -> None:
-    """G9, AT-051: the next process does not go on with the task, and gives the error to whoever asks."""
-
-    async def main() -> None:
-        ledger, before, after = MemoryLedger(), Bench(), Bench(is_open=True)
-        late = task("late", deadline="1h")
-        async with Workers(ledger, workers=[ADA], model=before.model) as team:
-            given = asyncio.create_task(team.send(late))
-            await before.came.wait()
-            left = await left_by_a_kill(ledger, hours=2)
-            before.go_on.set()
-            assert (await given).message_type == MessageType.RESULT
-        async with Workers(left, workers=[ADA], model=after.model) as team:
-            answer = await team.send(late)
-            assert not await left.open_calls("late")
+    bench, ledger = Bench(is_open=True), MemoryLedger()
+    async with Workers(ledger, policy, [ADA], model=bench.model) as team:
+        await team.send(task("first"))  # imports take their time before
+        bench.go_on.clear()
+        query = StructuredMessage.create_query("Go.", "user", "controller", task_id="t", metadata={"deadline": "1s"})
+        answer = await team.send(query)
         assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
-        assert (before.begun, after.begun) == (["late"], [])
+        assert not await ledger.open_calls("t")
+        said = await team.messages("t")
+    assert [each.message_type for each in said] == ["query", "task", "error", "error"]
 
-    run(main())
+
+async def test_a_deadline_passes_also_while_no_process_is_there() -> None:
+    """G9, AT-051: the next process does not go on with the task, and gives the error to whoever asks."""
+    ledger, before, after = MemoryLedger(), Bench(), Bench(is_open=True)
+    late = task("late", deadline="1h")
+    async with Workers(ledger, workers=[ADA], model=before.model) as team:
+        given = asyncio.create_task(team.send(late))
+        await before.came.wait()
+        left = await left_by_a_kill(ledger, hours=2)
+        before.go_on.set()
+        assert (await given).message_type == MessageType.RESULT
+    async with Workers(left, workers=[ADA], model=after.model) as team:
+        answer = await team.send(late)
+        assert not await left.open_calls("late")
+    assert (answer.message_type, answer.metadata["code"]) == (MessageType.ERROR, "TIMEOUT")
+    assert (before.begun, after.begun) == (["late"], [])
 
 
-def test_an_agent_without_a_team_keeps_deadlines_too() -> None:
+async def test_an_agent_without_a_team_keeps_deadlines_too() -> None:
     """AT-051, G10: on a ledger, what was answered in time is given back also afterwards."""
-
-    async def main() -> None:
-        ledger, bench, stuck = MemoryLedger(), Bench(is_open=True), Bench()
-        quick = ToolCapableAgent("ada", "Work", model=bench.model, ledger=ledger)
-        slow = ToolCapableAgent("ada", "Work", model=stuck.model, ledger=ledger)
-        message = task("a", deadline="30m")
-        answer = await quick.aprocess_structured_message(message)
-        assert answer.message_type == MessageType.RESULT
-        message.timestamp -= 3600
-        assert (await quick.aprocess_structured_message(message)).content == answer.content
-        late = task("b", deadline="1s")
-        answers = [await slow.aprocess_structured_message(late) for _ in range(2)]
-        assert [each.metadata["code"] for each in answers] == ["TIMEOUT", "TIMEOUT"]
-        assert (bench.begun, stuck.begun) == (["a"], ["b"])
-
-    run(main())
+    ledger, bench, stuck = MemoryLedger(), Bench(is_open=True), Bench()
+    quick = ToolCapableAgent("ada", "Work", model=bench.model, ledger=ledger)
+    slow = ToolCapableAgent("ada", "Work", model=stuck.model, ledger=ledger)
+    message = task("a", deadline="30m")
+    answer = await quick.aprocess_structured_message(message)
+    assert answer.message_type == MessageType.RESULT
+    message.timestamp -= 3600
+    assert (await quick.aprocess_structured_message(message)).content == answer.content
+    late = task("b", deadline="1s")
+    answers = [await slow.aprocess_structured_message(late) for _ in range(2)]
+    assert [each.metadata["code"] for each in answers] == ["TIMEOUT", "TIMEOUT"]
+    assert (bench.begun, stuck.begun) == (["a"], ["b"])
 
 
-def test_an_error_of_the_work_itself_is_not_taken_for_a_deadline() -> None:
-    async def main() -> None:
-        with pytest.raises(TimeoutError, match="of its own"):
-            async with within_deadline(task("a", deadline="1h")):
-                raise TimeoutError("of its own")
-        with pytest.raises(RefusedError, match="no deadline"):
-            async with within_deadline(task("a", deadline="soon")):
-                raise AssertionError
-
-    run(main())
+async def test_an_error_of_the_work_itself_is_not_taken_for_a_deadline() -> None:
+    with pytest.raises(TimeoutError, match="of its own"):
+        async with within_deadline(task("a", deadline="1h")):
+            raise TimeoutError("of its own")
+    with pytest.raises(RefusedError, match="no deadline"):
+        async with within_deadline(task("a", deadline="soon")):
+            raise AssertionError

@@ -210,6 +210,7 @@ def test_every_type_of_message_is_tested_by_value(kind: MessageType) -> None:
 # ---------------------------------------------------------------- what serialising costs
 
 
+@pytest.mark.slow
 def test_what_the_benchmark_of_serialising_compares_says_the_same() -> None:
     """AT-060: the numbers are those of `make bench ARGS=codec:atlas`; each candidate writes and reads the same message."""
     written, read = candidates()["atlas write"], candidates()["atlas read"]
@@ -256,6 +257,7 @@ print(json.dumps(found))
 """Measures in a process of its own, where nothing is traced: CPU time, in turns, against the bare `json` module."""
 
 
+@pytest.mark.slow
 def test_serialising_keeps_the_goals_of_its_benchmark_and_grows_with_the_message_alone() -> None:
     """AT-060: each message within a fixed number of times of bare `json`, and 16 times the tool calls take 16 times as long.
 

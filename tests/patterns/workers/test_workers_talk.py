@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.patterns.chains import run
@@ -21,6 +22,7 @@ TYPES = st.sampled_from([each.value for each in MessageType if not each.startswi
 DATA = st.dictionaries(NAMES.map("x_{}".format), st.none() | st.booleans() | st.integers(-9, 9) | WORDS, max_size=4)
 
 
+@pytest.mark.slow
 @given(TYPES, WORDS, st.tuples(NAMES, NAMES, NAMES), DATA)
 def test_what_agents_say_comes_back_as_it_was_said(
     kind: str, content: str, names: tuple[str, str, str], data: dict[str, Any]

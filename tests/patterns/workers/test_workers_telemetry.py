@@ -35,7 +35,7 @@ def _run(**observed: Any) -> list[tuple[str, str, str]]:
 
 def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_and_all_is_the_same() -> None:
     """AT-061: the worker's span is below the controller's, its agent's below that, and the model's and the tool's below."""
-    # Mutant: give `Asked` no operation (agents/durability/_model_request.py) -> this test is red: `effect` instead of `chat`.
+    # Mutant: give `ModelRequestEffect` no operation (agents/durability/_model_request.py) -> red: `effect` instead of `chat`.
     # Mutant: `Hooks.begin` tells nobody (runtime/_hooks.py) -> this test is red: no spans.
     on = Watch()
 
@@ -57,15 +57,13 @@ def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_a
     assert len(on.spans) == count
 
 
-def test_no_content_is_in_a_span() -> None:
+async def test_no_content_is_in_a_span() -> None:
     """AT-061, BP7: unless it is asked for."""
     watch = Watch()
 
-    async def main() -> None:
-        model = saying(lambda *_: "the walrus was Paul")
-        async with Workers(None, _policy, [AgentSpec(name="ada")], model=model, observer=watch.telemetry) as workers:
-            await workers.run("who was the walrus?")
+    model = saying(lambda *_: "the walrus was Paul")
+    async with Workers(None, _policy, [AgentSpec(name="ada")], model=model, observer=watch.telemetry) as workers:
+        await workers.run("who was the walrus?")
 
-    run(main())
     assert watch.spans
     assert not [span for span in watch.spans if "walrus" in str(span.attributes)]

@@ -44,17 +44,17 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._budget import Limits
+from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.agents.durability._failures import tool_errors, with_known_errors
-from antiphon.agents.durability._model_request import Asked, price_of, until
+from antiphon.agents.durability._model_request import ModelRequestEffect, price_of, time_limit
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool_call import (
-    Called,
-    Found,
     NotDone,
     Reconcile,
+    RecordedLists,
+    ToolCallEffect,
     Unsettled,
     change_since_offered,
     effects_of,
@@ -63,9 +63,8 @@ from antiphon.agents.durability._tool_call import (
 from antiphon.errors import EffectFailedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
-from antiphon.runtime import Effects, Run, ToolOperation, UnknownOutcomeError, cut_result
-
-__all__ = ["LedgerBackend", "ToolConfig"]
+from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
+from antiphon.runtime.extending import Run, cut_result
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
@@ -91,7 +90,13 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
     """What runs an agent's operations as effects."""
 
     def __init__(
-        self, agent: str, ledger: Ledger | str, *, effects: Mapping[str, Effects], reconcile: Reconcile | None, limits: Limits
+        self,
+        agent: str,
+        ledger: Ledger | str,
+        *,
+        effects: Mapping[str, Effects],
+        reconcile: Reconcile | None,
+        limits: BudgetLimits,
     ) -> None:
         self.agent = agent
         self.ledger = ledger
@@ -153,11 +158,11 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
         await _check_guarded(run, params.run_context, (tool.name for tool in params.model_request_parameters.function_tools))
-        asked = Asked(run, params, id, option=name, limits=self._backend.limits)
+        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits)
 
         async def ask(key: str) -> Json:
             with effect_scope(CurrentEffect(key, name, "none")):
-                async with until(asked.seconds_left, key):
+                async with time_limit(asked.seconds_left, key):
                     response = await self._handled(cast("ParamsT", params))
             cost = price_of(response) if isinstance(response, ModelResponse) else None
             return asked.answered(cast("dict[str, Any]", self._operation.result_codec.dump(response)), cost)
@@ -172,7 +177,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         is_call = isinstance(self._operation.operation_id, ToolsetCallToolId)
         effects = _effects(config, params, self._backend.effects) if is_call else "none"
         call_id = params.ctx.tool_call_id
-        called = Called(
+        called = ToolCallEffect(
             run,
             params.name,
             plain_arguments(params.tool_args),
@@ -220,12 +225,12 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         async def do(key: str) -> Json:
             with run_scope(run.part(key)):
                 found = self._operation.result_codec.dump(await self._handled(params))
-                return Found.of(run).write(name, key, cast("Json", found))
+                return RecordedLists.of(run).write(name, key, cast("Json", found))
 
         async def perform(do: Run) -> Any:
             return await run.effect(name, {}, do, effects=effects)
 
-        found = await Found.of(run).read(run, await with_known_errors(perform, do))
+        found = await RecordedLists.of(run).read(run, await with_known_errors(perform, do))
         return self._operation.result_codec.load(found)
 
     async def _handled(self, params: ParamsT) -> ResultT:

@@ -16,19 +16,18 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext
 from typing_extensions import override
 
-from antiphon.agents._budget import AgentBudget, Bounds, Limits
+from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.agents._observers import live_handler, told_as_agent
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._secrets import Withheld
+from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability._backend import LedgerBackend
-from antiphon.agents.durability._model_request import bounded
-from antiphon.agents.durability._talk import Place, Talk
+from antiphon.agents.durability._model_request import limit_stream
+from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
-from antiphon.runtime import Effect, Effects
-
-__all__ = ["LedgerDurability"]
+from antiphon.runtime import Effects
+from antiphon.runtime.extending import Effect
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
@@ -71,11 +70,11 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         agent, if not by its own name.
         """
         handler = live_handler(event_stream_handler) if live else event_stream_handler
-        super().__init__(models=models, event_stream_handler=None if handler is None else bounded(handler), name=name)
+        super().__init__(models=models, event_stream_handler=None if handler is None else limit_stream(handler), name=name)
         self._ledger = ledger
         self._effects: Mapping[str, Effects] = dict(effects or {})
         self._reconcile = reconcile
-        self._limits = Limits(budget or AgentBudget(), thread_budget or AgentBudget())
+        self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
@@ -133,7 +132,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
                 result = await told_as_agent(part, ctx, self.name, handler)
             await _say_rest(part, result)
         finally:
-            await Talk.of(part).leave(part)
+            await ThreadTalk.of(part).leave(part)
         return result
 
 
@@ -157,11 +156,11 @@ class _Began(Effect):
 
 async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Say what no model was told any more, such as that the last tool call was the answer."""
-    talk = Talk.of(run)
+    talk = ThreadTalk.of(run)
     await talk.read(run)
-    place = Place(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
+    place = TalkPlace(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
     new = talk.prompt(run, result.new_messages())
-    units = [Withheld.of(run).clean_unit(unit) for unit in new.units]
+    units = [Secrets.of(run).clean_unit(unit) for unit in new.units]
     # What came before an answer was said as the model was told it, which may be otherwise than the agent remembers it.
     told = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
     rest = talk.unsaid(units[told:], new.marks()[told:], place)

@@ -26,13 +26,14 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_core import to_jsonable_python
 
+from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
-from antiphon.dialects._said import error_text
 from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.runtime import FailedError, Run, UnknownOutcomeError, text_of
+from antiphon.runtime import FailedError, UnknownOutcomeError
+from antiphon.runtime.extending import Run, text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 
@@ -154,7 +155,7 @@ _UNTYPED: Final = "Error"
 """What dialects call an error that has no type."""
 
 
-class Refusal(NamedTuple):
+class ToolFailure(NamedTuple):
     """Why a call came to nothing."""
 
     code: str
@@ -163,13 +164,13 @@ class Refusal(NamedTuple):
     """None where only the text is known."""
 
 
-class Refusals:
+class ToolFailures:
     """Those of a run, by the call and by what the model was told."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str | None, str], Refusal] = {}
+        self._known: dict[tuple[str | None, str], ToolFailure] = {}
 
-    def keep(self, call_id: str | None, tool: str, refusal: Refusal) -> str:
+    def keep(self, call_id: str | None, tool: str, refusal: ToolFailure) -> str:
         """Remember why a call came to nothing, and return what the model is told."""
         text = f"{tool}: {refusal.reason} ({refusal.code})"
         self._known[call_id, text] = refusal
@@ -193,7 +194,7 @@ class Refusals:
         tool, payload = str(part["tool_name"]), cast("OptionResultPayload", message.payload)
         refusal = self._known.get((part.get("tool_call_id"), text)) or _read(tool, text)
         if refusal is None:
-            return message if payload.error_type != tool else _with_error(message, Refusal(_UNTYPED, text), [])
+            return message if payload.error_type != tool else _with_error(message, ToolFailure(_UNTYPED, text), [])
         said = _with_error(message, refusal, [])
         changes = residue(error_text(cast("OptionResultPayload", said.payload)), text)
         changes = [{**change, "at": [0, "parts", number, "content"], "own": True} for change in changes]
@@ -203,13 +204,13 @@ class Refusals:
         return _with_error(message, refusal, changes)
 
 
-def _read(tool: str, text: str) -> Refusal | None:
+def _read(tool: str, text: str) -> ToolFailure | None:
     """Return what a text says that another run has told a model."""
     found = _CODE.fullmatch(text.removeprefix(f"{tool}: ")) if text.startswith(f"{tool}: ") else None
-    return None if found is None else Refusal(found[2], found[1])
+    return None if found is None else ToolFailure(found[2], found[1])
 
 
-def _with_error(message: Message, refusal: Refusal, changes: Sequence[Mapping[str, Any]]) -> Message:
+def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Mapping[str, Any]]) -> Message:
     said = {"error_type": refusal.code, "error_message": refusal.reason, "retryable": refusal.retryable}
     payload = cast("OptionResultPayload", message.payload).model_copy(update=said)
     notes = cast("dict[str, Any]", thaw(message.metadata[NAME]))

@@ -14,16 +14,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import orjson
 
+from antiphon.dialects._content import read_arguments
 from antiphon.dialects._residue import residue
-from antiphon.dialects._said import read_arguments
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage, write_time, write_usage
 from antiphon.messages import Payload, Usage, current_limits, is_name
 from antiphon.messages import _trusted as trusted
 from antiphon.messages._json import JsonError, fits, own
 from antiphon.messages._limits import DEFAULT_LIMITS
 from antiphon.messages._parts import Part
-
-__all__ = ["Plain", "Said", "plain"]
 
 _MOST = 64 * 1024
 """Bytes of a unit up to which none of its messages can be too large, whatever becomes of its numbers and escapes."""
@@ -72,7 +70,7 @@ _NOTHING: Final = residue(None, "something")[0]["was"]
 _CALL = {"tool_name", "args", "tool_call_id", "tool_kind", "id", "provider_name", "provider_details", "part_kind"}
 
 
-class Said(NamedTuple):
+class PlainMessage(NamedTuple):
     """What becomes one message."""
 
     payload: Payload
@@ -83,16 +81,16 @@ class Said(NamedTuple):
     """What the dialect notes of it."""
 
 
-class Plain(NamedTuple):
+class PlainUnit(NamedTuple):
     """What a unit says."""
 
-    said: list[Said]
+    said: list[PlainMessage]
     metadata: list[bytes]
     """Of each message."""
     usage: Usage | None
 
 
-_Found: TypeAlias = tuple[list[Said], Usage | None, Mapping[str, Any]]
+_Found: TypeAlias = tuple[list[PlainMessage], Usage | None, Mapping[str, Any]]
 """What is said, what it cost, and the fields of the whole as the dialect would write them."""
 
 
@@ -100,7 +98,7 @@ class _NotPlainError(Exception):
     """A unit must be read by the dialect."""
 
 
-def plain(unit: Mapping[str, Any], held: str | None, beside: Mapping[str, Any]) -> Plain | None:
+def plain(unit: Mapping[str, Any], held: str | None, beside: Mapping[str, Any]) -> PlainUnit | None:
     """Return what a request or an answer says, where it is plain.
 
     `held` are the instructions that were given last; `beside` is further metadata of the first message.
@@ -112,7 +110,7 @@ def plain(unit: Mapping[str, Any], held: str | None, beside: Mapping[str, Any]) 
             said[0].notes["residue"] = patch
         first, *others = said
         metadata = [own({NAME: each.notes}) if each.notes else _NO_NOTES for each in others]
-        return Plain(said, [own({NAME: first.notes, **beside}), *metadata], usage)
+        return PlainUnit(said, [own({NAME: first.notes, **beside}), *metadata], usage)
     except (_NotPlainError, JsonError):
         return None
 
@@ -158,26 +156,26 @@ def _request(unit: Mapping[str, Any], held: str | None) -> _Found:
     return said, None, {**_REQUEST, "instructions": told}
 
 
-def _instructions(told: str, unit: Mapping[str, Any]) -> Said:
+def _instructions(told: str, unit: Mapping[str, Any]) -> PlainMessage:
     """Return instructions, which are said where they change."""
     payload = trusted.parts_payload((trusted.text_part(told),))
-    return Said(payload, "system", "system", _time(unit), {"instructions": "here"})
+    return PlainMessage(payload, "system", "system", _time(unit), {"instructions": "here"})
 
 
-def _prompt(part: Mapping[str, Any]) -> Said:
+def _prompt(part: Mapping[str, Any]) -> PlainMessage:
     _need(_is_made_of(part, _PROMPT) and type(part["content"]) is str)
     payload = trusted.parts_payload((trusted.text_part(part["content"]),))
-    return Said(payload, "user", "user", _time(part), {})
+    return PlainMessage(payload, "user", "user", _time(part), {})
 
 
-def _return(part: Mapping[str, Any]) -> Said:
+def _return(part: Mapping[str, Any]) -> PlainMessage:
     tool, content = part.get("tool_name"), part.get("content")
     keys = _RETURN if type(content) in _SCALARS else {*_RETURN, _DIGESTS}
     _need(part["part_kind"] == "tool-return" and _is_made_of(part, keys) and part["outcome"] == "success")
     _need(not part.get(_DIGESTS) and not _has_files(content))
     _need(is_name(tool) and is_name(part["tool_call_id"]))
     payload = trusted.option_result_payload(part["tool_call_id"], cast("str", tool), own(content))
-    return Said(payload, cast("str", tool), "tool", _time(part), kept(part, "tool-return"))
+    return PlainMessage(payload, cast("str", tool), "tool", _time(part), kept(part, "tool-return"))
 
 
 def _has_files(content: Any) -> bool:
@@ -196,7 +194,7 @@ def _time(part: Mapping[str, Any]) -> datetime | None:
 
 def _answer(unit: Mapping[str, Any]) -> _Found:
     time, usage = read_time(unit["timestamp"]), read_usage(unit["usage"])
-    said: list[Said] = []
+    said: list[PlainMessage] = []
     spoken: list[Part] = []
     for part in unit["parts"]:
         if part["part_kind"] == "tool-call":
@@ -211,8 +209,8 @@ def _answer(unit: Mapping[str, Any]) -> _Found:
     return said, usage, {**_RESPONSE, "usage": write_usage(usage), "timestamp": write_time(time)}
 
 
-def _spoken(parts: list[Part], time: datetime | None) -> list[Said]:
-    return [Said(trusted.parts_payload(tuple(parts)), "assistant", "assistant", time, {})] if parts else []
+def _spoken(parts: list[Part], time: datetime | None) -> list[PlainMessage]:
+    return [PlainMessage(trusted.parts_payload(tuple(parts)), "assistant", "assistant", time, {})] if parts else []
 
 
 def _words(part: Mapping[str, Any]) -> Part:
@@ -228,7 +226,7 @@ def _words(part: Mapping[str, Any]) -> Part:
     return trusted.reasoning_part(cast("str", content), signature, metadata=own({NAME: kept(part, "thinking")}))
 
 
-def _call(part: Mapping[str, Any], time: datetime | None) -> Said:
+def _call(part: Mapping[str, Any], time: datetime | None) -> PlainMessage:
     given, tool, invocation = part.get("args"), part.get("tool_name"), part.get("tool_call_id")
     _need(_is_made_of(part, _CALL) and is_name(tool) and is_name(invocation) and type(given) in (dict, str, type(None)))
     arguments, text = read_arguments(given) if type(given) is str else (given or {}, None)
@@ -236,7 +234,7 @@ def _call(part: Mapping[str, Any], time: datetime | None) -> Said:
         cast("str", invocation), cast("str", tool), own(arguments) if arguments else None, text
     )
     form = {} if type(given) is dict else {"args": "none" if given is None else "text"}
-    return Said(payload, "assistant", "assistant", time, {**form, **kept(part, "tool-call")})
+    return PlainMessage(payload, "assistant", "assistant", time, {**form, **kept(part, "tool-call")})
 
 
 # ---------------------------------------------------------------- what is said besides

@@ -38,16 +38,17 @@ from pydantic_ai.tools import AgentDepsT, RunContext
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents._budget import Limits
+from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import is_told, provider_named, provider_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._secrets import Withheld, Withholding
+from antiphon.agents._secrets import SecretArguments, Secrets
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
-from antiphon.agents.durability._talk import Answer, Place, Talk, restore, say, told
+from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, restore, told
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port
 from antiphon.messages._cut import cut, cut_text
-from antiphon.runtime import Effect, ModelOperation, describe, is_too_large, says_the_same_value
+from antiphon.runtime import ModelOperation, describe
+from antiphon.runtime.extending import Effect, is_too_large, says_the_same_value
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -74,7 +75,7 @@ _EVENT = 16
 """What an event counts beside its words, so that a stream of empty ones ends too."""
 
 
-def bounded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[AgentDepsT]:
+def limit_stream(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[AgentDepsT]:
     """Return a handler of events that gives up an answer which grows without end, where it would be written down."""
 
     async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
@@ -159,7 +160,7 @@ def _too_large() -> UnexpectedModelBehavior:
 
 
 @asynccontextmanager
-async def until(seconds: float | None, where: str) -> AsyncGenerator[None, None]:
+async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, None]:
     """Give a request up after some seconds; None is never.
 
     Raises:
@@ -180,20 +181,22 @@ async def until(seconds: float | None, where: str) -> AsyncGenerator[None, None]
 _UPTO: Final = "upto_seq"
 
 
-class Asked(Effect):
+class ModelRequestEffect(Effect):
     """A request to a model."""
 
-    def __init__(self, run: LedgerRun, params: ModelRequestParams, id: ModelRequestId, *, option: str, limits: Limits) -> None:
+    def __init__(
+        self, run: LedgerRun, params: ModelRequestParams, id: ModelRequestId, *, option: str, limits: BudgetLimits
+    ) -> None:
         self._limits = limits
         self._run_of = run
-        self._talk = Talk.of(run)
+        self._talk = ThreadTalk.of(run)
         self._prompt = self._talk.prompt(run, params.messages)
         self._known = self._talk.prompt(run, own, "own") if (own := _as_the_agent_has_them(params)) else self._prompt
-        self._withheld = Withheld.of(run)
-        self._withholding = Withholding.of(params.model_request_parameters.function_tools)
+        self._withheld = Secrets.of(run)
+        self._withholding = SecretArguments.of(params.model_request_parameters.function_tools)
         self._agent_run = params.run_context.run_id
         self._agent = run.agent or "agent"
-        self._answer: Answer | None = None
+        self._answer: AnswerRows | None = None
         self._stored: Sequence[Message] = ()
         """What the thread has of the answer, or will have in a moment, where that is not what the model said."""
         settings = plain_settings(params.model_settings)
@@ -280,7 +283,7 @@ class Asked(Effect):
         if not answer.is_whole:
             said["response"] = unit  # the dialect does not give it back as it was: it is kept whole
         if isinstance(self.operation, ModelOperation):
-            describe(_described(self.operation, unit, say(unit, cost)))
+            describe(_described(self.operation, unit, as_messages(unit, cost)))
         return said
 
     @override
@@ -302,8 +305,8 @@ class Asked(Effect):
         return [record.message for record in records]
 
     @property
-    def _place(self) -> Place:
-        return Place(self.thread_id, self.id, self._agent)
+    def _place(self) -> TalkPlace:
+        return TalkPlace(self.thread_id, self.id, self._agent)
 
     async def answer(self, said: dict[str, Any]) -> dict[str, Any]:
         """Return the answer that the journal speaks of, as the thread has it."""

@@ -17,8 +17,6 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
-__all__ = ["Prompt", "dump", "mark_of", "plain_settings", "tools_hash"]
-
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only that they are there is written down."""
 _FIXED = frozenset({str, int, float, bool, type(None), datetime})
@@ -32,13 +30,13 @@ def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", ModelMessagesTypeAdapter.dump_python(list(messages), mode="json"))
 
 
-class Prompt:
+class HashedPrompt:
     """A prompt as JSON, with a digest of each of its messages.
 
     A prompt is mostly the one before it and a bit more: what was read then is not read again, unless it was changed.
     """
 
-    def __init__(self, messages: Sequence[ModelMessage], before: Prompt | None = None) -> None:
+    def __init__(self, messages: Sequence[ModelMessage], before: HashedPrompt | None = None) -> None:
         known = {} if before is None else {id(each.message): each for each in before._read}
         found = [known.get(id(message)) for message in messages]
         kept = [each if each is not None and each.is_as_read() else None for each in found]

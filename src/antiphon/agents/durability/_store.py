@@ -23,12 +23,10 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from typing_extensions import override
 
 from antiphon.agents.durability._prompt import dump, mark_of
-from antiphon.agents.durability._talk import OWN, Place, Talk, restore_unit
+from antiphon.agents.durability._talk import OWN, TalkPlace, ThreadTalk, restore_unit
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, thaw
-
-__all__ = ["LedgerConversationStore"]
 
 RECORD: Final = "CONVERSATION"
 ENTRY: Final = "CONVERSATION_ENTRY"
@@ -142,7 +140,7 @@ class _Saving:
         mark = mark_of(unit)
         own = self._heard.units.get(mark)
         if own is None:
-            talk = self._heard.talk.unsaid([unit], [mark], Place(self._thread_id, entry.id, "assistant"))
+            talk = self._heard.talk.unsaid([unit], [mark], TalkPlace(self._thread_id, entry.id, "assistant"))
             self.rows += talk
             own = self._heard.units[mark] = _Said(talk)
         kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
@@ -166,7 +164,7 @@ class _Heard:
 
     def __init__(self) -> None:
         self.units: dict[str, _Said] = {}
-        self.talk = Talk()
+        self.talk = ThreadTalk()
         self.entries: dict[str, dict[str, Any]] = {}
 
     @classmethod

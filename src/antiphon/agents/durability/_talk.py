@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from antiphon.agents._budget import Kind, Limits, Spending
-from antiphon.agents._guards import Guards
-from antiphon.agents.durability._failures import Refusals
+from antiphon.agents._budget import BudgetLimits, Kind, Spending
+from antiphon.agents._guards import ThreadGuards
+from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._fast_path import plain
-from antiphon.agents.durability._prompt import Prompt
+from antiphon.agents.durability._prompt import HashedPrompt
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port, is_name
@@ -27,23 +27,21 @@ if TYPE_CHECKING:
 
     from antiphon.agents._run import LedgerRun
 
-__all__ = ["OWN", "Answer", "Place", "Talk", "as_unit", "guards_of", "restore", "restore_unit", "say", "told"]
-
 OWN = "antiphon"
 _DIALECT = "pydantic-ai"
 _MARK = "unit"
 _ROOM = "@answer999999"
 """The longest that is added to the id of an exchange."""
-_NO_LIMITS = Limits()
+_NO_LIMITS = BudgetLimits()
 
 
-class Talk:
+class ThreadTalk:
     """What the thread of a run has of the talk with models."""
 
     def __init__(self) -> None:
         self._marks: set[str] = set()
         self._instructions: str | None = None
-        self._prompts: dict[tuple[str, str], Prompt] = {}
+        self._prompts: dict[tuple[str, str], HashedPrompt] = {}
         self._is_read = False
         self._reading = Lock()
         self._upto = 0
@@ -53,18 +51,18 @@ class Talk:
         self.seq = 0
         """How long the thread is, as far as is known."""
         self.spending = Spending()
-        self.guards = Guards()
-        self.refusals = Refusals()
+        self.guards = ThreadGuards()
+        self.refusals = ToolFailures()
 
     @classmethod
-    def of(cls, run: LedgerRun) -> Talk:
+    def of(cls, run: LedgerRun) -> ThreadTalk:
         """Return the one of a run and all its parts."""
         return run.opened.share(cls)
 
-    def prompt(self, run: LedgerRun, messages: Sequence[ModelMessage], name: str = "") -> Prompt:
+    def prompt(self, run: LedgerRun, messages: Sequence[ModelMessage], name: str = "") -> HashedPrompt:
         """Return messages that an agent is at as a prompt; what its last one, or the last of a name, had is known."""
         own = run.course.invocation_id, name
-        prompt = self._prompts[own] = Prompt(messages, self._prompts.get(own))
+        prompt = self._prompts[own] = HashedPrompt(messages, self._prompts.get(own))
         return prompt
 
     async def leave(self, run: LedgerRun) -> None:
@@ -100,7 +98,7 @@ class Talk:
         """Know that the thread is at least so long."""
         self.seq = max(self.seq, seq)
 
-    async def spend(self, run: LedgerRun, limits: Iterable[Limits], kind: Kind, where: str) -> None:
+    async def spend(self, run: LedgerRun, limits: Iterable[BudgetLimits], kind: Kind, where: str) -> None:
         """Count something that is about to be begun, unless a budget is used up.
 
         Raises:
@@ -136,7 +134,7 @@ class Talk:
             case _:
                 pass
 
-    def unsaid(self, units: Sequence[dict[str, Any]], marks: Sequence[str], place: Place) -> list[Message]:
+    def unsaid(self, units: Sequence[dict[str, Any]], marks: Sequence[str], place: TalkPlace) -> list[Message]:
         """Return what a prompt says that the thread has not, as messages that are to be said now."""
         rows: list[Message] = []
         for unit, mark in zip(units, marks, strict=True):
@@ -145,12 +143,12 @@ class Talk:
                 rows += self._said(unit, mark, place, len(rows))
         return rows
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: AnswerRows) -> None:
         """Know that an answer is said."""
         self._marks.add(answer.mark)
         self.spending.pay(answer.rows[0].usage)
 
-    def _said(self, unit: dict[str, Any], mark: str, place: Place, count: int) -> list[Message]:
+    def _said(self, unit: dict[str, Any], mark: str, place: TalkPlace, count: int) -> list[Message]:
         held = self._instructions
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
@@ -161,18 +159,18 @@ class Talk:
         return place.rows(self.refusals.coded(_spoken(bare, before), bare), "said", mark, count=count)
 
 
-async def guards_of(run: LedgerRun) -> Guards:
+async def guards_of(run: LedgerRun) -> ThreadGuards:
     """Return what the thread of a run says about toolkits; it is read with the talk, once.
 
     Raises:
         LedgerError: it cannot be read.
     """
-    talk = Talk.of(run)
+    talk = ThreadTalk.of(run)
     await talk.read(run)
     return talk.guards
 
 
-class Answer(NamedTuple):
+class AnswerRows(NamedTuple):
     """What a model has answered, as the rows that say it."""
 
     unit: dict[str, Any]
@@ -182,7 +180,7 @@ class Answer(NamedTuple):
     """Whether the rows give it back as it was."""
 
 
-class Place(NamedTuple):
+class TalkPlace(NamedTuple):
     """Where in a thread something is said, and by which agent."""
 
     thread_id: str
@@ -190,14 +188,14 @@ class Place(NamedTuple):
     """The exchange that it is of: an effect, or an entry."""
     agent: str
 
-    def answer(self, unit: dict[str, Any], mark: str, cost: Decimal | None) -> Answer:
+    def answer(self, unit: dict[str, Any], mark: str, cost: Decimal | None) -> AnswerRows:
         """Return an answer as it is said here, with what it cost."""
         bare = _without_conversation(unit)
         if (rows := self.plain_rows(bare, "answer", mark, cost=cost)) is not None:
-            return Answer(unit, mark, rows, is_whole=True)
-        messages = say(bare, cost)
+            return AnswerRows(unit, mark, rows, is_whole=True)
+        messages = as_messages(bare, cost)
         is_whole = as_unit(messages, is_priced=cost is not None) == bare
-        return Answer(unit, mark, self.rows(messages, "answer", mark), is_whole)
+        return AnswerRows(unit, mark, self.rows(messages, "answer", mark), is_whole)
 
     def plain_rows(
         self,
@@ -259,7 +257,7 @@ class Place(NamedTuple):
         return message.model_copy(update=own)
 
 
-def say(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
+def as_messages(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
     """Return an answer as messages that are in no thread, with what it cost."""
     first, *others = _spoken(_without_conversation(unit))
     if cost is not None and first.usage is not None:
@@ -325,3 +323,7 @@ def _instructing(words: str) -> dict[str, Any]:
 def _without_conversation(unit: dict[str, Any]) -> dict[str, Any]:
     """The conversation is the thread; whoever restores it knows which."""
     return {**unit, "conversation_id": None}
+
+
+Talk = ThreadTalk  # earlier names, until the patterns use the new ones
+say = as_messages

@@ -21,12 +21,13 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._budget import Limits
+from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._run import LedgerRun
-from antiphon.agents.durability._talk import Talk
+from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.errors import HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.runtime import Effect, Effects, FailedError, ToolOperation, describe, is_too_large
+from antiphon.runtime import Effects, FailedError, ToolOperation, describe
+from antiphon.runtime.extending import Effect, is_too_large
 
 # ---------------------------------------------------------------- the effect
 
@@ -106,7 +107,7 @@ Reconcile: TypeAlias = Callable[[Unsettled], Awaitable[Any]]
 """Finds out what became of a call: returns its result, `NotDone()`, or None if it cannot say; then a person must."""
 
 
-class Called(Effect):
+class ToolCallEffect(Effect):
     """A call of a tool."""
 
     def __init__(
@@ -120,7 +121,7 @@ class Called(Effect):
         effects: Effects,
         parent_id: str | None,
         settle: Callable[[Unsettled], Awaitable[Json | NotDone | None]] | None,
-        limits: Limits,
+        limits: BudgetLimits,
         operation: ToolOperation | None = None,
     ) -> None:
         super().__init__(
@@ -136,7 +137,7 @@ class Called(Effect):
         )
         self.operation = operation
         self._run_of = run
-        self._talk = Talk.of(run)
+        self._talk = ThreadTalk.of(run)
         self._tool = tool
         self._settle = settle
         self._limits = limits
@@ -207,7 +208,7 @@ def _fields(found: Json | NotDone) -> dict[str, Any]:
 # ---------------------------------------------------------------- lists of tools
 
 
-class Found:
+class RecordedLists:
     """What the operations of a run have found, by their names."""
 
     def __init__(self) -> None:
@@ -215,7 +216,7 @@ class Found:
         self._known: dict[str, Json] = {}
 
     @classmethod
-    def of(cls, run: LedgerRun) -> Found:
+    def of(cls, run: LedgerRun) -> RecordedLists:
         """Return the one of a run and all its parts."""
         return run.opened.share(cls)
 

@@ -17,16 +17,6 @@ from typing_extensions import override
 
 from antiphon.errors import AntiphonError
 
-__all__ = [
-    "LocalServerError",
-    "MissingExtraError",
-    "MissingKeyError",
-    "ModelError",
-    "ScriptError",
-    "UnknownModelError",
-    "WeightsError",
-]
-
 
 class ModelError(AntiphonError):
     """The model that was asked for cannot be had."""

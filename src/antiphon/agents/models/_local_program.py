@@ -11,8 +11,6 @@ import threading
 from importlib import import_module
 from typing import Any
 
-__all__ = ["main"]
-
 _xllamacpp: Any = import_module("xllamacpp")  # it has no types
 _LOOK_AGAIN = 1.0
 """Seconds between looks at who the parent is: its end of the pipe may live on in a process that it forked."""

@@ -26,8 +26,6 @@ from urllib.parse import urlsplit
 from antiphon.agents.models._errors import LocalServerError, MissingExtraError
 from antiphon.agents.models._weights import find_weights
 
-__all__ = ["CONTEXT", "MODEL_NAME", "Endpoint", "LocalServer", "check_packages", "shared_server"]
-
 MODEL_NAME = "smollm2-135m-instruct"
 CONTEXT = 2048
 """Tokens of a conversation, question and answer together."""

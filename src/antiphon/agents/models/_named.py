@@ -17,8 +17,6 @@ from antiphon.agents.models._script import Script, load_script
 from antiphon.agents.models._scripted import ScriptedModel
 from antiphon.agents.models._weights import locate_weights
 
-__all__ = ["VARIABLE", "model"]
-
 VARIABLE = "ANTIPHON_MODEL"
 _OWN = ("scripted", "local")
 _KEYLESS = "`scripted` and `local` need no key"

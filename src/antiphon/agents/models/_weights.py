@@ -20,8 +20,6 @@ from typing import IO
 
 from antiphon.agents.models._errors import WeightsError
 
-__all__ = ["HASH", "NAME", "SIZE", "cache_folder", "find_weights", "install_weights", "is_pinned", "locate_weights"]
-
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432
 HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -36,17 +36,6 @@ from antiphon.messages import (
     thaw,
 )
 
-__all__ = [
-    "APPROVE",
-    "Approval",
-    "Standing",
-    "answer",
-    "approval_id",
-    "find_approval",
-    "pending_approvals",
-    "wait_for_answer",
-]
-
 APPROVE: Final = "APPROVE"
 _OWN: Final = "antiphon"
 _ID_LENGTH: Final = 16

@@ -26,7 +26,7 @@ from antiphon.agents.toolkit._schema import Schema, canonical
 
 
 @dataclass(frozen=True)
-class Call:
+class RequestedCall:
     """One call of a tool by an agent."""
 
     agent: str
@@ -81,7 +81,7 @@ class Grant:
         """Whether it is about this agent and this tool."""
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
-    def refusal(self, call: Call, used: int, now: datetime) -> str | None:
+    def refusal(self, call: RequestedCall, used: int, now: datetime) -> str | None:
         """Return why it does not permit a call that it covers; None if it does."""
         if self.until is not None and now >= self.until:
             return f"the grant ended at {self.until.isoformat()}"
@@ -163,7 +163,7 @@ class Permissions:
         """Whether an agent may call a tool at all: with some arguments, at some time."""
         return bool(self._granted(agent, tool)[0])
 
-    def decide(self, call: Call, used: Mapping[Grant, int], now: datetime) -> Permit:
+    def decide(self, call: RequestedCall, used: Mapping[Grant, int], now: datetime) -> Permit:
         """Decide on a call; `used` is how many calls of the thread each grant has permitted before."""
         grants, was_revoked = self._granted(call.agent, call.tool)
         refusals: list[str] = []
@@ -218,7 +218,7 @@ class ApprovalRule:
         """Whether it is about this agent and this tool, with some arguments."""
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
-    def matches(self, call: Call) -> bool:
+    def matches(self, call: RequestedCall) -> bool:
         """Whether it is about a call."""
         if not self.covers(call.agent, call.tool):
             return False
@@ -226,7 +226,7 @@ class ApprovalRule:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ToolDecision:
     """What becomes of a call: it is allowed, a person is asked, or it is denied."""
 
     verdict: Verdict
@@ -252,15 +252,17 @@ class Circumstances:
     """What untrusted content the turn has read, where the tool does not allow that; None: nothing."""
 
 
-def judge(permissions: Permissions, rules: Iterable[ApprovalRule], call: Call, circumstances: Circumstances) -> Decision:
+def judge(
+    permissions: Permissions, rules: Iterable[ApprovalRule], call: RequestedCall, circumstances: Circumstances
+) -> ToolDecision:
     """Decide on a call."""
     permit = permissions.decide(call, circumstances.used, circumstances.now)
     if not permit.allowed:
-        return Decision("deny", permit.reason)
+        return ToolDecision("deny", permit.reason)
     if circumstances.approval:
-        return Decision("ask", f"{call.tool!r} needs an approval, whatever it is called with", permit.grant)
+        return ToolDecision("ask", f"{call.tool!r} needs an approval, whatever it is called with", permit.grant)
     if any(rule.matches(call) for rule in rules):
-        return Decision("ask", f"a rule asks for an approval of such calls of {call.tool!r}", permit.grant)
+        return ToolDecision("ask", f"a rule asks for an approval of such calls of {call.tool!r}", permit.grant)
     if circumstances.tainted is not None:
-        return Decision("ask", f"{TAINTED}: {circumstances.tainted}", permit.grant)
-    return Decision("allow", permit.reason, permit.grant)
+        return ToolDecision("ask", f"{TAINTED}: {circumstances.tainted}", permit.grant)
+    return ToolDecision("allow", permit.reason, permit.grant)

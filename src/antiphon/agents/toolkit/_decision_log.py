@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from antiphon.agents._guards import Cover
 from antiphon.agents._run import LedgerRun
-from antiphon.agents.durability._talk import guards_of
-from antiphon.agents.toolkit._decision import Call, Decision, Grant, Permissions, Verdict
+from antiphon.agents.durability import guards_of
+from antiphon.agents.toolkit._decision import Grant, Permissions, RequestedCall, ToolDecision, Verdict
 from antiphon.agents.toolkit._schema import canonical
 from antiphon.agents.toolkit.taint import Taint
 from antiphon.ledger import Ledger
@@ -31,20 +31,20 @@ class _Page:
 
     def __init__(self) -> None:
         self.permissions: set[str] = set()
-        self.decisions: dict[str, Decision] = {}
+        self.decisions: dict[str, ToolDecision] = {}
         """By the digest of the call: one that waits for a person comes again, and so may any other under its id."""
         self.readings: set[str] = set()
         """The parts of the run that have said what they read."""
 
 
-class Book:
+class DecisionLog:
     """The rows of a run that say what an agent may do and what was decided."""
 
     def __init__(self, run: LedgerRun) -> None:
         self._run = run
         self._page = run.opened.share(_Page)
 
-    async def recall(self, call: Call) -> Decision | None:
+    async def recall(self, call: RequestedCall) -> ToolDecision | None:
         """Return what was decided about a call before; None: nothing was."""
         if call.digest in self._page.decisions:
             return self._page.decisions[call.digest]
@@ -55,9 +55,9 @@ class Book:
         if said is None:
             return None
         verdict: Verdict = said["verdict"]
-        return Decision(verdict, str(said["reason"]))
+        return ToolDecision(verdict, str(said["reason"]))
 
-    async def write(self, call: Call, decision: Decision) -> None:
+    async def write(self, call: RequestedCall, decision: ToolDecision) -> None:
         """Write down what is decided about a call."""
         said = {"type": _DECIDED, "agent": call.agent, "tool": call.tool, "digest": call.digest, **decision.to_json()}
         await self._run.note(_row(said, _correlation(call)), key=_correlation(call))
@@ -88,7 +88,7 @@ async def begin_under(run: LedgerRun, cover: Cover) -> None:
         await run.note_soon(mark, key=f"guard:{cover.digest}")
 
 
-class Marks:
+class TaintLog:
     """That an agent has read what strangers wrote, where it runs in a tool of another agent.
 
     A tool whose outcome is recorded does not run again, nor does the agent inside: its row tells what that one has read.
@@ -118,7 +118,7 @@ class Marks:
                 taint.mark(str(said["source"]))
 
 
-class Uses:
+class GrantUses:
     """How many calls each grant has permitted in each thread; only those are counted that have a number."""
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class Uses:
         self._ledgers: WeakKeyDictionary[Ledger, WeakValueDictionary[str, _Counted]] = WeakKeyDictionary()
         """By ledger and thread, while a run of the thread is at work: the next one counts anew, from the ledger."""
 
-    async def others(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: Call) -> dict[Grant, int]:
+    async def others(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: RequestedCall) -> dict[Grant, int]:
         """Return how many other calls of the thread each grant has permitted."""
         if not any(grant.calls for grant in grants):
             return {}
@@ -138,7 +138,7 @@ class Uses:
         own = set[str]() if run is None else {call.digest}
         return {grant: len(counted.calls[canonical(grant.to_json())] - own) for grant in grants if grant.calls}
 
-    def take(self, run: LedgerRun | None, grant: Grant | None, call: Call) -> bool:
+    def take(self, run: LedgerRun | None, grant: Grant | None, call: RequestedCall) -> bool:
         """Count a call that a grant has permitted; False if another thread was faster, and none is left."""
         if grant is None or grant.calls is None:
             return True
@@ -165,7 +165,7 @@ class _Held:
     """The counts that a run needs: they are kept for as long as it is at work."""
 
     def __init__(self) -> None:
-        self.counts: dict[Uses, _Counted] = {}
+        self.counts: dict[GrantUses, _Counted] = {}
 
 
 class _Counted:
@@ -184,7 +184,7 @@ class _Counted:
             self._seq = max(self._seq, record.seq)
 
 
-def _correlation(call: Call) -> str:
+def _correlation(call: RequestedCall) -> str:
     return f"permission:{call.digest}"
 
 

@@ -22,18 +22,19 @@ from typing_extensions import override
 from antiphon.agents._budget import Bounds
 from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope
-from antiphon.agents.durability._talk import Talk
-from antiphon.agents.toolkit._outcome import RESULT_INVALID, RESULT_TOO_LARGE, TIMEOUT, TOOL_FAILED, Outcome, ToolRefusal
+from antiphon.agents.durability import ThreadTalk
+from antiphon.agents.toolkit._outcome import RESULT_INVALID, RESULT_TOO_LARGE, TIMEOUT, TOOL_FAILED, ToolOutcome, ToolRefusal
 from antiphon.agents.toolkit._tool import ToolkitTool
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
 from antiphon.messages._cut import cut
-from antiphon.runtime import Effect, Run, ToolOperation, UnknownOutcomeError, describe, text_of
+from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
+from antiphon.runtime.extending import Effect, Run, text_of
 
 # ---------------------------------------------------------------- the effect
 
 
-class ToolEffect(Effect):
+class ToolkitCallEffect(Effect):
     """One call of a tool, in a run."""
 
     def __init__(
@@ -68,7 +69,7 @@ class ToolEffect(Effect):
     @override
     async def begin(self) -> Message:
         run = self._run_of
-        await Talk.of(run).spend(run, run.opened.share(Bounds).limits, "tool", self.id)
+        await ThreadTalk.of(run).spend(run, run.opened.share(Bounds).limits, "tool", self.id)
         return await super().begin()
 
     async def call(self, start: Run) -> Any:
@@ -78,7 +79,7 @@ class ToolEffect(Effect):
             with effect_scope(CurrentEffect(key, self._tool.name, self._tool.effects)):
                 returned = await start(key)
                 if isinstance(self.operation, ToolOperation):
-                    describe(replace(self.operation, result=Outcome.from_json(returned).result))
+                    describe(replace(self.operation, result=ToolOutcome.from_json(returned).result))
                 return returned
 
         if self._is_repeated and not await self._was_repeated():
@@ -118,7 +119,9 @@ _NOT_ITS_OWN: Final = (
 """What is no failure of a tool, though it is raised in its course: the run cannot go on."""
 
 
-async def execute(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any], clean: Callable[[str], str]) -> Outcome:
+async def execute(
+    tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any], clean: Callable[[str], str]
+) -> ToolOutcome:
     """Start a tool, and return what came of it; `clean` takes secrets out of what it says when it fails.
 
     Raises:
@@ -182,7 +185,7 @@ _MODALITIES: Final[dict[type[FileUrl], Modality]] = {
 _URLS: Final = {modality: cls for cls, modality in _MODALITIES.items()}
 
 
-def as_outcome(tool: ToolkitTool, value: Any) -> Outcome:
+def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
     """Return what a tool returned as it is written down.
 
     Raises:
@@ -198,7 +201,7 @@ def as_outcome(tool: ToolkitTool, value: Any) -> Outcome:
     media += [part for each in more if (part := _medium(each)) is not None]
     _check_size(sum(len(part.url) for part in media), current_limits().data_url_bytes)
     result, size = _json(tool, values)
-    outcome = Outcome(result=result, parts=(*media, *_cut_texts(texts, _most_bytes(tool) - size)))
+    outcome = ToolOutcome(result=result, parts=(*media, *_cut_texts(texts, _most_bytes(tool) - size)))
     try:
         outcome.payload("-", tool.name)
     except ValidationError as exc:
@@ -256,7 +259,7 @@ def _cut_texts(texts: Sequence[str], most: int) -> list[TextPart]:
     return [TextPart(text=each) for each in cast("list[str]", cut(list(texts), most))]
 
 
-def check_row(outcome: Outcome) -> None:
+def check_row(outcome: ToolOutcome) -> None:
     """Check that an outcome with media can be written down in one row: what is no text cannot be cut.
 
     Raises:
@@ -271,7 +274,7 @@ def _check_size(size: int, most: int) -> None:
         raise ToolRefusal(RESULT_TOO_LARGE, f"it returned {size} bytes, and at most {most} are taken; ask for less")
 
 
-def as_tool_return(outcome: Outcome) -> Any:
+def as_tool_return(outcome: ToolOutcome) -> Any:
     """Return an outcome as Pydantic AI takes it; what the runtime knows of its origin goes with it, unseen by the model."""
     media = [_content(part) for part in outcome.parts if isinstance(part, MediaPart)]
     texts = [part.text for part in outcome.parts if isinstance(part, TextPart)]

@@ -26,12 +26,20 @@ from pydantic_ai import RunContext
 from antiphon.agents._guards import Cover
 from antiphon.agents._opening import as_key
 from antiphon.agents._run import LedgerRun, run_scope
-from antiphon.agents._secrets import Withheld
-from antiphon.agents.durability._talk import guards_of
+from antiphon.agents._secrets import Secrets
+from antiphon.agents.durability import guards_of
 from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
-from antiphon.agents.toolkit._decision import ApprovalRule, Call, Circumstances, Decision, Grant, Permissions, judge
-from antiphon.agents.toolkit._decision_log import Book, Uses
-from antiphon.agents.toolkit._execution import ToolEffect, check_row, execute
+from antiphon.agents.toolkit._decision import (
+    ApprovalRule,
+    Circumstances,
+    Grant,
+    Permissions,
+    RequestedCall,
+    ToolDecision,
+    judge,
+)
+from antiphon.agents.toolkit._decision_log import DecisionLog, GrantUses
+from antiphon.agents.toolkit._execution import ToolkitCallEffect, check_row, execute
 from antiphon.agents.toolkit._names import check_agent
 from antiphon.agents.toolkit._outcome import (
     APPROVAL_DENIED,
@@ -42,7 +50,7 @@ from antiphon.agents.toolkit._outcome import (
     SENSITIVE_LOST,
     TIMEOUT,
     TOOL_FAILED,
-    Outcome,
+    ToolOutcome,
     ToolRefusal,
 )
 from antiphon.agents.toolkit._tool import ToolkitTool
@@ -56,7 +64,7 @@ from antiphon.runtime import FailedError
 
 
 @dataclass
-class Policy:
+class ToolkitPolicy:
     """What a toolkit allows."""
 
     rules: Sequence[ApprovalRule] = ()
@@ -65,7 +73,7 @@ class Policy:
     approval_wait: float | None = 0.0
     redaction: Redaction = STANDARD_REDACTION
     permissions: Permissions = field(default_factory=Permissions)
-    uses: Uses = field(default_factory=Uses)
+    uses: GrantUses = field(default_factory=GrantUses)
     _changing: Lock = field(default_factory=Lock, repr=False)
     """Held while the permissions are changed: threads share a toolkit, and a revocation must not get lost."""
 
@@ -122,7 +130,7 @@ class Invocations:
         """Return what a call holds while it is at work."""
         return self._at_work.setdefault(_place(run, id), asyncio.Lock())
 
-    async def check(self, run: LedgerRun, id: str, call: Call) -> None:
+    async def check(self, run: LedgerRun, id: str, call: RequestedCall) -> None:
         """Refuse an id that stands for another call: other arguments, another tool or another agent.
 
         Raises:
@@ -137,7 +145,7 @@ class Invocations:
             reason = f"the program calls {call.tool!r} under the id {id!r}, which is another call in thread {run.thread_id!r}"
             raise HistoryMismatchError(reason, run.course.to)
 
-    def keep(self, run: LedgerRun, id: str, call: Call) -> None:
+    def keep(self, run: LedgerRun, id: str, call: RequestedCall) -> None:
         """Know that a call is started under its id."""
         self._digests[_place(run, id)] = call.digest
 
@@ -160,7 +168,7 @@ class PendingApproval(Exception):  # noqa: N818 (a state of affairs, on its way 
 
 
 @dataclass(frozen=True)
-class Asked:
+class GuardedCall:
     """A call on its way to a tool."""
 
     tool: ToolkitTool
@@ -185,11 +193,11 @@ class Asked:
 class Guard:
     """What stands between an agent and its tools."""
 
-    def __init__(self, policy: Policy, agent: str) -> None:
+    def __init__(self, policy: ToolkitPolicy, agent: str) -> None:
         self._policy = policy
         self._agent = agent
 
-    async def call(self, asked: Asked) -> Outcome:
+    async def call(self, asked: GuardedCall) -> ToolOutcome:
         """Have a tool called, if it may be.
 
         Raises:
@@ -204,7 +212,7 @@ class Guard:
         async with Invocations.of(asked.run).turn(asked.run, asked.invocation):  # one executes, the others get its result
             return await self._called(asked)
 
-    async def _called(self, asked: Asked) -> Outcome:
+    async def _called(self, asked: GuardedCall) -> ToolOutcome:
         run = asked.run
         call = self._call(asked, run)
         if asked.tool.lost(asked.arguments):
@@ -228,13 +236,13 @@ class Guard:
         asked.taint.mark(outcome.untrusted)
         return outcome
 
-    def _call(self, asked: Asked, run: LedgerRun | None) -> Call:
+    def _call(self, asked: GuardedCall, run: LedgerRun | None) -> RequestedCall:
         if run is None:
-            return Call(self._agent, asked.tool.name, asked.arguments, None, asked.key)
+            return RequestedCall(self._agent, asked.tool.name, asked.arguments, None, asked.key)
         invocation_id = f"{run.course.invocation_id}/{asked.key}"
-        return Call(self._agent, asked.tool.name, asked.arguments, run.thread_id, invocation_id)
+        return RequestedCall(self._agent, asked.tool.name, asked.arguments, run.thread_id, invocation_id)
 
-    async def _recorded(self, asked: Asked, call: Call, run: LedgerRun | None) -> Call:
+    async def _recorded(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None) -> RequestedCall:
         """Return a call without its sensitive values as the thread knows it: what came of it is given back.
 
         Raises:
@@ -250,9 +258,9 @@ class Guard:
 
     # ------------------------------------------------------------ 2. permission
 
-    async def _decide(self, asked: Asked, call: Call, run: LedgerRun | None) -> Decision:
+    async def _decide(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None) -> ToolDecision:
         policy = self._policy
-        book = None if run is None else Book(run)
+        book = None if run is None else DecisionLog(run)
         if book is not None:
             if (known := await book.recall(call)) is not None:
                 return known
@@ -265,7 +273,9 @@ class Guard:
             await book.write(call, decision)
         return decision
 
-    async def _judge(self, asked: Asked, call: Call, run: LedgerRun | None, *, tainted: str | None) -> Decision:
+    async def _judge(
+        self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None, *, tainted: str | None
+    ) -> ToolDecision:
         policy = self._policy
         used = await policy.uses.others(run, policy.permissions.grants, call)
         circumstances = Circumstances(current_port().now(), used, asked.tool.approval, tainted)
@@ -273,7 +283,7 @@ class Guard:
 
     # ------------------------------------------------------------ 3. approval
 
-    async def _require(self, asked: Asked, call: Call, run: LedgerRun | None, reason: str) -> None:
+    async def _require(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None, reason: str) -> None:
         """Go on only with a person's yes."""
         if run is None:
             if not asked.is_approved:
@@ -289,7 +299,7 @@ class Guard:
         if standing != "approved":
             raise _refusal(approval, standing)
 
-    async def _question(self, asked: Asked, call: Call, run: LedgerRun, reason: str) -> Approval:
+    async def _question(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun, reason: str) -> Approval:
         """Ask a person, unless that was done."""
         name = approval_id(call.digest)
         there = await find_approval(run.ledger, name, thread_id=run.thread_id)
@@ -321,7 +331,9 @@ class Guard:
 
     # ------------------------------------------------------------ 4. to 6. the tool
 
-    async def _perform(self, asked: Asked, call: Call, run: LedgerRun | None, *, needs_approval: bool) -> Outcome:
+    async def _perform(
+        self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None, *, needs_approval: bool
+    ) -> ToolOutcome:
         if run is None:
             return await self._start(asked)
         Invocations.of(run).keep(run, asked.invocation, call)
@@ -334,10 +346,10 @@ class Guard:
             with run_scope(run.part(key)):  # what the tool does in turn is numbered for itself
                 outcome = await self._start(asked)
             check_row(outcome)
-            return cast("Json", Withheld.of(run).clean(outcome.to_json()))
+            return cast("Json", Secrets.of(run).clean(outcome.to_json()))
 
         try:
-            effect = ToolEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
+            effect = ToolkitCallEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
             said = await effect.call(_failing(inside))
         except RefusedError as exc:
             raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None
@@ -345,9 +357,9 @@ class Guard:
             raise ToolRefusal(TIMEOUT, exc.reason, retryable=True) from None
         except EffectFailedError as exc:  # as a person has settled it
             raise ToolRefusal(TOOL_FAILED, exc.reason) from None
-        return Outcome.from_json(said)
+        return ToolOutcome.from_json(said)
 
-    async def _check_again(self, asked: Asked, call: Call, run: LedgerRun, *, needs_approval: bool) -> None:
+    async def _check_again(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun, *, needs_approval: bool) -> None:
         """Look at permission and approval as they are at this moment. What was read since it was decided does not count."""
         decision = await self._judge(asked, call, run, tainted=None)
         if decision.verdict == "deny":
@@ -362,7 +374,7 @@ class Guard:
         if approval.is_late(current_port().now()):
             raise _refusal(approval, "expired")
 
-    async def _start(self, asked: Asked) -> Outcome:
+    async def _start(self, asked: GuardedCall) -> ToolOutcome:
         inner = Taint(asked.taint)
         try:
             with taint_scope(inner):
@@ -372,14 +384,14 @@ class Guard:
             raise
         return replace(outcome, untrusted=inner.own)
 
-    def _cleaner(self, asked: Asked) -> Callable[[str], str]:
+    def _cleaner(self, asked: GuardedCall) -> Callable[[str], str]:
         """Return what takes out of a text what must not be told."""
-        withheld = Withheld() if asked.run is None else Withheld.of(asked.run)
+        withheld = Secrets() if asked.run is None else Secrets.of(asked.run)
         withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
         return lambda text: self._policy.clean(withheld.clean_text(text))
 
 
-def _lost(asked: Asked) -> ToolRefusal:
+def _lost(asked: GuardedCall) -> ToolRefusal:
     names = " and ".join(map(repr, asked.tool.lost(asked.arguments)))
     reason = f"what was given for {names} is written down nowhere, and went with the process that had it; give it again"
     return ToolRefusal(SENSITIVE_LOST, reason)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["ANY", "check_agent", "check_tool", "is_tool_name"]
-
 ANY: Final = "*"
 """All tools, or all agents."""
 

@@ -77,7 +77,7 @@ class InvalidArguments(ToolRefusal):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ToolOutcome:
     """A result, what was shown besides, and whether strangers wrote it."""
 
     result: Json = None
@@ -93,7 +93,7 @@ class Outcome:
         return said if self.untrusted is None else {**said, "untrusted": self.untrusted}
 
     @classmethod
-    def from_json(cls, said: object) -> Outcome:
+    def from_json(cls, said: object) -> ToolOutcome:
         """Return what `to_json` gave; anything else is a result that a person has given in its place."""
         ours = cast("dict[str, Any]", said) if isinstance(said, dict) else dict[str, Any]()
         if "result" not in ours or ours.keys() - {"result", "parts", "untrusted"}:

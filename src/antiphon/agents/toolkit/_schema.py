@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from jsonschema_rs import FancyRegexOptions, ValidationError, Validator, validator_for
 
-__all__ = ["Schema", "canonical"]
-
 _MOST_PROBLEMS: Final = 8
 _MOST_WORDS: Final = 500
 """Characters of a problem that are kept: a schema may list a million values that would have been well."""

@@ -38,15 +38,15 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
 
 from antiphon.agents._run import LedgerRun
-from antiphon.agents.durability._tool_call import Found
+from antiphon.agents.durability import RecordedLists
 from antiphon.agents.toolkit._names import is_tool_name
 from antiphon.agents.toolkit._outcome import TOOL_CHANGED, TOOL_FAILED, ToolRefusal
 from antiphon.agents.toolkit._schema import Schema, canonical
-from antiphon.agents.toolkit._tool import Slots, ToolkitTool, ToolSettings, check_by, own_settings
+from antiphon.agents.toolkit._tool import ConcurrencyLimit, ToolkitTool, ToolSettings, check_by, own_settings
 from antiphon.errors import HistoryMismatchError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages._cut import cut_text
-from antiphon.runtime import is_too_large, text_of
+from antiphon.runtime.extending import is_too_large, text_of
 
 # ---------------------------------------------------------------- warnings
 
@@ -206,7 +206,7 @@ class ForeignTools:
     """Seconds that it has to start, and to list its tools."""
     clean: Callable[[str], str] = str
     """Takes secrets out of what is said about it."""
-    _slots: dict[str, Slots] = field(default_factory=dict[str, Slots], repr=False)
+    _slots: dict[str, ConcurrencyLimit] = field(default_factory=dict[str, ConcurrencyLimit], repr=False)
     _users: int = field(default=0, repr=False)
     _failed: ToolWarning | None = field(default=None, repr=False)
     _failed_at: float = field(default=0.0, repr=False)
@@ -323,7 +323,7 @@ class ForeignTools:
         return _Listed(offers, kept)
 
     async def _recorded(self, ctx: RunContext[Any], run: LedgerRun, key: str) -> _Listed:
-        found, seen = Found.of(run), list[_Listed]()
+        found, seen = RecordedLists.of(run), list[_Listed]()
 
         async def look(id: str) -> Json:
             seen[:] = [await self._look(ctx)]
@@ -354,7 +354,7 @@ class ForeignTools:
             offer.description,
             offer.parameters,
             start,
-            shared_slots=self._slots.setdefault(offer.name, Slots(settings.get("concurrency"))),
+            shared_slots=self._slots.setdefault(offer.name, ConcurrencyLimit(settings.get("concurrency"))),
             **settings,
         )
 

@@ -19,16 +19,17 @@ from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
 from typing_extensions import TypedDict
 
-from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_withheld
+from antiphon.agents._secrets import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.toolkit._names import check_tool
 from antiphon.agents.toolkit._outcome import InvalidArguments
 from antiphon.agents.toolkit._schema import Schema, canonical
-from antiphon.runtime import Effects, is_too_large
+from antiphon.runtime import Effects
+from antiphon.runtime.extending import is_too_large
 
 # ---------------------------------------------------------------- concurrency
 
 
-class Slots:
+class ConcurrencyLimit:
     """So many at a time; the others wait. One number for each event loop: a toolkit may outlive many."""
 
     def __init__(self, number: int | None) -> None:
@@ -114,10 +115,10 @@ class ToolkitTool:
     concurrency: int | None = None
     max_result_bytes: int = 512 * _KIB
     sensitive: tuple[str, ...] = ()
-    shared_slots: Slots | None = field(default=None, repr=False, compare=False)
+    shared_slots: ConcurrencyLimit | None = field(default=None, repr=False, compare=False)
     """Those of the same tool, where it was listed before."""
     check: Schema = field(init=False, repr=False)
-    slots: Slots = field(init=False, repr=False, compare=False)
+    slots: ConcurrencyLimit = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_tool(self.name)
@@ -130,7 +131,7 @@ class ToolkitTool:
             object.__setattr__(self, "check", Schema(self.parameters))
         except ValueError as exc:
             raise ValueError(f"the arguments of {self.name!r}: {exc}") from None
-        object.__setattr__(self, "slots", self.shared_slots or Slots(self.concurrency))
+        object.__setattr__(self, "slots", self.shared_slots or ConcurrencyLimit(self.concurrency))
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Have arguments checked, before anything else is done with them.
@@ -152,7 +153,7 @@ class ToolkitTool:
 
     def lost(self, arguments: Mapping[str, Any]) -> list[str]:
         """Return the arguments whose values were not written down, and are no longer there."""
-        return [name for name in self.sensitive if is_withheld(arguments.get(name))]
+        return [name for name in self.sensitive if is_redacted(arguments.get(name))]
 
     def metadata(self) -> dict[str, Any]:
         """Return what the runtime reads of a tool."""

@@ -1,21 +1,31 @@
-"""The toolkit: tools that agents share, who may use them, and how they are called."""
+"""The toolkit: tools that agents share, who may use them, and how they are called; and its capability.
+
+With the toolset alone, a call that needs an approval stops the run at once, and the calls beside it. The capability lets them
+end first, and then waits for people.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Self, TypeVar, Unpack
 
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.toolsets import AbstractToolset
+from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions
 from antiphon.agents.toolkit._decision_log import begin_under
-from antiphon.agents.toolkit._guard import Asked, Guard, PendingApproval, Policy
+from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
 from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
-from antiphon.agents.toolkit._outcome import UNKNOWN_TOOL, InvalidArguments, Outcome, ToolRefusal
+from antiphon.agents.toolkit._outcome import UNKNOWN_TOOL, InvalidArguments, ToolOutcome, ToolRefusal
 from antiphon.agents.toolkit._schema import Schema, canonical
 from antiphon.agents.toolkit._servers import (
     NAME_TAKEN,
@@ -28,12 +38,11 @@ from antiphon.agents.toolkit._servers import (
     warn,
 )
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolSettings, function_tool
-from antiphon.agents.toolkit._toolset import AgentToolset, ToolkitCapability, waits_for
+from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
+from antiphon.errors import ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
-
-__all__ = ["Toolkit"]
 
 _WITHIN: Final = 10.0
 """Seconds that a server has to start, and to list its tools, if nobody says it."""
@@ -66,7 +75,7 @@ class Toolkit:
         redaction: Redaction = STANDARD_REDACTION,
     ) -> None:
         self.name = check_tool(name)
-        self.policy = Policy(rules, tuple(approvers), approval_expires, approval_wait, redaction)
+        self.policy = ToolkitPolicy(rules, tuple(approvers), approval_expires, approval_wait, redaction)
         self._own: dict[str, ToolkitTool] = {}
         self._foreign: list[ForeignTools] = []
         self._entered: list[AsyncExitStack] = []
@@ -275,7 +284,7 @@ class Toolkit:
             )
         return outcome.payload(invocation_id, tool)
 
-    async def _called(self, agent: str, name: str, arguments: Mapping[str, Any], id: str) -> Outcome:
+    async def _called(self, agent: str, name: str, arguments: Mapping[str, Any], id: str) -> ToolOutcome:
         guard = self.guard(agent)
         run = current_run()
         tools = await self.tools(run=run)
@@ -285,7 +294,7 @@ class Toolkit:
             raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}{missing}")
         if run is not None:
             await begin_under(run, self.policy.cover(self.name, agent, tools))
-        asked = Asked(
+        asked = GuardedCall(
             tool=tool,
             arguments=_plain(arguments),
             ctx=bare_context(),
@@ -336,3 +345,55 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as exc:
         raise InvalidArguments([f"they are no JSON: {exc}"]) from None
     return plain
+
+
+# ---------------------------------------------------------------- the capability
+
+
+@dataclass
+class ToolkitCapability(AbstractCapability[Any]):
+    """What one agent may use of a toolkit."""
+
+    toolkit: Toolkit = field(repr=False)
+    agent: str
+    waits_for_people: ClassVar[bool] = True
+    """That a call may be left to `handle_deferred_tool_calls`."""
+
+    @override
+    def get_toolset(self) -> AgentToolset:
+        return self.toolkit.for_agent(self.agent)
+
+    @override
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Wait for people, now that the other calls of the step have ended.
+
+        Raises:
+            ParkedError: somebody has not answered in time, or must look at a call whose outcome nobody knows.
+        """
+        waiting = {call: name for call, said in requests.metadata.items() if (name := _own(said, WAITS)) is not None}
+        run = current_run()
+        if waiting and run is not None:
+            await self._wait(run, list(waiting.values()))
+        for said in requests.metadata.values():
+            if (reason := _own(said, PARKED)) is not None:
+                raise ParkedError(reason)
+        if not waiting or run is None:
+            return None
+        # A yes to all: it only means that the guard is asked again, which looks at the answers in the ledger itself.
+        return DeferredToolResults(approvals=dict.fromkeys(waiting, True))
+
+    async def _wait(self, run: LedgerRun, approvals: list[str]) -> None:
+        guard = self.toolkit.guard(self.agent)
+        found = [await find_approval(run.ledger, each, thread_id=run.thread_id) for each in approvals]
+        asked = [each for each in found if each is not None]
+        answered = await asyncio.gather(*(guard.wait(run.ledger, each) for each in asked))
+        missing = [each.id for each, is_there in zip(asked, answered, strict=True) if not is_there]
+        if missing:
+            raise waits_for(*missing)
+
+
+def _own(said: dict[str, Any], name: str) -> str | None:
+    found = said.get("antiphon", {}).get(name)
+    return found if isinstance(found, str) else None

@@ -1,43 +1,29 @@
-"""What an agent gets of a toolkit: a toolset of Pydantic AI, and a capability that also waits for people.
-
-The toolset has the tools that were granted to the agent; each call goes through the guard. With the toolset alone, a call that
-needs an approval stops the run at once, and the calls beside it. The capability lets them end first.
-"""
+"""The toolset of an agent: the tools of a toolkit that were granted to it. Each call goes through the guard."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from pydantic_ai import RunContext
-from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
-from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDefinition
+from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import override
 
 from antiphon.agents._observers import capabilities_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._secrets import Withheld
-from antiphon.agents.durability._failures import Refusal, Refusals
-from antiphon.agents.durability._talk import Talk
-from antiphon.agents.toolkit._approvals import find_approval
-from antiphon.agents.toolkit._decision_log import Marks, begin_under
+from antiphon.agents._secrets import Secrets
+from antiphon.agents.durability import ThreadTalk, ToolFailure, ToolFailures
+from antiphon.agents.toolkit._decision_log import TaintLog, begin_under
 from antiphon.agents.toolkit._execution import as_tool_return
-from antiphon.agents.toolkit._guard import Asked, PendingApproval
-from antiphon.agents.toolkit._outcome import Outcome, ToolRefusal
+from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
+from antiphon.agents.toolkit._outcome import ToolOutcome, ToolRefusal
 from antiphon.agents.toolkit._tool import ToolkitTool, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.errors import ParkedError
-
-if TYPE_CHECKING:
-    from antiphon.agents.toolkit._toolkit import Toolkit
-
-# ---------------------------------------------------------------- the toolset
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
@@ -47,10 +33,31 @@ _CORRECTIONS: Final = 3
 """How often a model may send arguments that are no JSON."""
 
 
+class SharedTools(Protocol):
+    """What an agent's toolset needs of a toolkit. `Toolkit` is one."""
+
+    name: str
+    policy: ToolkitPolicy
+
+    def guard(self, agent: str) -> Guard:
+        """Return the guard of an agent's calls."""
+        ...
+
+    async def tools_of(
+        self, agent: str, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None
+    ) -> dict[str, ToolkitTool]:
+        """Return the tools that were granted to an agent."""
+        ...
+
+    async def connect(self) -> AsyncExitStack:
+        """Connect to the servers; closing the stack disconnects."""
+        ...
+
+
 class AgentToolset(AbstractToolset[Any]):
     """What one agent may use of a toolkit."""
 
-    def __init__(self, toolkit: Toolkit, agent: str) -> None:
+    def __init__(self, toolkit: SharedTools, agent: str) -> None:
         self._toolkit = toolkit
         self._agent = agent
         self._guard = toolkit.guard(agent)
@@ -93,7 +100,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._read(ctx)
         self._run = self._run or self._part_of_run()
         if self._run is not None:
-            await Marks(self._run).keep(self._taint, ctx.run_id)
+            await TaintLog(self._run).keep(self._taint, ctx.run_id)
         self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
         if self._run is not None:
             own = ctx.run_id if _is_durable(ctx.run_id) else None
@@ -129,17 +136,17 @@ class AgentToolset(AbstractToolset[Any]):
         try:
             return as_tool_return(await self._call(name, tool_args, ctx))
         except ToolRefusal as exc:
-            refusals = Refusals() if self._run is None else Talk.of(self._run).refusals
-            refusal = Refusal(exc.code, exc.reason, exc.retryable)
+            refusals = ToolFailures() if self._run is None else ThreadTalk.of(self._run).refusals
+            refusal = ToolFailure(exc.code, exc.reason, exc.retryable)
             raise ToolFailed(refusals.keep(ctx.tool_call_id, name, refusal)) from None
         except ParkedError as exc:
             if _can_wait(ctx):  # let the other calls of this step end first
                 raise CallDeferred({"antiphon": {PARKED: exc.reason}}) from exc
             raise
 
-    async def _call(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any]) -> Outcome:
+    async def _call(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any]) -> ToolOutcome:
         self._read(ctx)
-        asked = Asked(
+        asked = GuardedCall(
             tool=self._tools[name],
             arguments=self._whole(tool_args, ctx),
             ctx=ctx,
@@ -160,7 +167,7 @@ class AgentToolset(AbstractToolset[Any]):
 
     def _whole(self, tool_args: dict[str, Any], ctx: RunContext[Any]) -> dict[str, Any]:
         """Return the arguments of a call with what was taken out of it when the model made it."""
-        return tool_args if self._run is None else Withheld.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
+        return tool_args if self._run is None else Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
 
 
 def _is_durable(run_id: str | None) -> bool:
@@ -178,55 +185,3 @@ def waits_for(*approvals: str) -> ParkedError:
 def _can_wait(ctx: RunContext[Any]) -> bool:
     """Whether the run has a capability that waits for people at the end of a step."""
     return any(getattr(each, "waits_for_people", False) for each in capabilities_of(ctx))
-
-
-# ---------------------------------------------------------------- the capability
-
-
-@dataclass
-class ToolkitCapability(AbstractCapability[Any]):
-    """What one agent may use of a toolkit."""
-
-    toolkit: Toolkit = field(repr=False)
-    agent: str
-    waits_for_people: ClassVar[bool] = True
-    """That a call may be left to `handle_deferred_tool_calls`."""
-
-    @override
-    def get_toolset(self) -> AgentToolset:
-        return self.toolkit.for_agent(self.agent)
-
-    @override
-    async def handle_deferred_tool_calls(
-        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
-    ) -> DeferredToolResults | None:
-        """Wait for people, now that the other calls of the step have ended.
-
-        Raises:
-            ParkedError: somebody has not answered in time, or must look at a call whose outcome nobody knows.
-        """
-        waiting = {call: name for call, said in requests.metadata.items() if (name := _own(said, WAITS)) is not None}
-        run = current_run()
-        if waiting and run is not None:
-            await self._wait(run, list(waiting.values()))
-        for said in requests.metadata.values():
-            if (reason := _own(said, PARKED)) is not None:
-                raise ParkedError(reason)
-        if not waiting or run is None:
-            return None
-        # A yes to all: it only means that the guard is asked again, which looks at the answers in the ledger itself.
-        return DeferredToolResults(approvals=dict.fromkeys(waiting, True))
-
-    async def _wait(self, run: LedgerRun, approvals: list[str]) -> None:
-        guard = self.toolkit.guard(self.agent)
-        found = [await find_approval(run.ledger, each, thread_id=run.thread_id) for each in approvals]
-        asked = [each for each in found if each is not None]
-        answered = await asyncio.gather(*(guard.wait(run.ledger, each) for each in asked))
-        missing = [each.id for each, is_there in zip(asked, answered, strict=True) if not is_there]
-        if missing:
-            raise waits_for(*missing)
-
-
-def _own(said: dict[str, Any], name: str) -> str | None:
-    found = said.get("antiphon", {}).get(name)
-    return found if isinstance(found, str) else None

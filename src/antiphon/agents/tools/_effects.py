@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["LOOKS", "LOOKS_OUTSIDE", "READS"]
-
 LOOKS: dict[str, Any] = {"antiphon": {"effects": "none", "allows_untrusted": True}}
 """It changes nothing, and what it returns is its own."""
 READS: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "allows_untrusted": True}}

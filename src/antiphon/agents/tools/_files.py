@@ -16,9 +16,6 @@ from antiphon.agents.tools._mailbox import letter_in, letters_in
 from antiphon.agents.tools._markdown import Anchors, anchors_of, problems_of
 from antiphon.agents.tools._tables import How, columns_of, grouped
 
-__all__ = ["file_tools"]
-
-
 _TIMEOUT: Final = 20.0
 _LARGEST_PAGE: Final = 250_000
 """Bytes of a page that is checked. The worst page of this size takes seconds, an ordinary one a quarter of a second."""

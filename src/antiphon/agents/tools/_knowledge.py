@@ -126,7 +126,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedDocument:
     """What became of a document that was added."""
 
     source: str
@@ -144,7 +144,7 @@ class KnowledgeBase:
         self._ledger = ledger
         self._thread_id = thread_id
 
-    async def add(self, source: str, text: str) -> Added:
+    async def add(self, source: str, text: str) -> AddedDocument:
         """Add a document, or a new text of one that is there under the same source; all of it or nothing.
 
         Raises:
@@ -157,10 +157,10 @@ class KnowledgeBase:
         digest = hashlib.sha256(text.encode()).hexdigest()
         version, before = await self._latest(source)
         if before == digest:
-            return Added(source, len(passages), version, is_new=False)
+            return AddedDocument(source, len(passages), version, is_new=False)
         messages = [_message(source, version + 1, number, passage, digest) for number, passage in enumerate(passages, start=1)]
         await self._ledger.append(self._thread_id, messages, pattern=_NAMESPACE)
-        return Added(source, len(passages), version + 1, is_new=True)
+        return AddedDocument(source, len(passages), version + 1, is_new=True)
 
     async def search(self, question: str, *, limit: int = 5) -> tuple[Passage, ...]:
         """Return the passages that answer a question best."""

@@ -49,7 +49,7 @@ _OWN = frozenset({"memory_retrieval", "knowledge_base"})
 """Whose calls and results are not remembered: they only repeat what somebody else said."""
 
 
-class Memory(TypedDict):
+class MemoryMatch(TypedDict):
     """Something that was said."""
 
     id: str
@@ -67,7 +67,7 @@ def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str 
     thread, and so will whoever talks with the agent: not for a ledger that several people share.
     """
 
-    async def remember(query: str, limit: int = 5) -> list[Memory]:
+    async def remember(query: str, limit: int = 5) -> list[MemoryMatch]:
         """Search what was said before. Cite what you use by its `id`.
 
         Args:
@@ -107,9 +107,9 @@ async def _is_memory(record: Record, *, own: str | None) -> bool:
     return not is_own and bool(_text(message))
 
 
-def _memory(record: Record) -> Memory:
+def _memory(record: Record) -> MemoryMatch:
     message = record.message
-    return Memory(
+    return MemoryMatch(
         id=message.id,
         thread=message.thread_id or "",
         by=message.policy,

@@ -18,8 +18,6 @@ from typing import Any, Final, TypeVar
 
 from pydantic_ai import ModelRetry
 
-__all__ = ["letter_in", "letters_in"]
-
 FoundT = TypeVar("FoundT")
 
 _MOST_LETTERS: Final = 200

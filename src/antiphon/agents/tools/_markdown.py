@@ -14,8 +14,6 @@ from urllib.parse import unquote
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-__all__ = ["Anchors", "anchors_of", "problems_of"]
-
 Anchors: TypeAlias = frozenset[str] | Literal["unknown"] | None
 """What a link to a page may name: its headings; None if there is no such page."""
 

@@ -17,8 +17,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic_ai import ModelRetry
 
-__all__ = ["How", "columns_of", "grouped"]
-
 How: TypeAlias = Literal["count", "sum", "mean", "min", "max"]
 
 _MOST_COLUMNS: Final = 500

@@ -4,8 +4,11 @@ The constants are in `constants`, the builders in `message_builder` (and in `uti
 import them). `BaseMessageStore` is the shape of a host's own store.
 """
 
-from antiphon.dialects.agent_framework._catalogue import CATALOGUE, MessageFormat
-from antiphon.dialects.agent_framework._check import (
+from antiphon.dialects.agent_framework._catalogue import (
+    CATALOGUE,
+    BaseMessageStore,
+    MessageFormat,
+    RecordingMessageStore,
     extract_phases,
     filter_messages,
     normalise_message,
@@ -43,7 +46,6 @@ from antiphon.dialects.agent_framework._messages import (
     TaskMessage,
     UserMessage,
 )
-from antiphon.dialects.agent_framework._store import BaseMessageStore, RecordingMessageStore
 
 __all__ = [
     "CATALOGUE",

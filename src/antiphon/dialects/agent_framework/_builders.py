@@ -16,7 +16,7 @@ from typing import Any, Unpack
 
 from typing_extensions import TypedDict
 
-from antiphon.dialects.agent_framework._check import normalise_message
+from antiphon.dialects.agent_framework._catalogue import normalise_message
 from antiphon.dialects.agent_framework._content import (
     ErrorContent,
     FinalContent,
@@ -26,8 +26,8 @@ from antiphon.dialects.agent_framework._content import (
     SuggestedPlanContent,
     SynthesisContent,
     Value,
+    iso,
 )
-from antiphon.dialects.agent_framework._time import iso
 from antiphon.dialects.agent_framework.constants import (
     ACTION,
     ASSISTANT_MESSAGE,

@@ -7,7 +7,9 @@ Short and older forms (an error as text, a plan without its wrapper, …) are tu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, cast
 
 from pydantic import (
@@ -24,29 +26,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
-from antiphon.messages import DataPart, Json, JsonArray, JsonObject, thaw
-
-__all__ = [
-    "VERIFIED",
-    "AnyJson",
-    "AnyObject",
-    "ErrorContent",
-    "FinalContent",
-    "InjectedContext",
-    "Phase",
-    "Plan",
-    "ScriptPlanContent",
-    "ScriptStep",
-    "StrategicPlanContent",
-    "SuggestedPlanContent",
-    "SuggestedStep",
-    "SynthesisContent",
-    "Text",
-    "Value",
-    "own",
-    "refusal",
-    "shape_error",
-]
+from antiphon.messages import DataPart, Json, JsonArray, JsonObject, current_port, thaw
 
 VERIFIED = object()
 """The validation context of data that is known to be JSON and is ours alone: it needs no copy."""
@@ -295,3 +275,51 @@ class InjectedContext(Value, frozen=True):
     script_metadata: AnyObject | None = None
     worker_key: Text | None = None
     assembled_context: Text | None = None
+
+
+# ---------------------------------------------------------------- times
+
+Timestamp: TypeAlias = "str | datetime | float"
+"""What a builder takes as a time."""
+
+# `datetime.fromisoformat` takes more than date and time, and more in each Python version: the shape is fixed here.
+_HOUR, _SIXTY, _FRACTION, _ZONE = r"([01]\d|2[0-3])", r"[0-5]\d", r"([.,]\d+)?", r"(Z|[+-]\d\d(:?\d\d)?)?"
+_EXTENDED = re.compile(rf"\d{{4}}-\d\d-\d\d[T ]{_HOUR}:{_SIXTY}(:{_SIXTY}{_FRACTION})?{_ZONE}", re.ASCII)
+_BASIC = re.compile(rf"\d{{8}}T{_HOUR}{_SIXTY}({_SIXTY}{_FRACTION})?{_ZONE}", re.ASCII)
+
+
+def is_iso(text: str) -> bool:
+    """Whether a text is a date and a time in ISO 8601, with or without a zone."""
+    if not _EXTENDED.fullmatch(text) and not _BASIC.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False  # the right shape, but no such day or zone
+    return True
+
+
+def iso(time: Timestamp | None) -> str:
+    """Return a time as a message has it; the port's for None. Text is returned as it is, to be checked with the message.
+
+    Raises:
+        ValueError: it is of another type, has no zone, or lies outside the years 1 to 9999.
+    """
+    if isinstance(time, str):
+        return time
+    if time is None:
+        time = current_port().now()
+    try:
+        return _moment(time).astimezone(UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError) as exc:
+        raise ValueError(f"{time!r} is no timestamp: {exc}") from exc
+
+
+def _moment(time: object) -> datetime:
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise ValueError("it needs its zone: use datetime.now(UTC)")
+        return time
+    if isinstance(time, int | float) and not isinstance(time, bool):
+        return datetime.fromtimestamp(time, UTC)
+    raise ValueError("give ISO 8601 text, a datetime or seconds since 1970")

@@ -1,15 +1,228 @@
-"""The agent_framework dialect."""
+"""The agent_framework dialect, both ways.
+
+Talk and plans are said, tasks and actions are calls; observations, errors and finals answer them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._units import UnitDialect, is_one_of, sample_units
-from antiphon.dialects.agent_framework._read import read
-from antiphon.dialects.agent_framework._write import together, write
+from antiphon.dialects._content import request_of, said_as_text, time_text
+from antiphon.dialects._losses import PARTS
+from antiphon.dialects._reading import Unit, as_object, is_one_of, notes_of, sample_units
+from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
+from antiphon.messages._trusted import data_part, text_part
 
-__all__ = ["DIALECT"]
+# ---------------------------------------------------------------- reading
+
+_SPEAKERS = {
+    "user_message": "user",
+    "assistant_message": "assistant",
+    "synthesis": "manager",
+    "strategic_plan": "orchestrator",
+    "suggested_plan": "manager",
+    "script_plan": "manager",
+    "director_context": "orchestrator",
+    "injected_context": "manager",
+}
+"""Who says an entry that does not name anyone."""
+
+
+def read(unit: Unit) -> None:
+    """Say what one entry says."""
+    kind = unit.text("type")
+    unit.id = unit.own_id("message_id")
+    unit.created_at = unit.iso_time("timestamp")
+    unit.metadata = {"agent-framework": {"type": kind}}
+    match kind:
+        case "task" | "delegation":
+            _task(unit, kind)
+        case "action":
+            _action(unit)
+        case "observation" | "error" | "final" if (call := _answered(unit, kind)) is not None or unit.maybe_text("call_id"):
+            _read_answer(unit, kind, call)
+        case "observation" | "error" | "final":
+            _say(unit, unit.maybe_text("agent_key") or "assistant")
+        case _ if kind in _SPEAKERS:
+            _say(unit, unit.maybe_text("from_manager") or unit.maybe_text("agent_key") or _SPEAKERS[kind])
+        case _:
+            unit.fail(f"unknown type {kind!r}; expected one of the fourteen", "type")
+
+
+def _say(unit: Unit, policy: str) -> None:
+    if "content" not in unit.value:
+        unit.fail("expected content", "content")
+    content = unit.value["content"]
+    parts: list[Part] = [data_part(content)]
+    if isinstance(content, str):
+        parts = [text_part(content)] if content else []
+    hint = policy if policy in ("user", "assistant") else None
+    unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint)
+
+
+def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], policy: str) -> None:
+    """Say a call, and remember it under the key by which its answer will find it."""
+    invocation = unit.maybe_text("call_id") or f"{unit.id}-call"
+    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
+    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant")
+    unit.reading.calls[invocation] = made
+    unit.reading.waiting.setdefault(key, []).append(made)
+
+
+def _task(unit: Unit, kind: str) -> None:
+    worker = unit.text("agent_key" if kind == "task" else "worker")
+    request = unit.value.get("content" if kind == "task" else "task")
+    caller = unit.maybe_text("from_manager") or (unit.maybe_text("agent_key") if kind == "delegation" else None) or "manager"
+    arguments = {"request": request} if isinstance(request, str) else {"task": request}
+    _read_call(unit, f"task {worker}", worker, arguments, caller)
+
+
+def _action(unit: Unit) -> None:
+    worker = unit.maybe_text("agent_key") or "assistant"
+    _read_call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), worker)
+
+
+def _answered(unit: Unit, kind: str) -> Message | None:
+    """Return the call that an entry answers: the one it names, else the oldest that waits for its agent."""
+    if named := unit.maybe_text("call_id"):
+        return unit.reading.calls.get(named)
+    asked = "task" if kind == "final" else "action"
+    waiting = unit.reading.waiting.get(f"{asked} {unit.maybe_text('agent_key') or 'assistant'}", [])
+    while waiting and id(waiting[0]) in _answered_by_now(unit):
+        waiting.pop(0)
+    return waiting[0] if waiting else None
+
+
+def _answered_by_now(unit: Unit) -> set[int]:
+    """Return the calls that have an answer, by identity: they leave their queue when it is their turn."""
+    found: set[int] = unit.reading.memory.setdefault("answered", set())
+    return found
+
+
+def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
+    content = unit.value.get("content")
+    option = unit.maybe_text("tool") or "unknown"
+    invocation = unit.maybe_text("call_id")
+    if call is not None and call.payload.kind == "option_call":
+        option, invocation = call.payload.option_name, call.payload.invocation_id
+        _answered_by_now(unit).add(id(call))
+    outcome = _read_error(content) if kind == "error" else {"result": content}
+    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
+    unit.say(payload, policy=option, role_hint_for_llm="tool")
+
+
+def _read_error(content: Any) -> dict[str, Any]:
+    given = as_object(content) or {"error_message": content}
+    kind, text, retryable = given.get("error_type"), given.get("error_message"), given.get("retryable")
+    return {
+        "is_error": True,
+        "error_type": kind if isinstance(kind, str) and kind else "Error",
+        "error_message": text if isinstance(text, str) else "",
+        "retryable": retryable if isinstance(retryable, bool) else None,
+        "result": given.get("details"),
+    }
+
+
+# ---------------------------------------------------------------- writing
+
+_FROM_MANAGER = frozenset({"synthesis"})
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Each message is an entry of its own."""
+    return False
+
+
+def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Write one entry."""
+    message, payload = group[0], group[0].payload
+    if payload.kind == "option_call":
+        entry = _write_call(message, payload, writing)
+    elif payload.kind == "option_result":
+        entry = _write_answer(message, payload, writing)
+    else:
+        entry = _said(message, writing)
+    entry["message_id"] = message.id
+    if message.created_at is not None:
+        entry["timestamp"] = time_text(message.created_at)
+    return entry
+
+
+def _type_of(message: Message) -> str | None:
+    notes = notes_of(message, "agent-framework")
+    kind = notes.get("type") if notes else None
+    return kind if isinstance(kind, str) else None
+
+
+def _said(message: Message, writing: Writing) -> dict[str, Any]:
+    is_user = "user" in (message.policy, message.role_hint_for_llm)
+    kind = _type_of(message) or ("user_message" if is_user else "assistant_message")
+    entry: dict[str, Any] = {"type": kind, "content": _content(message, writing)}
+    if kind in _FROM_MANAGER:
+        entry["from_manager"] = message.policy
+    elif f"{message.policy}_message" != kind:
+        entry["agent_key"] = message.policy
+    return entry
+
+
+def _content(message: Message, writing: Writing) -> Any:
+    """Return what is said: data as it is, if there is nothing else, and anything else as text."""
+    parts = message.parts
+    if len(parts) == 1 and parts[0].kind == "data" and not isinstance(parts[0].data, str):
+        return writing.json(parts[0], "data")
+    return said_as_text(message)
+
+
+def _is_task(message: Message) -> bool:
+    kind = _type_of(message)
+    return kind in ("task", "delegation") if kind else request_of(message.payload) is not None
+
+
+def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+    if _is_task(message):
+        request = call.arguments.get("request", call.arguments.get("task"))
+        entry = {"type": "task", "content": thaw(request), "agent_key": call.option_name}
+        if _type_of(message) == "delegation":
+            entry = {"type": "delegation", "task": thaw(request), "worker": call.option_name}
+        return {**entry, "from_manager": message.policy, "call_id": call.invocation_id}
+    return {
+        "type": "action",
+        "tool": call.option_name,
+        "args": writing.json(call, "arguments"),
+        "agent_key": message.policy,
+        "call_id": call.invocation_id,
+    }
+
+
+def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    call = writing.call_of(message)
+    task = call is not None and _is_task(call)
+    entry: dict[str, Any] = {
+        "type": "error" if outcome.is_error else "final" if task else "observation",
+        "agent_key": outcome.option_name if call is None or task else call.policy,
+        "content": _write_error(outcome, writing) if outcome.is_error else writing.json(outcome, "result"),
+        "call_id": outcome.invocation_id,
+    }
+    if call is None:
+        entry["tool"] = outcome.option_name
+    return entry
+
+
+def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    content = {
+        "error_message": outcome.error_message,
+        "error_type": outcome.error_type,
+        "tool": outcome.option_name,
+        "retryable": outcome.retryable,
+        "details": writing.json(outcome, "result"),
+    }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+# ---------------------------------------------------------------- the dialect
 
 
 def recognise(data: Any) -> str | None:
@@ -19,4 +232,19 @@ def recognise(data: Any) -> str | None:
     return "types of agent_framework" if known else None
 
 
-DIALECT = UnitDialect("agent-framework", "agent_framework history entries", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="agent-framework",
+    summary="agent_framework history entries",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="an agent_framework entry has no place for it",
+    reasons={
+        **dict.fromkeys(PARTS, "an entry says text or one piece of data, and an observation shows nothing besides"),
+        "text": "data among the words are written as JSON text",
+        "speaker": "an observation is said by the tool",
+        "arguments": "the args of an action are an object",
+        "option": "an observation is of the tool that was called",
+    },
+)

@@ -22,9 +22,9 @@ from antiphon.dialects.agent_framework._content import (
     SynthesisContent,
     Text,
     Value,
+    is_iso,
     shape_error,
 )
-from antiphon.dialects.agent_framework._time import is_iso
 from antiphon.dialects.agent_framework.constants import (
     ACTION,
     ASSISTANT_MESSAGE,

@@ -14,9 +14,8 @@ from typing import Any, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from antiphon.dialects._media import as_data_url, file_urn, named_file
-from antiphon.dialects._said import error_of, read_arguments
-from antiphon.dialects._units import Unit, as_object, kind_of
+from antiphon.dialects._content import as_data_url, error_of, file_urn, named_file, read_arguments
+from antiphon.dialects._reading import Unit, as_object, kind_of
 from antiphon.dialects.anthropic_messages._wire import FILE, NAME, ROLES, SETTINGS, TITLES
 from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 from antiphon.messages._json import canonical

@@ -28,7 +28,7 @@ from antiphon.dialects._fold import (
     settled,
     text_in,
 )
-from antiphon.dialects._units import as_object
+from antiphon.dialects._reading import as_object
 
 __all__ = ["FOLD"]
 

@@ -3,8 +3,8 @@
 A message can be changed until it is sent. What it holds is data: it takes copies and gives copies.
 """
 
+from antiphon.dialects.atlas._fields import ToolCall, ToolResult, ToolStatus
 from antiphon.dialects.atlas._message import StructuredMessage
-from antiphon.dialects.atlas._tools import ToolCall, ToolResult, ToolStatus
-from antiphon.dialects.atlas._types import MessageType
+from antiphon.dialects.atlas._values import MessageType
 
 __all__ = ["MessageType", "StructuredMessage", "ToolCall", "ToolResult", "ToolStatus"]

@@ -1,14 +1,341 @@
-"""The Atlas dialect."""
+"""The Atlas dialect, both ways.
+
+Tool calls, tool results and words of one utterance are one message, in this order. A task and its answer are one each: a call
+and its result.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from antiphon.dialects._units import UnitDialect, sample_units
-from antiphon.dialects.atlas._read import read
-from antiphon.dialects.atlas._write import together, write
+from antiphon.dialects._content import has_words, request_of, result_text, said_as_text
+from antiphon.dialects._losses import PARTS
+from antiphon.dialects._reading import Unit, as_object, notes_of, sample_units
+from antiphon.dialects._unit_dialect import UnitDialect, Writing
+from antiphon.messages import (
+    JsonObject,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+)
+from antiphon.messages._trusted import data_part, text_part
 
-__all__ = ["DIALECT"]
+# ---------------------------------------------------------------- reading
+
+_ANSWERS = ("response", "result", "error")
+
+
+def read(unit: Unit) -> None:
+    """Say what one Atlas message says."""
+    content = unit.text("content")
+    metadata = unit.object("metadata")
+    kind, replied = metadata.get("type"), metadata.get("in_reply_to")
+    source, target, task = unit.maybe_text("source_agent"), unit.maybe_text("target_agent"), unit.maybe_text("task_id")
+    unit.id = unit.own_id("message_id")
+    unit.created_at = _time(unit)
+    unit.to = (target,) if target else ()
+    if isinstance(kind, str):
+        unit.metadata = {"atlas": {"type": kind}}
+    calls, results = unit.objects("tool_calls"), unit.objects("tool_results")
+    if kind == "task" and target and not calls and not results:
+        _read_task(unit, task or unit.id, content, source, target)
+    elif kind in _ANSWERS and isinstance(replied, str) and not calls and not results and _answers_call(unit, kind, replied):
+        _read_answer(unit, str(kind), replied, content, source)
+    else:
+        unit.correlation_id = task
+        _read_talk(unit, source or ("user" if kind == "query" else "assistant"), content, calls, results)
+
+
+def _time(unit: Unit) -> datetime | None:
+    value = unit.value.get("timestamp")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        unit.fail("expected seconds since 1970", "timestamp")
+    try:
+        return datetime.fromtimestamp(value, UTC)
+    except (OverflowError, ValueError, OSError):
+        unit.fail("expected seconds since 1970 that a calendar has", "timestamp")
+
+
+def _read_task(unit: Unit, invocation: str, content: str, source: str | None, target: str) -> None:
+    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": target, "arguments": {"request": content}}
+    made = unit.say(payload, policy=source or "unknown", role_hint_for_llm="assistant", to=())
+    unit.reading.calls[invocation] = made
+
+
+def _answers_call(unit: Unit, kind: str, replied: str) -> bool:
+    """Whether this answers a task: one that was given here, or one that was given where we cannot see."""
+    return replied in unit.reading.calls or (kind != "response" and replied not in unit.reading.ids)
+
+
+def _read_answer(unit: Unit, kind: str, invocation: str, content: str, source: str | None) -> None:
+    name = unit.called(invocation) or source or "unknown"
+    outcome: dict[str, Any] = {"result": content}
+    if kind == "error":
+        outcome = {"is_error": True, "error_type": "Error", "error_message": content}
+    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
+    unit.say(payload, policy=source or name, role_hint_for_llm="tool")
+
+
+def _read_talk(unit: Unit, policy: str, content: str, calls: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+    if len(calls) + len(results) + bool(content) > 1:
+        unit.turn_id = f"{unit.id}@{unit.position}"
+    parts = _tool_use(unit, policy, calls, results) if calls or results else []
+    if content:
+        parts.append(text_part(content))
+    if parts or not unit.made:
+        hint = "user" if policy == "user" else None
+        unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint, in_reply_to=_replied_to(unit))
+    if task := unit.correlation_id:
+        unit.reading.ids.add(task)
+        unit.reading.calls[f"said {task}"] = unit.made[0]
+
+
+def _replied_to(unit: Unit) -> str | None:
+    """Return the id of the message that words answer: the one they name, else the last of the task they name."""
+    metadata = unit.object("metadata")
+    named, replied = metadata.get("in_reply_to_message"), metadata.get("in_reply_to")
+    if isinstance(named, str) and named:
+        return named
+    said = unit.reading.calls.get(f"said {replied}") if isinstance(replied, str) else None
+    return None if said is None else said.id
+
+
+def _tool_use(unit: Unit, policy: str, calls: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[Part]:
+    """Say tool calls and results, noted as such: they are no tasks and answers. Return those that were said before."""
+    noted = {"atlas": {**unit.metadata.get("atlas", {}), "tool": True}}
+    for index, call in enumerate(calls):
+        _read_tool_call(unit, index, call, policy, noted)
+    echoes = [_read_tool_result(unit, index, result, noted) for index, result in enumerate(results)]
+    return [data_part({"result_of": echo}) for echo in echoes if echo is not None]
+
+
+def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str, noted: dict[str, Any]) -> None:
+    name, arguments = call.get("name"), call.get("arguments", {})
+    if not isinstance(name, str):
+        unit.fail("expected the tool's name as text", "tool_calls", index, "name")
+    if as_object(arguments) is None:
+        unit.fail("expected the arguments as an object", "tool_calls", index, "arguments")
+    invocation = call.get("id", f"{unit.id}-call-{index}")
+    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": name, "arguments": arguments}
+    unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=noted)
+
+
+def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dict[str, Any]) -> str | None:
+    """Say a tool's result. Return the invocation instead if the same result was said before: another one is not an echo."""
+    name, invocation, status = result.get("name", "unknown"), result.get("call_id"), result.get("status", "success")
+    if not isinstance(name, str) or not isinstance(invocation, str):
+        unit.fail("expected a name and a call_id as text", "tool_results", index)
+    outcome: dict[str, Any] = {"result": result.get("result")}
+    if status == "error":
+        error, kind, retryable = result.get("error"), result.get("error_type"), result.get("retryable")
+        outcome = {
+            "is_error": True,
+            "error_type": kind if isinstance(kind, str) and kind else "Error",
+            "error_message": error if isinstance(error, str) else "",
+            "retryable": retryable if isinstance(retryable, bool) else None,
+            "result": result.get("details"),
+        }
+    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
+    first = unit.reading.calls.get(f"done {invocation}")
+    if first is not None and first.payload == OptionResultPayload.model_validate(payload):
+        return invocation
+    unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=noted)
+    unit.reading.calls.setdefault(f"done {invocation}", unit.made[-1])
+    return None
+
+
+# ---------------------------------------------------------------- writing
+
+_LAST_SECOND = 253402300799.99997
+"""The float before the year 10000, to which the last microseconds of 9999 would be rounded."""
+_ORDER = {"option_call": 0, "option_result": 1, "parts": 2}
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """An utterance is one message, if it has its calls first, then its results, then its words."""
+    first = group[0]
+    if first.turn_id is None or first.turn_id != message.turn_id:
+        return False
+    last, kind = group[-1].payload.kind, message.payload.kind
+    return (
+        last != "parts"
+        and (kind != "parts" or has_words(message))
+        and _ORDER[last] <= _ORDER[kind]
+        and first.to == message.to
+        and first.correlation_id == message.correlation_id
+        and not _is_task(first)
+        and not _is_task(message)
+        and _is_by_the_same(first, message)
+    )
+
+
+def _is_by_the_same(first: Message, message: Message) -> bool:
+    """Whether a message is said by whoever says the calls of its group, which come first; a tool's words are its own."""
+    return "option_result" in (first.payload.kind, message.payload.kind) or message.policy == first.policy
+
+
+def _speaker(group: Sequence[Message]) -> str:
+    """Return the one who says the calls and the words of a group; empty if it has only results."""
+    return next((message.policy for message in group if message.payload.kind != "option_result"), "")
+
+
+def _is_task(message: Message) -> bool:
+    return request_of(message.payload) is not None and not notes_of(message, "atlas").get("tool")
+
+
+def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Write the messages of one unit."""
+    first, payload = group[0], group[0].payload
+    if payload.kind == "option_call" and _is_task(first):
+        unit = _write_task(first, payload)
+    elif payload.kind == "option_result" and len(group) == 1 and _is_answer(first, writing.call_of(first)):
+        unit = _write_answer(first, payload)
+    else:
+        unit = _write_talk(group, writing)
+    unit["message_id"] = first.id
+    if first.created_at is not None:
+        unit["timestamp"] = min(first.created_at.timestamp(), _LAST_SECOND)
+    return unit
+
+
+def _asked(message: Message, writing: Writing) -> Message | None:
+    """Return what a message of words answers, if that can be referred to."""
+    asked = message.in_reply_to
+    return writing.conversation.get(asked) if asked in writing.heads and message.payload.kind == "parts" else None
+
+
+def _type_of(message: Message) -> str | None:
+    notes = notes_of(message, "atlas")
+    kind = notes.get("type") if notes else None
+    return kind if isinstance(kind, str) else None
+
+
+def _is_answer(message: Message, call: Message | None) -> bool:
+    if notes_of(message, "atlas").get("tool"):
+        return False
+    return _is_task(call) if call is not None else _type_of(message) in ("result", "error", "response")
+
+
+def _add_receiver(unit: dict[str, Any], message: Message) -> None:
+    if message.to:
+        unit["target_agent"] = message.to[0]
+
+
+def _write_task(message: Message, call: OptionCallPayload) -> dict[str, Any]:
+    return {
+        "content": request_of(call),
+        "metadata": {"type": "task"},
+        "task_id": call.invocation_id,
+        "source_agent": message.policy,
+        "target_agent": call.option_name,
+    }
+
+
+def _write_answer(message: Message, outcome: OptionResultPayload) -> dict[str, Any]:
+    content = outcome.error_message if outcome.is_error else result_text(outcome)
+    kind = "error" if outcome.is_error else _type_of(message) or "result"
+    unit = {
+        "content": content or "",
+        "metadata": {"type": kind, "in_reply_to": outcome.invocation_id},
+        "task_id": outcome.invocation_id,
+        "source_agent": message.policy,
+    }
+    _add_receiver(unit, message)
+    return unit
+
+
+def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    first, content = group[0], ""
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for message in group:
+        payload = message.payload
+        if payload.kind == "option_call":
+            calls.append(_write_tool_call(payload, writing))
+        elif payload.kind == "option_result":
+            results.append(_write_tool_result(payload, writing))
+        else:
+            echoes = _echoes(payload)
+            content = said_as_text(_without_echoes(message) if echoes else message)
+            results += [_echoed(invocation, writing) for invocation in echoes]
+    unit: dict[str, Any] = {"content": content}
+    if speaker := _speaker(group):
+        unit["source_agent"] = speaker
+    unit["metadata"] = _metadata(group, writing)
+    _add_receiver(unit, first)
+    if first.correlation_id:
+        unit["task_id"] = first.correlation_id
+    if calls:
+        unit["tool_calls"] = calls
+    if results:
+        unit["tool_results"] = results
+    return unit
+
+
+def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Return the type of what is said, and what it answers."""
+    metadata: dict[str, Any] = {"type": _type_of(group[0]) or _usual_type(group[0])}
+    if (asked := _asked(group[-1], writing)) is not None:
+        metadata["in_reply_to_message"] = asked.id
+        if asked.correlation_id:
+            metadata["in_reply_to"] = asked.correlation_id
+    return metadata
+
+
+def _echoes(said: PartsPayload) -> list[str]:
+    """Return the invocations whose results a message says again."""
+    return [invocation for part in said.parts if (invocation := _echo(part)) is not None]
+
+
+def _echo(part: Part) -> str | None:
+    """Return the invocation, if a part says its result again."""
+    if part.kind != "data" or not isinstance(part.data, JsonObject) or list(part.data) != ["result_of"]:
+        return None
+    invocation = part.data["result_of"]
+    return invocation if isinstance(invocation, str) else None
+
+
+def _without_echoes(message: Message) -> Message:
+    """Return a message without the results that it only says again."""
+    rest = [part for part in message.parts if _echo(part) is None]
+    return message.model_copy(update={"payload": PartsPayload(parts=tuple(rest))})
+
+
+def _echoed(invocation: str, writing: Writing) -> dict[str, Any]:
+    result = writing.conversation.result(invocation)
+    if result is None or not isinstance(result.payload, OptionResultPayload):
+        return {"name": "unknown", "call_id": invocation, "result": None, "status": "success"}
+    return _write_tool_result(result.payload, Writing(writing.conversation))
+
+
+def _usual_type(first: Message) -> str:
+    """Return the type of an utterance by what it begins with: calls stand before results, and both before words."""
+    if first.payload.kind != "parts":
+        return "tool_request" if first.payload.kind == "option_call" else "tool_response"
+    return "query" if "user" in (first.policy, first.role_hint_for_llm) else "response"
+
+
+def _write_tool_call(call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+    return {"id": call.invocation_id, "name": call.option_name, "arguments": writing.json(call, "arguments")}
+
+
+def _write_tool_result(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    result = writing.json(outcome, "result")
+    unit = {"name": outcome.option_name, "call_id": outcome.invocation_id, "result": result, "status": "success"}
+    if not outcome.is_error:
+        return unit
+    extra = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": result}
+    told = {key: value for key, value in extra.items() if value is not None and value != "Error"}
+    return {**unit, "result": None, "status": "error", "error": outcome.error_message, **told}
+
+
+# ---------------------------------------------------------------- the dialect
 
 _OWN = frozenset({"task_id", "tool_results", "source_agent", "target_agent"})
 
@@ -21,4 +348,24 @@ def recognise(data: Any) -> str | None:
     return "content with a task_id, agents or tool_results"
 
 
-DIALECT = UnitDialect("atlas", "Atlas structured messages", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="atlas",
+    summary="Atlas structured messages",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="an Atlas message has no place for it",
+    reasons={
+        **dict.fromkeys(PARTS, "Atlas says plain text, and a result shows nothing besides"),
+        "text": "data among the words are written as JSON text",
+        "time": "what is said in one message has one time; far from 1970, seconds as a float are not exact",
+        "to": "a message has one receiver, and a task goes to the agent that it calls",
+        "correlation_id": "a task and its answer are known by the task_id",
+        "speaker": "a tool result is said by the tool",
+        "arguments": "the arguments of a tool call are an object",
+        "result": "the answer to a task is a text",
+        "error": "the answer to a task that failed is a text",
+        "retryable": "the answer to a task that failed is a text",
+    },
+)

@@ -11,18 +11,24 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack, cast
+from typing import Any, ClassVar, Self, Unpack, cast
 
 from typing_extensions import TypedDict, override
 
 from antiphon.dialects._frozen import frozen
-from antiphon.dialects.atlas._fields import FIELDS, encode_field, encode_message, parse
-from antiphon.dialects.atlas._tools import ToolCall, ToolResult, ToolStatus, decode_call, encode_call, encode_result
-from antiphon.dialects.atlas._types import MessageType
-from antiphon.dialects.atlas._values import Encoder, copied, decode, decode_fields, refuse
-
-if TYPE_CHECKING:
-    from antiphon.dialects.atlas._values import Encoders
+from antiphon.dialects.atlas._fields import (
+    FIELDS,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+    decode_call,
+    encode_call,
+    encode_field,
+    encode_message,
+    encode_result,
+    parse,
+)
+from antiphon.dialects.atlas._values import Encoder, Encoders, MessageType, copied, decode, decode_fields, refuse
 
 __all__ = ["StructuredMessage"]
 

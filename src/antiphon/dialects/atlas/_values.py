@@ -19,26 +19,53 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
-from enum import Enum
+from enum import Enum, StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias, cast
 from uuid import UUID
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from antiphon.dialects.atlas._types import MessageType
 from antiphon.messages import JsonArray, current_limits
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
+# ---------------------------------------------------------------- the standard types of message
 
-__all__ = ["TAG", "ContentError", "Encoder", "Encoders", "Path", "copied", "decode", "decode_fields", "refuse"]
+
+class MessageType(StrEnum):
+    """What a message is for, as it stands in `metadata["type"]`."""
+
+    QUERY = "query"
+    """A question, from a user or an agent."""
+
+    TASK = "task"
+    """Work that one agent gives to another."""
+
+    RESPONSE = "response"
+    """The answer to a query or a task."""
+
+    RESULT = "result"
+    """What a task has come to, at its end or on the way."""
+
+    ERROR = "error"
+    """Something failed."""
+
+    STATUS = "status"
+    """How far something has come."""
+
+    TOOL_REQUEST = "tool_request"
+    """Tool calls to be run."""
+
+    TOOL_RESPONSE = "tool_response"
+    """What the tools gave back."""
+
+
+# ---------------------------------------------------------------- values
 
 TAG = "__atlas__"
 """The key that makes an object a tag."""

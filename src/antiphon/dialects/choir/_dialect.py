@@ -1,14 +1,169 @@
-"""The Choir dialect."""
+"""The Choir dialect: a request is a call, a response its result, MESSAGE is talk, the rest is told; one unit a message."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._units import UnitDialect, sample_units
-from antiphon.dialects.choir._read import read
-from antiphon.dialects.choir._write import together, write
+from antiphon.dialects._content import said_as_text, time_text
+from antiphon.dialects._losses import PARTS
+from antiphon.dialects._reading import Unit, as_object, sample_units
+from antiphon.dialects._unit_dialect import UnitDialect, Writing
+from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages._trusted import data_part, text_part
+from antiphon.protocol import CATALOGUE, response_type_of
 
-__all__ = ["DIALECT"]
+# ---------------------------------------------------------------- reading
+
+TOLD = frozenset(
+    {"ERROR"}
+    | {entry.type for entry in CATALOGUE if entry.response_type is None}
+    | {entry.response_type for entry in CATALOGUE if entry.response_type is not None}
+) - {"MESSAGE"}
+"""Types that ask for no answer, where they answer nothing themselves."""
+
+_ROLES = ("user", "assistant", "system", "tool")
+
+
+def read(unit: Unit) -> None:
+    """Say what one Choir message says."""
+    kind = unit.text("type")
+    data = unit.object("data")
+    receiver = unit.maybe_text("receiver")
+    unit.id = unit.own_id("id")
+    unit.created_at = unit.iso_time("timestamp")
+    unit.to = (receiver,) if receiver else ()
+    unit.correlation_id = unit.maybe_text("correlation_id")
+    if unit.maybe_text("message_id"):
+        _read_response(unit, kind, data)
+    elif kind == "MESSAGE" and isinstance(data.get("role"), str) and isinstance(data.get("content"), str):
+        _read_talk(unit, data)
+    elif kind in TOLD:
+        said = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
+        unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control")
+    else:
+        _read_request(unit, kind, data)
+
+
+def _read_talk(unit: Unit, data: dict[str, Any]) -> None:
+    role, text = data["role"], data["content"]
+    said = {"kind": "parts", "parts": [text_part(text)] if text else []}
+    hint = role if role in _ROLES else None
+    unit.say(said, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint)
+
+
+def _read_request(unit: Unit, kind: str, data: dict[str, Any]) -> None:
+    invocation = unit.own_id("id")
+    payload = {"kind": "option_call", "invocation_id": invocation, "option_name": kind, "arguments": data}
+    policy = unit.maybe_text("sender") or "unknown"
+    unit.reading.calls[invocation] = unit.say(payload, policy=policy, role_hint_for_llm="assistant", lane="control")
+
+
+def _read_response(unit: Unit, kind: str, data: dict[str, Any]) -> None:
+    invocation = unit.text("message_id")
+    option = unit.called(invocation) or request_type(kind)
+    outcome = _read_error(data) if kind == "ERROR" else {"result": data["result"] if list(data) == ["result"] else data}
+    payload = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
+    policy = unit.maybe_text("sender") or option
+    unit.say(payload, policy=policy, role_hint_for_llm="tool", lane="control")
+
+
+def request_type(response_type: str) -> str:
+    """Return the request that a type of response is the answer to, as far as the type tells."""
+    known = next((entry.type for entry in CATALOGUE if entry.response_type == response_type), None)
+    return known or response_type.removesuffix("_RESPONSE") or response_type
+
+
+def _read_error(data: dict[str, Any]) -> dict[str, Any]:
+    code, text, retryable = data.get("error_code"), data.get("error_message"), data.get("retryable")
+    known = {"error_code", "error_message", "retryable"}
+    details = {key: value for key, value in data.items() if key not in known}
+    return {
+        "is_error": True,
+        "error_type": code if isinstance(code, str) and code else "ERROR",
+        "error_message": text if isinstance(text, str) else "",
+        "retryable": retryable if isinstance(retryable, bool) else None,
+        "result": details["details"] if list(details) == ["details"] else details or None,
+    }
+
+
+# ---------------------------------------------------------------- writing
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """Each message is one of its own."""
+    return False
+
+
+def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Write one Choir message."""
+    message, payload = group[0], group[0].payload
+    if payload.kind == "option_call":
+        unit = _write_request(payload, writing)
+    elif payload.kind == "option_result":
+        unit = _write_response(message, payload, writing)
+    elif (told := _told(message)) is not None:
+        unit = {"id": message.id, **told}
+    else:
+        unit = _write_talk(message)
+    _add_envelope(unit, message)
+    return unit
+
+
+def _add_envelope(unit: dict[str, Any], message: Message) -> None:
+    """Add who says it, to whom, when and in which exchange."""
+    unit["sender"] = message.policy
+    if message.to:
+        unit["receiver"] = message.to[0]
+    if message.created_at is not None:
+        unit["timestamp"] = time_text(message.created_at).replace("+00:00", "Z")
+    if message.correlation_id is not None:
+        unit["correlation_id"] = message.correlation_id
+
+
+def _told(message: Message) -> dict[str, Any] | None:
+    """Return the type and data of what is only told, if this is it."""
+    if message.lane != "control":
+        return None
+    match message.parts:
+        case (DataPart(data=JsonObject() as told),) if set(told) == {"type", "data"}:
+            return thaw(told) if isinstance(told["type"], str) and isinstance(told["data"], JsonObject) else None
+        case _:
+            return None
+
+
+def _write_talk(message: Message) -> dict[str, Any]:
+    role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
+    return {"id": message.id, "type": "MESSAGE", "data": {"role": role, "content": said_as_text(message)}}
+
+
+def _write_request(call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+    return {"id": call.invocation_id, "type": call.option_name, "data": writing.json(call, "arguments")}
+
+
+def _write_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    data = _write_error(outcome, writing) if outcome.is_error else _data(writing.json(outcome, "result"))
+    kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
+    return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
+
+
+def _data(result: Any) -> dict[str, Any]:
+    """Return a result as the data of a response: an object as it is, anything else as its only key."""
+    plain = as_object(result)
+    return {"result": result} if plain is None or list(plain) == ["result"] else plain
+
+
+def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    details = writing.json(outcome, "result")
+    plain = as_object(details) or {}
+    known = {"error_message", "error_code", "retryable"}
+    data = {"error_message": outcome.error_message, "error_code": outcome.error_type, "retryable": outcome.retryable}
+    if not plain or known & plain.keys() or list(plain) == ["details"]:
+        plain = {} if details is None else {"details": details}
+    return {**plain, **{key: value for key, value in data.items() if value is not None}}
+
+
+# ---------------------------------------------------------------- the dialect
 
 _ENVELOPE = frozenset({"id", "sender", "receiver", "correlation_id", "message_id"})
 
@@ -26,4 +181,20 @@ def _carries(unit: dict[str, Any]) -> bool:
     return sum(marks) > 1
 
 
-DIALECT = UnitDialect("choir", "Choir requests, responses and errors", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="choir",
+    summary="Choir requests, responses and errors",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="a Choir message has no place for it",
+    reasons={
+        **dict.fromkeys(PARTS, "Choir says plain text, and a response shows nothing besides its data"),
+        "text": "data among the words are written as JSON text",
+        "to": "a Choir message has one receiver",
+        "lane": "requests and responses are control, a MESSAGE is talk",
+        "arguments": "the data of a request are an object",
+        "option": "a response names its request only by id",
+    },
+)

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from antiphon.dialects._said import read_arguments
-from antiphon.dialects._units import Reading, Unit, as_object, kind_of
-from antiphon.dialects.gemini._citations import read_citations
-from antiphon.dialects.gemini._keys import DATA, NAME, kept_proof, known, spelled_otherwise
-from antiphon.dialects.gemini._media import read_medium
-from antiphon.dialects.gemini._outcome import read_outcome
-from antiphon.dialects.gemini._wire import ANSWER, ROLES
+from antiphon.dialects._content import read_arguments
+from antiphon.dialects._reading import Reading, Unit, as_object, kind_of
+from antiphon.dialects.gemini._content import read_citations, read_medium, read_outcome
+from antiphon.dialects.gemini._wire import ANSWER, DATA, NAME, ROLES, kept_proof, known, spelled_otherwise
 from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
 from antiphon.messages._names import is_name
 

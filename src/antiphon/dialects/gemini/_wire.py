@@ -1,20 +1,117 @@
-"""The bodies of Gemini generateContent: a request, a response, a bare list of contents, or one content."""
+"""What is on the wire of Gemini generateContent: keys in two spellings, bodies, and tools.
+
+The service writes `inlineData`, its clients `inline_data` as well. We write camel case. Where something came in snake case, a
+note says so, and it is written so again: kept as an unknown key instead, it would stand beside ours as soon as somebody edits
+the value.
+
+A body is a request, a response, a bare list of contents, or one content. Functions are declared, several in one tool of a
+request, beside tools that the service itself runs.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
+from itertools import islice
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
-from antiphon.dialects._said import count_of
-from antiphon.dialects._units import as_object, kind_of, sample_units
-from antiphon.dialects.gemini._keys import DATA, NAME, known, look
-from antiphon.dialects.gemini._tools import join_tools, native_tools, split_tools
+from antiphon.dialects._content import count_of
+from antiphon.dialects._reading import as_object, kind_of, notes_of, sample_units
 from antiphon.errors import DecodeError
-from antiphon.messages import Usage
+from antiphon.messages import Tool, Usage, thaw
 from antiphon.messages._names import is_name
 
-__all__ = ["ANSWER", "NAME", "ROLES", "close_body", "open_body", "recognise"]
+NAME = "gemini"
+
+DATA = frozenset(
+    {
+        "text",
+        "inlineData",
+        "fileData",
+        "functionCall",
+        "functionResponse",
+        "executableCode",
+        "codeExecutionResult",
+        "toolCall",
+        "toolResponse",
+    }
+)
+"""What a part holds: one of these."""
+
+MODIFIERS = (
+    "thoughtSignature",
+    "videoMetadata",
+    "mediaResolution",
+    "mediaProcessing",
+    "partMetadata",
+    "speechMetadata",
+    "audioTranscription",
+)
+"""What a part may say about what it holds."""
+
+_OPAQUE = "data:;base64,"
+_LARGE = 64 * 1024
+_MEDIA = ("inlineData", "fileData")
+_INNER = (
+    "mimeType",
+    "data",
+    "fileUri",
+    "displayName",
+    "id",
+    "name",
+    "args",
+    "partialArgs",
+    "willContinue",
+    "response",
+    "parts",
+)
+
+
+@cache
+def _snake(key: str) -> str:
+    return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", key)
+
+
+_CAMEL = {spelling: key for key in (*DATA, *MODIFIERS, "thought", *_INNER) for spelling in (key, _snake(key))}
+
+
+def look(box: Mapping[str, Any], key: str) -> Any:
+    """Return what an object says under a key, in either spelling."""
+    value = box.get(key)
+    return box.get(_snake(key)) if value is None else value
+
+
+def known(box: dict[str, Any]) -> dict[str, Any]:
+    """Return what a part, or what it holds, says under the keys that we know, in camel case; null says nothing."""
+    return {_CAMEL[key]: value for key, value in box.items() if value is not None and key in _CAMEL}
+
+
+def kept_proof(signature: str) -> str:
+    """Return a proof as it is noted: the service makes some of several MB, which a message may hold as a `data:` URL only."""
+    return f"{_OPAQUE}{signature}" if len(signature) > _LARGE else signature
+
+
+def proof(note: str) -> str:
+    """Return a proof that was noted."""
+    return note.removeprefix(_OPAQUE)
+
+
+def spelled_otherwise(*boxes: dict[str, Any]) -> list[str]:
+    """Return the keys, in camel case, that are in snake case in one of these objects."""
+    return [key for box in boxes for spelling in box if (key := _CAMEL.get(spelling, spelling)) != spelling]
+
+
+def respelled(part: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return a part with these of its keys, and of those of its medium, in snake case."""
+    return {
+        _snake(key) if key in keys else key: respelled(value, keys) if key in _MEDIA else value for key, value in part.items()
+    }
+
+
+# ---------------------------------------------------------------- bodies
 
 ROLES = {"user": "user", "model": "assistant", "function": "user"}
 """Whose words the contents of a role are; `function` is an old name for a user's content that holds results."""
@@ -192,3 +289,117 @@ def _has_parts(unit: dict[str, Any]) -> bool:
     if not isinstance(parts, list) or not parts:
         return False
     return all(known(as_object(part) or {}).keys() & _PART_KEYS for part in cast("list[Any]", parts))
+
+
+# ---------------------------------------------------------------- tools
+
+_LISTS = ("functionDeclarations", "function_declarations")
+_JSON_SCHEMA = "parametersJsonSchema"
+_OPEN_API = "parameters"
+"""Where a schema of Google's own stands, which is JSON Schema but for the capitals of its types."""
+_BY_NAME = ("properties", "defs", "$defs")
+_INSIDE = ("items", "anyOf", "any_of", "prefixItems", "prefix_items", "additionalProperties", "additional_properties")
+
+
+# ---------------------------------------------------------------- all of a request
+
+
+def split_tools(tools: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the functions of all tools, and the tools with the number of them in their place."""
+    functions: list[Any] = []
+    frames: list[Any] = []
+    for place, tool in enumerate(tools):
+        frame = as_object(tool)
+        if frame is not None:
+            frame = {
+                key: _moved(value, functions, f"tools[{place}].{key}") if key in _LISTS else value
+                for key, value in frame.items()
+            }
+        frames.append(tool if frame is None else frame)
+    return functions, frames
+
+
+def _moved(value: Any, functions: list[Any], where: str) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise DecodeError(f"expected a list, found {kind_of(value)}", dialect=NAME, where=where)
+    functions += cast("list[Any]", value)
+    return len(cast("list[Any]", value))
+
+
+def native_tools(frames: list[Any]) -> list[str]:
+    """Return the names of the tools that the service runs itself."""
+    found = [item for frame in frames for item in (as_object(frame) or {}).items()]
+    return [key for key, value in found if key not in _LISTS and value is not None]
+
+
+def join_tools(functions: list[Any], frames: list[Any]) -> list[Any]:
+    """Return tools with as many functions as each had; the last one that has any takes what is left over."""
+    counts = [
+        value for frame in frames for key, value in (as_object(frame) or {}).items() if key in _LISTS and value is not None
+    ]
+    if not counts:
+        return [*frames, {_LISTS[0]: functions}] if functions else frames
+    counts[-1] += max(0, len(functions) - sum(counts))
+    sizes, left = iter(counts), iter(functions)
+    tools = [_filled(frame, sizes, left) for frame in frames]
+    return [tool for tool, frame in zip(tools, frames, strict=True) if tool or not frame]
+
+
+def _filled(frame: Any, sizes: Iterator[int], left: Iterator[Any]) -> Any:
+    """Return a tool with its functions; without the key if all that it had are gone."""
+    if (given := as_object(frame)) is None:
+        return frame
+    tool: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in _LISTS or value is None:
+            tool[key] = value
+        elif (taken := list(islice(left, next(sizes)))) or not value:
+            tool[key] = taken
+    return tool
+
+
+# ---------------------------------------------------------------- one function
+
+
+def read_tool(tool: Any) -> dict[str, Any] | None:
+    """Return what the core knows of a function."""
+    given = as_object(tool) or {}
+    if not isinstance(given.get("name"), str):
+        return None
+    read = {"name": given["name"], "description": given.get("description")}
+    for key in (_JSON_SCHEMA, "parameters_json_schema", _OPEN_API):
+        if (schema := as_object(given.get(key))) is not None:
+            read["parameters"] = _typed(schema, str.lower) if key == _OPEN_API else schema
+            read["metadata"] = {} if key == _JSON_SCHEMA else {NAME: {"schema": key}}
+            break
+    return read
+
+
+def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+    """Write a function."""
+    function: dict[str, Any] = {"name": name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.parameters:
+        key = notes_of(tool, NAME).get("schema", _JSON_SCHEMA)
+        schema = thaw(tool.parameters)
+        function[key] = _typed(schema, str.upper) if key == _OPEN_API else schema
+    return function
+
+
+def _typed(schema: Any, spell: Callable[[str], str]) -> Any:
+    """Return a schema with its types spelled otherwise."""
+    if isinstance(schema, list):
+        return [_typed(each, spell) for each in cast("list[Any]", schema)]
+    found = as_object(schema)
+    return schema if found is None else {key: _typed_value(key, value, spell) for key, value in found.items()}
+
+
+def _typed_value(key: str, value: Any, spell: Callable[[str], str]) -> Any:
+    if key == "type":
+        return spell(value) if isinstance(value, str) else value
+    if key in _BY_NAME and isinstance(value, dict):
+        return {name: _typed(each, spell) for name, each in cast("dict[str, Any]", value).items()}
+    return _typed(value, spell) if key in _INSIDE else value

@@ -3,13 +3,18 @@
 `Message` is the value, the functions are what its users do with it: talk to a model, validate, follow a chain, filter.
 """
 
-from antiphon.dialects.marsys._chain import MessageChain
-from antiphon.dialects.marsys._errors import error_message
-from antiphon.dialects.marsys._filter import filter_messages
-from antiphon.dialects.marsys._message import Message
-from antiphon.dialects.marsys._processing import process_for_llm, process_llm_response
-from antiphon.dialects.marsys._tools import sanitize_tool_name
-from antiphon.dialects.marsys._validation import VALID_ROLES, validate_message, validate_tool_response, validation_errors
+from antiphon.dialects.marsys._message import Message, sanitize_tool_name, with_heading
+from antiphon.dialects.marsys._operations import (
+    VALID_ROLES,
+    MessageChain,
+    error_message,
+    filter_messages,
+    process_for_llm,
+    process_llm_response,
+    validate_message,
+    validate_tool_response,
+    validation_errors,
+)
 
 __all__ = [
     "VALID_ROLES",
@@ -23,4 +28,5 @@ __all__ = [
     "validate_message",
     "validate_tool_response",
     "validation_errors",
+    "with_heading",
 ]

@@ -1,14 +1,394 @@
-"""The MARSYS dialect."""
+"""The MARSYS dialect, both ways.
+
+There are seven roles: three talk, two call and answer, one is a tool's, one fails. An utterance with its tool calls is one
+message, everything else is one each. A content is text, or a list of parts as OpenAI has them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._units import UnitDialect, is_one_of, sample_units
-from antiphon.dialects.marsys._read import read
-from antiphon.dialects.marsys._write import together, write
+from antiphon.dialects._content import (
+    arguments_text,
+    file_id,
+    has_words,
+    json_text,
+    mime_of,
+    request_of,
+    result_text,
+    said_as_text,
+    split_data_url,
+    time_text,
+)
+from antiphon.dialects._losses import PARTS, continued
+from antiphon.dialects._reading import Unit, as_object, is_one_of, notes_of, sample_units
+from antiphon.dialects._unit_dialect import UnitDialect, Writing
+from antiphon.dialects.marsys._message import text_of
+from antiphon.dialects.openai_chat._read import FILE, read_medium
+from antiphon.messages import (
+    RUNTIME_POLICY,
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    TextPart,
+    thaw,
+)
+from antiphon.messages._json import JsonError, parse
+from antiphon.messages._json import write as json_bytes
+from antiphon.messages._trusted import text_part
 
-__all__ = ["DIALECT"]
+# ---------------------------------------------------------------- parts
+
+_SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
+
+
+def part_of(item: dict[str, Any]) -> Part:
+    """Return what an item of a list is to us."""
+    text = item.get("text") if item.get("type") == "text" else None
+    return text_part(text) if isinstance(text, str) else read_medium(item)
+
+
+def item_of(part: Part) -> dict[str, Any] | None:
+    """Return a part as an item of a list; None if the format has none for it."""
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case DataPart():
+            return {"type": "text", "text": json_text(part.data)}
+        case MediaPart():
+            return _medium(part)
+        case ForeignPart():
+            value = as_object(thaw(part.value))
+            return value if value is not None and part_of(value) == part else None
+        case _:
+            return None
+
+
+def _medium(part: MediaPart) -> dict[str, Any] | None:
+    split = split_data_url(part.url)
+    if part.modality == "image" and (split or part.url[:4].lower() == "http"):
+        detail = next((notes["detail"] for notes in part.metadata.values() if isinstance(notes.get("detail"), str)), None)
+        return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
+    if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
+        return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
+    named = {"filename": part.file_name} if part.file_name else {}
+    if split and part.modality == "document":
+        return {"type": "file", "file": {"file_data": part.url, **named}}
+    if (file := file_id(part.url, FILE)) is not None:
+        return {"type": "file", "file": {"file_id": file, **named}}
+    return None
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read(unit: Unit) -> None:
+    """Say what one MARSYS message says."""
+    role = unit.text("role")
+    unit.id = unit.own_id("message_id")
+    unit.created_at = unit.iso_time("timestamp")
+    match role:
+        case "system" | "user" | "assistant":
+            _read_talk(unit, role)
+        case "tool" if unit.maybe_text("tool_call_id") and _error_type(unit):
+            _read_failure(unit, role)
+        case "tool" if invocation := unit.maybe_text("tool_call_id"):
+            _read_answer(unit, invocation, role)
+        case "agent_call":
+            _read_agent_call(unit)
+        case "agent_response" if call := _call(unit):
+            _read_answer(unit, call, role)
+        case "error" if unit.maybe_text("tool_call_id") or _call(unit) in unit.reading.calls:
+            _read_failure(unit, role)
+        case "tool" | "agent_response" | "error":
+            _told(unit, role)
+        case _:
+            unit.fail(f"unknown role {role!r}; expected one of the seven", "role")
+
+
+def _read_talk(unit: Unit, role: str) -> None:
+    policy = unit.maybe_text("name") or role
+    calls = unit.objects("tool_calls")
+    parts = _parts(unit)
+    if len(calls) + bool(parts) > 1:
+        unit.turn_id = _fresh_turn(unit)
+    if parts or not calls:
+        unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=role)
+    for index, call in enumerate(calls):
+        _read_tool_call(unit, index, call, policy)
+
+
+def _parts(unit: Unit) -> list[Part]:
+    """Return what a content says: its text, or the parts of its list."""
+    if isinstance(unit.value.get("content"), list):
+        return [part_of(item) for item in unit.objects("content")]
+    text = unit.maybe_text("content")
+    return [text_part(text)] if text else []
+
+
+def _words(unit: Unit) -> str:
+    """Return the words of a content that must be there."""
+    is_list = isinstance(unit.value.get("content"), list)
+    return text_of(unit.objects("content")) if is_list else unit.text("content")
+
+
+def _fresh_turn(unit: Unit) -> str:
+    """Return the unit's id, told apart from that of an earlier unit with the same one."""
+    own_id = unit.own_id("message_id")
+    turn = own_id if own_id not in unit.reading.ids else f"{own_id}@{unit.position}"
+    unit.reading.ids.add(turn)
+    return turn
+
+
+def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -> None:
+    path = ("tool_calls", index)
+    function = as_object(call.get("function")) or {}
+    name = function.get("name")
+    if not isinstance(name, str):
+        unit.fail("expected a function with a name", *path, "function")
+    invocation = call.get("id", f"{unit.id}-call-{index}")
+    arguments, text = _arguments(unit, function.get("arguments", {}), (*path, "function", "arguments"))
+    payload = {
+        "kind": "option_call",
+        "invocation_id": invocation,
+        "option_name": name,
+        "arguments": arguments,
+        "arguments_text": text,
+    }
+    metadata = _as("assistant") if list(arguments) == ["request"] else {}  # a tool, although it looks like an agent
+    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=metadata)
+    unit.reading.calls[made.invocation_id or ""] = made
+
+
+def _arguments(unit: Unit, given: Any, path: tuple[str | int, ...]) -> tuple[dict[str, Any], str | None]:
+    """Return the arguments, and their text where it is not plainly the JSON of them."""
+    if (plain := as_object(given)) is not None:
+        return plain, None
+    if not isinstance(given, str):
+        unit.fail("expected the arguments as JSON text", *path)
+    text = given.encode()
+    try:
+        arguments = as_object(parse(text))
+    except JsonError:
+        return {}, given
+    if arguments is None:
+        return {}, given
+    return arguments, None if json_bytes(arguments) == text else given
+
+
+def _names(unit: Unit) -> list[str]:
+    """Return what pairs an agent's call with its answer: the interaction, or else the task, which may have several calls."""
+    given = [unit.object("metadata").get(key) for key in ("interaction_id", "task_id")]
+    return [each for each in given if isinstance(each, str) and each]
+
+
+def _call(unit: Unit) -> str | None:
+    """Return the invocation that an agent's answer is of."""
+    calls, names = unit.reading.calls, _names(unit)
+    known = next((calls[name].invocation_id for name in names if name in calls), None)
+    return known or next(iter(names), None)
+
+
+def _read_agent_call(unit: Unit) -> None:
+    caller = unit.object("metadata").get("caller")
+    payload: dict[str, Any] = {
+        "kind": "option_call",
+        "invocation_id": next(iter(_names(unit)), None) or unit.own_id("message_id"),
+        "option_name": unit.text("name"),
+        "arguments": {"request": _words(unit)},
+    }
+    if not all(isinstance(part, TextPart) for part in _parts(unit)):
+        payload["arguments"]["content"] = unit.value["content"]
+    policy = caller if isinstance(caller, str) and caller else "unknown"
+    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"))
+    unit.reading.calls[payload["invocation_id"]] = made
+    for name in _names(unit):
+        unit.reading.calls.setdefault(name, made)
+
+
+def _read_answer(unit: Unit, invocation: str, role: str) -> None:
+    name = unit.maybe_text("name") or unit.called(invocation) or "unknown"
+    payload: dict[str, Any] = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
+    parts = _parts(unit)
+    if all(isinstance(part, TextPart) for part in parts):
+        payload["result"] = None if unit.value.get("content") is None else _words(unit)
+    else:
+        payload["parts"] = parts
+    metadata = _as(role) if role == "agent_response" else {}
+    unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
+
+
+def _error_type(unit: Unit) -> str | None:
+    kind = unit.object("metadata").get("error_type")
+    return kind if isinstance(kind, str) and kind else None
+
+
+def _read_failure(unit: Unit, role: str) -> None:
+    """Say that a call failed: a tool message with an `error_type` says so, and an error that names its call."""
+    invocation = unit.maybe_text("tool_call_id") or str(_call(unit))
+    context = unit.object("metadata")
+    called, name = unit.called(invocation), unit.maybe_text("name")
+    retryable = context.get("retryable")
+    payload = {
+        "kind": "option_result",
+        "invocation_id": invocation,
+        "option_name": ((name or called) if role == "tool" else (called or name)) or "unknown",
+        "is_error": True,
+        "error_type": _error_type(unit) or "Error",
+        "error_message": "" if role == "tool" and unit.value.get("content") is None else _words(unit),
+        "retryable": retryable if isinstance(retryable, bool) else None,
+        "result": context.get("details"),
+    }
+    metadata = _as(role) if role == "error" else {}
+    unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=metadata)
+
+
+def _told(unit: Unit, role: str) -> None:
+    """Say something that answers no call that could be found."""
+    unit.say({"kind": "parts", "parts": _parts(unit)}, policy=unit.maybe_text("name") or role, metadata=_as(role))
+
+
+def _as(role: str) -> dict[str, dict[str, str]]:
+    return {"marsys": {"role": role}}
+
+
+# ---------------------------------------------------------------- writing
+
+_TALKING = ("system", "user", "assistant")
+
+
+def together(group: Sequence[Message], message: Message) -> bool:
+    """An utterance is one message: text first, then its calls."""
+    first = group[0]
+    return (
+        first.turn_id is not None
+        and first.turn_id == message.turn_id
+        and first.policy == message.policy
+        and message.payload.kind == "option_call"
+        and first.payload.kind != "option_result"
+        and (first.payload.kind != "parts" or has_words(first) or _needs_list(first.parts))
+        and not _asks_agent(first)
+        and not _asks_agent(message)
+    )
+
+
+def _asks_agent(message: Message) -> bool:
+    """Whether a message is an agent_call: it was one here before, or it looks like one and was nothing else."""
+    role = _role_of(message)
+    return request_of(message.payload) is not None if role is None else role == "agent_call"
+
+
+def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    """Write the messages of one unit."""
+    first, payload = group[0], group[0].payload
+    if payload.kind == "option_result":
+        unit = _write_failure(first, payload, writing) if payload.is_error else _write_answer(first, payload, writing)
+    elif payload.kind == "option_call" and _asks_agent(first):
+        unit = _write_agent_call(first, payload)
+    else:
+        unit = _write_talk(group, writing)
+    unit["message_id"] = first.id
+    if first.created_at is not None:
+        unit["timestamp"] = time_text(first.created_at)
+    return unit
+
+
+def _role_of(message: Message) -> str | None:
+    """Return the role that a message had here before, where the core has no word for it."""
+    notes = notes_of(message, "marsys")
+    role = notes.get("role") if notes else None
+    return role if isinstance(role, str) else None
+
+
+def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+    first = group[0]
+    calls = [_write_tool_call(message.payload) for message in group if message.payload.kind == "option_call"]
+    role = "assistant" if calls else _role_of(first) or _talking_role(first, writing.as_policy)
+    content: Any = ""
+    if first.payload.kind == "parts":
+        is_list = _needs_list(first.parts)
+        content = _list(first, first.parts) if is_list else said_as_text(first)
+    unit: dict[str, Any] = {"role": role, "content": content}
+    if first.policy != role:
+        unit["name"] = first.policy
+    if calls:
+        unit["tool_calls"] = calls
+    return unit
+
+
+def _needs_list(parts: Sequence[Part]) -> bool:
+    """Whether parts say more than a text can, and something of that in a list."""
+    return any(not isinstance(part, TextPart | DataPart) and item_of(part) is not None for part in parts)
+
+
+def _list(message: Message, parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return parts as a list."""
+    items: list[dict[str, Any]] = []
+    goes_on = continued(message)
+    for part in parts:
+        item = item_of(part)
+        if id(part) in goes_on and items and item is not None and items[-1]["type"] == "text":
+            items[-1]["text"] += item["text"]
+        elif item is not None:
+            items.append(item)
+    return items
+
+
+def _talking_role(message: Message, as_policy: str | None) -> str:
+    if as_policy is not None and message.policy != "system":
+        return "assistant" if message.policy == as_policy else "user"
+    if message.role_hint_for_llm in _TALKING:
+        return str(message.role_hint_for_llm)
+    return message.policy if message.policy in _TALKING else "assistant"
+
+
+def _write_tool_call(call: OptionCallPayload) -> dict[str, Any]:
+    text = arguments_text(call)
+    return {"id": call.invocation_id, "type": "function", "function": {"name": call.option_name, "arguments": text}}
+
+
+def _write_agent_call(message: Message, call: OptionCallPayload) -> dict[str, Any]:
+    content = request_of(call) or json_text(call.arguments)
+    metadata = {"caller": message.policy, "task_id": call.invocation_id}
+    return {"role": "agent_call", "content": content, "name": call.option_name, "metadata": metadata}
+
+
+def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    shows = outcome.result is None and _needs_list(outcome.parts)
+    content: Any = _list(message, outcome.parts) if shows else result_text(outcome)
+    call = writing.call_of(message)
+    unit: dict[str, Any] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
+    if _role_of(message) == "agent_response" or (call is not None and _asks_agent(call)):
+        unit = {"role": "agent_response", "name": outcome.option_name, "metadata": {"task_id": outcome.invocation_id}}
+    if content is not None:
+        unit["content"] = content
+    return unit
+
+
+def _write_failure(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+    """Write a failure: of a tool as a tool message, so that its call has a result; of an agent as an error."""
+    metadata = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": writing.json(outcome, "result")}
+    unit = {
+        "role": "tool",
+        "content": outcome.error_message,
+        "name": outcome.option_name,
+        "tool_call_id": outcome.invocation_id,
+        "metadata": {key: value for key, value in metadata.items() if value is not None},
+    }
+    call = writing.call_of(message)
+    if _role_of(message) == "error" or (call is not None and _asks_agent(call)):
+        unit["role"] = "error"
+        if call is not None:
+            del unit["name"]
+    return unit
+
+
+# ---------------------------------------------------------------- the dialect
 
 _ROLES = frozenset({"system", "user", "assistant", "tool", "error", "agent_call", "agent_response"})
 _OWN = frozenset({"message_id", "metadata", "timestamp"})
@@ -23,4 +403,22 @@ def recognise(data: Any) -> str | None:
     return "roles of MARSYS, and keys that only it has" if own else None
 
 
-DIALECT = UnitDialect("marsys", "MARSYS messages with seven roles", read, together, write, recognise)
+DIALECT = UnitDialect(
+    name="marsys",
+    summary="MARSYS messages with seven roles",
+    read=read,
+    together=together,
+    write=write,
+    recognise=recognise,
+    otherwise="a MARSYS message has no place for it",
+    reasons={
+        **dict.fromkeys(
+            PARTS, "a list in MARSYS says texts, images, sounds and files; a result in words shows nothing besides"
+        ),
+        "text": "data among the words are written as JSON text",
+        "speaker": "a result is said by the tool or agent that was called, an error by the runtime",
+        "option": "an error is of the option that was called",
+        "result": "a result in MARSYS is text",
+        "time": "what is said in one message has one time",
+    },
+)

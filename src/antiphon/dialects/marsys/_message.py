@@ -1,25 +1,168 @@
-"""Message: one thing said in a MARSYS system, frozen, with its JSON form and its form for a model."""
+"""Message: one thing said in a MARSYS system, frozen, with its JSON form and its form for a model.
+
+Its fields hold text, JSON that cannot be changed, and times, each checked when a message is made.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
-from typing import Annotated, Any, Self, TypeAlias
+from datetime import datetime, timedelta, timezone
+from hashlib import sha256
+from typing import Annotated, Any, Self, TypeAlias, cast
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
-from antiphon.dialects._frozen import thawed
-from antiphon.dialects.marsys._content import text_of
-from antiphon.dialects.marsys._tools import llm_tool_calls, sanitize_tool_name
-from antiphon.dialects.marsys._values import Calls, Content, Object, Text, Time, as_object
-from antiphon.messages import current_port
-from antiphon.messages._json import JsonError, canonical, parse, write
+from antiphon.dialects._frozen import frozen, thawed
+from antiphon.messages import current_limits, current_port
+from antiphon.messages._json import JsonError, canonical, copy_checked, parse, write
 
-__all__ = ["FIELDS", "Message", "Processor"]
+# ---------------------------------------------------------------- fields
+
+# Python cuts a finer fraction without a word.
+_FINER_THAN_MICROSECONDS = re.compile(r"[.,][0-9]{7}")
+
+
+def as_object(value: object, what: str) -> Mapping[str, Any]:
+    """Return a value that is to be a dict, typed as one.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what} must be an object (a dict), not {type(value).__name__}")  # noqa: TRY004
+    return cast("Mapping[str, Any]", value)
+
+
+def read_time(value: object) -> datetime:
+    """Return a time with a fixed offset; one without a zone is UTC.
+
+    The offset is fixed because Python holds two times of different zones for unequal where the clock is put back.
+    """
+    if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
+    offset = value.utcoffset() or timedelta(0)
+    if offset.microseconds:  # ISO 8601 has no such thing, and Python does not read back what it writes
+        raise PydanticCustomError("time", "A time's offset from UTC is in whole seconds", {})
+    return value.replace(tzinfo=timezone(offset), fold=0)
+
+
+def _own(value: Any) -> Any:
+    """Return a private copy of a caller's JSON, made of plain dicts and lists."""
+    try:
+        return copy_checked(value, current_limits())
+    except JsonError as exc:
+        error = PydanticCustomError("json", "{reason}", {"reason": exc.reason})
+        # Pydantic puts the path behind the name of the field.
+        details = [InitErrorDetails(type=error, loc=exc.path, input=value)]
+        raise ValidationError.from_exception_data("json", details) from None
+
+
+def _own_text(value: str) -> str:
+    return cast("str", _own(value))
+
+
+def _own_object(value: Any) -> dict[str, Any]:
+    owned = _own(value)
+    if type(owned) is not dict:
+        raise PydanticCustomError("json_object", "This must be a JSON object (a dict)", {})
+    return cast("dict[str, Any]", frozen(owned))
+
+
+def _own_calls(value: Any) -> list[Any]:
+    owned = _own(value)
+    if type(owned) is not list or not all(type(call) is dict for call in cast("list[Any]", owned)):
+        raise PydanticCustomError("tool_calls", "Tool calls are a list of JSON objects (dicts)", {})
+    return cast("list[Any]", frozen(owned))
+
+
+def _own_content(value: Any) -> Any:
+    owned = _own(value)
+    if type(owned) is str:
+        return owned
+    if type(owned) is not list or not all(type(part) is dict for part in cast("list[Any]", owned)):
+        raise PydanticCustomError("content", "Content is text, or a list of parts (dicts) as OpenAI has them", {})
+    return frozen(owned)
+
+
+Text: TypeAlias = Annotated[str, AfterValidator(_own_text)]
+Time: TypeAlias = Annotated[datetime, PlainValidator(read_time)]
+# Typed as what they can be made from; what is read is a dict and a list that cannot be changed.
+Content: TypeAlias = Annotated[str | Sequence[Mapping[str, Any]], PlainValidator(_own_content)]
+Object: TypeAlias = Annotated[Mapping[str, Any], PlainValidator(_own_object)]
+Calls: TypeAlias = Annotated[Sequence[Mapping[str, Any]], PlainValidator(_own_calls)]
+
+
+# ---------------------------------------------------------------- words
+
+
+def text_of(content: str | Sequence[Mapping[str, Any]]) -> str:
+    """Return the words of a content: the texts of its parts, a line each."""
+    if isinstance(content, str):
+        return content
+    texts = [part.get("text") for part in content if part.get("type") == "text"]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def with_heading(heading: str, content: str | Sequence[Mapping[str, Any]]) -> str | list[Any]:
+    """Return a content with words before it."""
+    return f"{heading} {content}" if isinstance(content, str) else [{"type": "text", "text": heading}, *thawed(content)]
+
+
+# ---------------------------------------------------------------- tool calls and tool names as a provider takes them
+
+_PREFIX = "functions."
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def sanitize_tool_name(name: str) -> str:
+    """Return a name that providers accept: no `functions.` in front, and `_` for what is no ASCII letter, digit, `_` or `-`.
+
+    A name that is nothing but the prefix keeps it, so that no name becomes empty.
+    """
+    while name.startswith(_PREFIX) and name != _PREFIX:
+        name = name.removeprefix(_PREFIX)
+    return _NOT_IN_A_NAME.sub("_", name)
+
+
+def llm_tool_calls(calls: Sequence[Mapping[str, Any]], message_id: str) -> list[dict[str, Any]]:
+    """Return tool calls in the provider's whole form; what a call has beyond that form stays in it."""
+    return [_llm_tool_call(thawed(call), f"{message_id}/{index}") for index, call in enumerate(calls)]
+
+
+def _llm_tool_call(call: dict[str, Any], place: str) -> dict[str, Any]:
+    form = {"id": call.pop("id", None) or _id_of(place), "type": call.pop("type", None) or "function", **call}
+    function = form.get("function")
+    if isinstance(function, dict):
+        form["function"] = _llm_function(cast("dict[str, Any]", function))
+    return form
+
+
+def _llm_function(function: dict[str, Any]) -> dict[str, Any]:
+    name, arguments = function.get("name"), function.get("arguments")
+    if isinstance(name, str):
+        function["name"] = sanitize_tool_name(name)
+    if not isinstance(arguments, str):
+        function["arguments"] = "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    return function
+
+
+def _id_of(place: str) -> str:
+    # Made from the place, not from chance: the same message gives the same dict each time. OpenAI takes 40 characters.
+    return f"call_{sha256(place.encode()).hexdigest()[:24]}"
+
+
+# ---------------------------------------------------------------- the message
 
 FIELDS = ("role", "content", "name", "message_id", "tool_calls", "tool_call_id", "metadata", "timestamp")
 """The keys of the JSON form, in the format's order."""

@@ -1,5 +1,28 @@
 """OpenAI Chat Completions: requests, responses and bare lists of messages."""
 
-from antiphon.dialects.openai_chat._dialect import DIALECT
+from antiphon.dialects import _body_dialect
+from antiphon.dialects.openai_chat import _read, _wire, _write
 
 __all__ = ["DIALECT"]
+
+DIALECT = _body_dialect.BodyDialect(
+    name=_wire.NAME,
+    summary="OpenAI Chat Completions, and servers compatible with it",
+    open=_wire.open_body,
+    close=_wire.close_body,
+    read=_read.read,
+    write=_write.write,
+    write_plain=_write.write_plain,
+    recognise=_wire.recognise,
+    read_tool=_wire.read_tool,
+    write_tool=_wire.write_tool,
+    together=_write.together,
+    invocation_in=_write.invocation_in,
+    options=_write.OPTIONS,
+    reasons={
+        "reasoning": "Chat Completions has no place for reasoning",
+        "error": "a tool message has no error flag; it says so in words",
+        "media": "media stand in user messages only",
+        "time": "a request has no times",
+    },
+)

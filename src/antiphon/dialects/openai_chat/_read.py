@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from antiphon.dialects._media import as_data_url, file_urn, modality_of, named_file, split_data_url
-from antiphon.dialects._said import count_of, read_arguments
-from antiphon.dialects._units import Unit, as_object, kind_of
+from antiphon.dialects._content import as_data_url, count_of, file_urn, modality_of, named_file, read_arguments, split_data_url
+from antiphon.dialects._reading import Unit, as_object, kind_of
 from antiphon.dialects.openai_chat._wire import NAME, ROLES
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
-from antiphon.dialects._said import count_of, unix_time
-from antiphon.dialects._units import CHAT_KEYS, CLAUDE_KEYS, as_object, content_parts, is_one_of, sample_units
+from antiphon.dialects._content import count_of, unix_time
+from antiphon.dialects._reading import CHAT_KEYS, CLAUDE_KEYS, as_object, content_parts, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 

@@ -6,8 +6,8 @@ import re
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
-from antiphon.dialects._said import count_of, unix_time
-from antiphon.dialects._units import as_object, is_one_of, sample_units
+from antiphon.dialects._content import count_of, unix_time
+from antiphon.dialects._reading import as_object, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from antiphon.dialects._meaning import continued, joined
-from antiphon.dialects._media import described, file_id, mime_of, split_data_url
-from antiphon.dialects._said import arguments_text, outcome_text, text_of
+from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
+from antiphon.dialects._losses import continued, joined
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_responses._read import MEDIA_SETTINGS, TEXT_SETTINGS, THOUGHTS
 from antiphon.dialects.openai_responses._wire import FILE, NAME

@@ -11,10 +11,9 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from antiphon.dialects._said import read_arguments
-from antiphon.dialects._units import Unit, as_object, kind_of
-from antiphon.dialects.pydantic_ai._citations import read_citations
-from antiphon.dialects.pydantic_ai._media import read_file
+from antiphon.dialects._content import read_arguments
+from antiphon.dialects._reading import Unit, as_object, kind_of
+from antiphon.dialects.pydantic_ai._content import read_citations, read_file
 from antiphon.dialects.pydantic_ai._results import is_result, read_result, text_in
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart

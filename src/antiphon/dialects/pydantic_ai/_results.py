@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from antiphon.dialects._content import json_text
-from antiphon.dialects._media import described
-from antiphon.dialects._said import error_of, error_text, fresh
-from antiphon.dialects._units import Unit, as_object, kind_of
+from antiphon.dialects._content import described, error_of, error_text, json_text
+from antiphon.dialects._reading import Unit, as_object, fresh, kind_of
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.pydantic_ai._media import digest, is_recorded, read_file, write_file
+from antiphon.dialects.pydantic_ai._content import digest, is_recorded, read_file, write_file
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled, write_time
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart
 from antiphon.messages._json import JsonError, parse

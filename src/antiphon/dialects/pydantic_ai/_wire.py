@@ -12,8 +12,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
-from antiphon.dialects._said import count_of
-from antiphon.dialects._units import as_object, sample_units
+from antiphon.dialects._content import count_of
+from antiphon.dialects._reading import as_object, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 

@@ -12,12 +12,10 @@ from itertools import groupby
 from typing import Any
 
 from antiphon.dialects._body import said_together
-from antiphon.dialects._media import described
-from antiphon.dialects._said import arguments_text, fresh, text_of
-from antiphon.dialects._units import as_object
+from antiphon.dialects._content import arguments_text, described, text_of
+from antiphon.dialects._reading import as_object, fresh
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.pydantic_ai._citations import write_citations
-from antiphon.dialects.pydantic_ai._media import write_file
+from antiphon.dialects.pydantic_ai._content import write_citations, write_file
 from antiphon.dialects.pydantic_ai._read import AUDIO, INSTRUCTIONS
 from antiphon.dialects.pydantic_ai._results import write_result
 from antiphon.dialects.pydantic_ai._wire import (

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, RunContext
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    ModelMessage,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+)
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import Tool
@@ -26,9 +35,11 @@ from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._held import Gate, HeldModel
 from antiphon.patterns.cast._spec import AgentSpec, CastError
 
-__all__ = ["Answer", "Cast", "CastOptions"]
+__all__ = ["AgentTools", "Answer", "Cast", "CastOptions", "Hear"]
 
 OutputT = TypeVar("OutputT")
+Hear: TypeAlias = Callable[[str], None]
+"""Is called with words while they arrive."""
 
 _shared: WeakKeyDictionary[Toolkit, set[str]] = WeakKeyDictionary()
 """What patterns have put into toolkits, by name."""
@@ -47,12 +58,23 @@ class CastOptions(TypedDict, total=False):
     live: bool
 
 
+class AgentTools(NamedTuple):
+    """The tools of one agent."""
+
+    plain: Sequence[Tool[Any]] = ()
+    """Called without a guard."""
+    guarded: Sequence[AbstractCapability[Any]] = ()
+    """Those of a toolkit, which decides on each call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[OutputT]):
     """What an agent has answered."""
 
     output: OutputT
     run: AgentRunResult[OutputT]
+    model: str | None = None
+    """The name of the model that answered; None: the one of the whole cast."""
 
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
@@ -151,7 +173,7 @@ class Cast:
         for tool in self.spec(name).tools:
             self.toolkit.revoke(name, tool)
         del self._specs[name]
-        self._agents = {key: agent for key, agent in self._agents.items() if key[0] != name}
+        self._agents = {key: agent for key, agent in self._agents.items() if key[0].name != name}
 
     def spec(self, name: str) -> AgentSpec:
         """Return how an agent is set up.
@@ -177,7 +199,7 @@ class Cast:
 
     async def ask(
         self,
-        name: str,
+        agent: str | AgentSpec,
         prompt: str | Sequence[Any],
         *,
         output: type[OutputT] | Any = str,
@@ -185,11 +207,15 @@ class Cast:
         toolset: Sequence[Tool[Any]] = (),
         instructions: str | None = None,
         requests: int | None = None,
+        hear: Hear | None = None,
+        known_as: str | None = None,
     ) -> Answer[OutputT]:
         """Have an agent answer: a text, or whatever `output` is for Pydantic AI.
 
-        `toolset` are tools of this agent alone, besides those that it was granted; always give it the same ones.
-        `instructions` are told this time, after those of its `AgentSpec`; `requests` is how often its model is asked at most.
+        The agent is named, or described: a pattern that records how an agent was set up gives that. `toolset` are tools of
+        this agent alone, besides those that it was granted; always give it the same ones. `instructions` are told this time,
+        after those of its `AgentSpec`; `requests` is how often its model is asked at most. `hear` is called with the words of
+        the answer while they arrive. Errors call the agent `known_as`, or by its name.
 
         Raises:
             CastError: there is no agent of the name.
@@ -197,16 +223,24 @@ class Cast:
             ParkedError: a person must settle something, or approve it.
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
-        spec = self.spec(name)
+        spec = self.spec(agent) if isinstance(agent, str) else agent
+        limits = None if requests is None else UsageLimits(request_limit=requests)
+        given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": hear}
 
         async def ask(model: str | None) -> Answer[OutputT]:
-            agent = self._agent(spec, model, output, tuple(toolset))
-            limits = None if requests is None else UsageLimits(request_limit=requests)
-            told = list(history) or None
-            run = await agent.run(prompt, message_history=told, instructions=instructions, usage_limits=limits)
-            return Answer(run.output, run)
+            made = self._agent(spec, model, output, tuple(toolset), is_heard=hear is not None)
+            run = await made.run(prompt, usage_limits=limits, **given)
+            return Answer(run.output, run, model)
 
-        return await ask_in_turn(spec.models, ask, self.patience, who=name)
+        return await ask_in_turn(spec.models, ask, self.patience, who=known_as or spec.name)
+
+    def tools_of(self, spec: AgentSpec) -> AgentTools:
+        """Return the tools that an agent has by its `AgentSpec`.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError, ValueError: one cannot be had; the text says why.
+        """
+        return AgentTools((), (self.toolkit.capability(spec.name),))
 
     def model(self, name: str | None) -> HeldModel:
         """Return the model of a name; None is that of the whole cast.
@@ -225,11 +259,15 @@ class Cast:
             return given
         return self._make_model(name or (given if isinstance(given, str) else None))
 
-    def _agent(self, spec: AgentSpec, model: str | None, output: Any, toolset: tuple[Tool[Any], ...]) -> Agent[object, Any]:
+    def _agent(
+        self, spec: AgentSpec, model: str | None, output: Any, toolset: tuple[Tool[Any], ...], *, is_heard: bool
+    ) -> Agent[object, Any]:
         own = tuple(id(tool) for tool in toolset)  # a tool has no hash; the agent below keeps it alive
-        key = (spec.name, model, output if isinstance(output, type) else repr(output), own)
+        key = (spec, model, output if isinstance(output, type) else repr(output), own, is_heard)
         if key not in self._agents:
-            durability = LedgerDurability[object](self.ledger, **self._durability)
+            handler = _tell_words if is_heard else None
+            durability = LedgerDurability[object](self.ledger, event_stream_handler=handler, **self._durability)
+            tools = self.tools_of(spec)
             self._agents[key] = Agent(
                 self.model(model),
                 name=spec.name,
@@ -237,7 +275,19 @@ class Cast:
                 output_type=output,
                 instructions=spec.instructions or None,
                 model_settings=spec.settings,
-                tools=toolset,
-                capabilities=[durability, self.toolkit.capability(spec.name), *self._capabilities],
+                tools=(*toolset, *tools.plain),
+                capabilities=[durability, *tools.guarded, *self._capabilities],
             )
         return self._agents[key]
+
+
+async def _tell_words(context: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
+    """Give the words of a model to the `hear` of the run while they arrive."""
+    hear = cast("Hear", context.deps)
+    async for event in events:
+        match event:
+            case PartStartEvent(part=TextPart(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                if text:
+                    hear(text)
+            case _:
+                pass

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -16,7 +16,9 @@ from antiphon.agents import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message
 from antiphon.patterns.cast._cast import CastOptions
+from antiphon.patterns.cast._history import MessageHistory, Task
 from antiphon.runtime import Settings, System
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class Outcome:
     """Each with the `id` of the message in the ledger that it is, the `source`, and a `quote` word for word."""
     data: Any = None
     """The answer as a JSON value, where it is more than text; `response` is then its JSON."""
+    messages: tuple[Message, ...] = field(default=(), compare=False, repr=False)
+    """The answer as messages of the thread, with the media and data that are part of it."""
 
 
 def failed(thread_id: str, error: DeliveryError) -> Outcome:
@@ -95,11 +99,12 @@ class Pattern(ABC):
         return nullcontext()
 
     @abstractmethod
-    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
-        """Have something done, in a new thread or in the one that is named, and return what came of it.
+    async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
+        """Do a task in a new thread, or in the one that is named, and return the outcome.
 
-        What was asked in a thread before is not done again: the same question in the same thread goes on where it was, or
-        gives back what is recorded.
+        The task is a text, a message, or a conversation: then the last message is the request, if a user said it, and the
+        others are the history. `message_history` comes before that. Calls that are open in the history are never executed.
+        The same task in the same thread is not done again: it goes on where it was, or the recorded outcome is returned.
         """
 
     def as_tool(self, name: str, about: str) -> Tool[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from antiphon.agents import LedgerRun
 from antiphon.errors import DecodeError, RefusedError
+from antiphon.ledger import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, loads
 from antiphon.patterns.cast import handling
 from antiphon.patterns.options._calls import Workshop, complete
@@ -69,12 +70,14 @@ class ExecutorActor(Actor):
         async with handling(context, PATTERN) as here:
             run = here.run
             past = await Past.read(run, self._workshop.limits)
-            given = await _hear(run, request.observations, outside=True)
+            given, closed = await _hear(run, request.observations, outside=True)
+            asked: list[Message] = []
             if request.input is not None:
-                given += await _write(run, [_asked(run.course.invocation_id, request.input)])
-            past.hear(given)  # read again after a crash, the thread has them: the steps must be the same
-            heed(run, past.before)
-            answer = await Loop(self._workshop, run, policy, past).go([*past.before, *given])
+                asked, _ = await _write(run, [_asked(run.course.invocation_id, request.input)])
+            past.hear([*given, *asked])  # read again after a crash, the thread has them: the steps must be the same
+            heed(run, [*past.before, *given])
+            loop = Loop(self._workshop, run, policy, past)
+            answer = await loop.go([*past.before, *given, *closed, *asked], unhashed={each.id for each in closed})
         return PolicyRan(response=answer.text, **({} if answer.data is None else {"data": answer.data}))
 
     @handles
@@ -83,20 +86,20 @@ class ExecutorActor(Actor):
         async with handling(context, PATTERN) as here:
             run = here.run
             past = await Past.read(run, self._workshop.limits)
-            given = await _hear(run, request.observations, outside=False)  # its open calls are what is to be run
+            given, _ = await _hear(run, request.observations, outside=False)  # its open calls are what is to be run
             calls = Conversation([*past.before, *given]).open_calls()
             if not calls:
                 return CallsCompleted()
-            heed(run, past.before)
+            heed(run, [*past.before, *given])
             beyond = past.goes_beyond(len(calls))
             results = await complete(self._workshop, run, calls, self._workshop.rule, beyond=beyond)
         return CallsCompleted(results=tuple(result.id for result in results))
 
 
-async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool) -> list[Message]:
-    """Have what is given to be observed said in the thread, once, and return it as it stands there.
+async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool) -> tuple[list[Message], list[Message]]:
+    """Write the observations to the thread, once; return them as stored, and the results that closed open calls in them.
 
-    It is talk, whatever it says of itself, and is addressed to nobody. `outside` closes the calls that are open in it.
+    They are talk, whatever they say of themselves, and are addressed to nobody. `outside` closes the calls that are open.
 
     Raises:
         RefusedError: it is none.
@@ -109,17 +112,20 @@ async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool)
 
 
 def _heard(message: Message) -> Message:
-    """Return a message from elsewhere as talk: whatever it says of itself, it is no order to an actor."""
-    metadata = {name: value for name, value in message.metadata.items() if name != "antiphon"}
-    return message.model_copy(update={"lane": "talk", "to": (), "metadata": metadata})
+    """Return a message from elsewhere as talk: whatever it says of itself, it is no order to an actor.
+
+    Of the runtime's metadata only the mark of untrusted content stays.
+    """
+    return from_outside(message.model_copy(update={"lane": "talk", "to": ()}))
 
 
-async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> list[Message]:
+async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> tuple[list[Message], list[Message]]:
     if not rows:
-        return []
+        return [], []
     own = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
     records = await run.journal.write(run.thread_id, own, allow_foreign=True, outside=outside)
-    return [record.message for record in records[: len(own)]]  # after them, the results of calls that were open
+    said = [record.message for record in records]
+    return said[: len(own)], said[len(own) :]  # after them, the results of calls that were open
 
 
 def _asked(run_id: str, text: str) -> Message:

@@ -15,9 +15,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents.durability._prices import price_of
 from antiphon.agents.durability._talk import say
-from antiphon.dialects import encode
 from antiphon.messages import Conversation, Message, Tool, current_port, thaw
-from antiphon.patterns.cast import Cast, ask_in_turn
+from antiphon.patterns.cast import Cast, ask_in_turn, model_messages
 from antiphon.patterns.options._choices import Choices
 
 __all__ = ["AgentPolicy"]
@@ -44,8 +43,7 @@ class AgentPolicy:
             RefusedError: its models do not answer, after all patience.
         """
         spec = self._spec
-        said = encode(Conversation(observations), "pydantic-ai", as_policy=spec.name).value
-        prompt = ModelMessagesTypeAdapter.validate_python(said)
+        prompt = model_messages(observations, spec.name)
         tools = [_definition(tool) for tool in choices.tools]
         parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
         parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)

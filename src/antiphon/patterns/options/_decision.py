@@ -23,7 +23,7 @@ from antiphon.patterns.options._choices import Choices
 from antiphon.patterns.options._options import Policy
 from antiphon.patterns.options._past import DECIDE, Past
 from antiphon.patterns.options._rules import rule_in
-from antiphon.runtime import Effect
+from antiphon.runtime.extending import Effect
 
 __all__ = ["INVALID_DECISION", "Decision"]
 

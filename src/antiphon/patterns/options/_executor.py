@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, current_port, dumps, thaw
-from antiphon.patterns.cast import UNHURRIED, Outcome, Pattern, failed, known_by
+from antiphon.patterns.cast import (
+    UNHURRIED,
+    MessageHistory,
+    Outcome,
+    Pattern,
+    Task,
+    as_messages,
+    failed,
+    known_by,
+    read_answer,
+)
 from antiphon.patterns.options._actor import CompleteCalls, ExecutorActor, RunPolicy
 from antiphon.patterns.options._calls import Workshop
 from antiphon.patterns.options._limits import ExecutorLimits
@@ -25,6 +35,9 @@ if TYPE_CHECKING:
     from antiphon.runtime import Observer
 
 __all__ = ["Executor"]
+
+_MOST: Final = 256 * 1024
+"""Bytes of messages in one request: a message of the ledger has at most a MiB."""
 
 
 class Executor(Pattern):
@@ -65,11 +78,18 @@ class Executor(Pattern):
         system.register(self._name, partial(ExecutorActor, self._workshop))
 
     @override
-    async def run(self, text: str | Iterable[Message], *, thread_id: str | None = None, policy: str | None = None) -> Outcome:
+    async def run(
+        self,
+        task: Task | Iterable[Message],
+        *,
+        thread_id: str | None = None,
+        message_history: MessageHistory = (),
+        policy: str | None = None,
+    ) -> Outcome:
         """Have a policy observe a text, or messages, and decide until it calls nothing; return what it answered.
 
-        The same again in the same thread goes on where it was, or gives back what is recorded. What else was said in the
-        thread before is observed too.
+        The same again in the same thread goes on where it was, or gives back what is recorded. The policy observes also the
+        `message_history` and what was said in the thread before.
 
         Raises:
             ValueError: nobody is named who decides.
@@ -78,14 +98,27 @@ class Executor(Pattern):
             LedgerError: it cannot be written down.
         """
         thread_id = thread_id or current_port().new_id()
-        said: dict[str, Any] = {"input": text} if isinstance(text, str) else {"observations": _written(text)}
-        request = RunPolicy(policy=policy or self._only(), **said)
-        own_id = known_by("run", thread_id, request.policy, json.dumps(said, sort_keys=True))
+        given = [*as_messages(message_history), *_observed(task)]
+        said: dict[str, Any] = {"input": task} if isinstance(task, str) else {}
+        if given or not said:
+            said["observations"] = _written(given)
+        own_id = known_by("run", thread_id, name := policy or self._only(), json.dumps(said, sort_keys=True))
+        if sum(map(len, said.get("observations", ()))) > _MOST:
+            await self._hand_over(given, thread_id, own_id)
+            said["observations"] = ()
+        request = RunPolicy(policy=name, **said)
         try:
             ran = await self.system.ask(self._address, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
         except DeliveryError as exc:
             return failed(thread_id, exc)
-        return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data))
+        answer = await read_answer(self.ledger, thread_id, partial(_is_answer, own_id))
+        return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data), messages=answer)
+
+    async def _hand_over(self, messages: Iterable[Message], thread_id: str, request_id: str) -> None:
+        """Write messages to the thread that are too large for a request: the policy observes the thread's messages."""
+        if not await self.ledger.by_invocation(request_id, thread_id=thread_id):
+            own = {"thread_id": thread_id, "parent_id": None}
+            await self.system.append_history(thread_id, [each.model_copy(update=own) for each in messages])
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
         """Run every call that has no result, of a conversation that is given or of a thread, and return it with the results.
@@ -112,6 +145,17 @@ class Executor(Pattern):
         if self._policy is None and len(names) != 1:
             raise ValueError(f"say who decides: policy= one of {', '.join(names) or 'none'}")
         return self._policy or names[0]
+
+
+def _observed(task: Task | Iterable[Message]) -> Iterable[Message]:
+    if isinstance(task, str):
+        return ()
+    return (task,) if isinstance(task, Message) else task
+
+
+def _is_answer(run_id: str, message: Message) -> bool:
+    """Whether a message is one that the policy of a run has said, and no call."""
+    return message.parent_id == run_id and message.kind == "parts" and message.id != f"{run_id}/said"
 
 
 def _written(messages: Iterable[Message]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from antiphon.agents import LedgerRun
-from antiphon.agents.toolkit._origin import Reading, current_reading
+from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.messages import JsonObject, Message
 
 __all__ = ["heed", "marked"]
@@ -15,14 +15,14 @@ _OWN: Final = "antiphon"
 _MARK: Final = "untrusted"
 
 
-def reading_of(run: LedgerRun) -> Reading:
+def taint_of(run: LedgerRun) -> Taint:
     """Return what the turn has read that is at work here."""
-    return current_reading() or run.opened.share(Reading)
+    return current_taint() or run.opened.share(Taint)
 
 
 def marked(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
     """Return results with the mark of what was read until they were there, if that was written by strangers."""
-    source = reading_of(run).untrusted
+    source = taint_of(run).untrusted
     if source is None:
         return list(results)
     own: dict[str, Any] = {_OWN: {_MARK: source}}
@@ -34,4 +34,4 @@ def heed(run: LedgerRun, messages: Iterable[Message]) -> None:
     for message in messages:
         own = message.metadata.get(_OWN)
         if isinstance(own, JsonObject) and isinstance(source := own.get(_MARK), str):
-            reading_of(run).mark(source)
+            taint_of(run).mark(source)

@@ -7,7 +7,7 @@ in whose course it runs, and everything below it begins with that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import sha256
 from typing import Any
 
@@ -33,8 +33,10 @@ class Loop:
         self._workshop, self._run, self._policy, self._past, self._depth = workshop, run, policy, past, depth
         self._hash = sha256()
 
-    async def go(self, observations: Iterable[Message]) -> Answer:
+    async def go(self, observations: Iterable[Message], *, unhashed: Collection[str] = ()) -> Answer:
         """Have the policy decide until it calls nothing, and return what it said then.
+
+        `unhashed` are observations, by id, that no hash is made of: runs that were begun without them still go on.
 
         Raises:
             BudgetExceededError: the run may not go on.
@@ -45,7 +47,7 @@ class Loop:
         """
         options, name = self._workshop.options, self._policy.name
         choices, tools = Choices(name, await options.offered_to(name)), await options.tools()
-        seen = self._seen(Conversation((), tools=choices.tools), observations)
+        seen = self._seen(Conversation((), tools=choices.tools), observations, unhashed)
         with nesting(self._nest):
             while True:
                 observed = self._hash.hexdigest()[:32]
@@ -58,10 +60,11 @@ class Loop:
                 results = await complete(self._workshop, self._run, calls, rule, beyond=decision.beyond)
                 seen = self._seen(seen, [*said, *results])
 
-    def _seen(self, observations: Conversation, more: Iterable[Message]) -> Conversation:
+    def _seen(self, observations: Conversation, more: Iterable[Message], unhashed: Collection[str] = ()) -> Conversation:
         added = list(more)
         for message in added:
-            self._hash.update(dumps(message))
+            if message.id not in unhashed:
+                self._hash.update(dumps(message))
         return observations.extend(added)
 
     async def _nest(self, policy: Policy, task: str) -> Any:

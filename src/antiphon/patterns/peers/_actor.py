@@ -15,8 +15,8 @@ from pydantic_ai import RunContext
 from pydantic_ai.messages import UserContent
 
 from antiphon.agents import LedgerRun, current_run, ledger_run
-from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope, untrusted_in
 from antiphon.agents.toolkit._tool import own_settings
+from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.errors import DeliveryError, LedgerError, RefusedError
 from antiphon.messages import Conversation, Json, Message
 from antiphon.patterns.cast import Answer, Cast, handling, left_open, log_unexpected
@@ -59,10 +59,10 @@ class PeerActor(Actor):
         async with handling(context, PATTERN) as here:
             prompt = await prompt_of(request, context, peer_at(context.message.policy))
             shared = await self._shared(turn.name, here.run)
-            with _at_work(turn) as reading:
+            with _at_work(turn) as taint:
                 content = await self._answer(turn, prompt, shared)
         took = round(asyncio.get_running_loop().time() - began, 6)
-        untrusted = {"untrusted": reading.untrusted} if reading.untrusted else {}
+        untrusted = {"untrusted": taint.untrusted} if taint.untrusted else {}
         return PeerAnswered(content=content, completion_time=took, **untrusted)
 
     @handles
@@ -102,7 +102,7 @@ class PeerActor(Actor):
     async def _answer(self, turn: Turn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
         """Return what the agent says. What it raises is an answer too: whoever asked is told."""
         context, cast = turn.context, self._cast
-        more: dict[str, Any] = {"until": context.message.id, "limits": self._limits, "shared": shared}
+        more: dict[str, Any] = {"until": context.message, "limits": self._limits, "shared": shared}
         before = await recollect(cast.ledger, context.thread_id or "", turn.name, **more)
         try:
             answer: Answer[str] = await cast.ask(turn.name, prompt, history=before)
@@ -116,12 +116,12 @@ class PeerActor(Actor):
 
 
 @contextmanager
-def _at_work(turn: Turn) -> Generator[Reading]:
+def _at_work(turn: Turn) -> Generator[Taint]:
     """Have a peer at work, and see what it reads; what whoever asks it has read, it is told in the request."""
     token = _turn.set(turn)
     try:
-        with reading_scope(Reading()) as reading:
-            yield reading
+        with taint_scope(Taint()) as taint:
+            yield taint
     finally:
         _turn.reset(token)
 
@@ -141,9 +141,9 @@ async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
         raise RuntimeError("only a peer that is at work can ask another")
     wanted = Wanted(target, request, tuple(context_message_ids), _untrusted(ctx))
     said = await turn.calls.invoke(turn, run, wanted)
-    letter, reading = letter_of(said), current_reading()
-    if letter is not None and reading is not None:
-        reading.mark(letter.untrusted)  # what the other has read counts for whoever asked it
+    letter, taint = letter_of(said), current_taint()
+    if letter is not None and taint is not None:
+        taint.mark(letter.untrusted)  # what the other has read counts for whoever asked it
     (form,) = marsys_form(Conversation([said]))
     found = {"role": form.role, "name": form.name, "content": form.content, "message_id": form.message_id}
     return {**found, "error_type": form.error_type} if form.role == "error" else found

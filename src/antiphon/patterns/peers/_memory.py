@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import chain, count, takewhile
 from typing import Any, NamedTuple
 
-from antiphon.agents.toolkit._origin import current_reading
+from antiphon.agents.toolkit.taint import current_taint
 from antiphon.dialects import Encoded, encode, marsys
-from antiphon.dialects.marsys._content import with_heading
+from antiphon.dialects.marsys import with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
@@ -25,6 +25,7 @@ from antiphon.messages import (
     OptionCallPayload,
     OptionResultPayload,
 )
+from antiphon.patterns.cast import ThreadHistory
 from antiphon.patterns.peers._additions import (
     Addition,
     addition_in,
@@ -40,7 +41,7 @@ from antiphon.patterns.peers._protocol import InvokePeer, address_of
 from antiphon.patterns.peers._retelling import Retold
 from antiphon.patterns.peers._spec import INVOKE_AGENT
 
-__all__ = ["Added", "PeerMemory", "Remembering", "run_of", "speaker_of"]
+__all__ = ["Added", "PeerMemory", "Remembering", "is_answer", "request_of", "run_of", "speaker_of"]
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,8 @@ class PeerMemory:
                 raise ValueError(f"there is another message {form.message_id!r} in the memory; messages do not change")
         units = units_of(new.values())
         read_units(units, self._found.calls)  # what cannot be read is not written
-        reading = current_reading()
-        source = untrusted or (reading.untrusted if reading is not None else None)
+        taint = current_taint()
+        source = untrusted or (taint.untrusted if taint is not None else None)
         await post_additions(self._ledger, self.thread_id, self._found.address, units, source)
         return await self._read(self._ledger, self.thread_id, self._found.copy(), None)
 
@@ -244,6 +245,7 @@ class Remembering:
         self._found: dict[str, Message] = {}
         self._instructed: Message | None = None
         self._retold = Retold()
+        self._history = ThreadHistory()
         self.seq = 0
         """How far the thread was read."""
 
@@ -253,6 +255,7 @@ class Remembering:
         other.seq, other._instructed, other._retold = self.seq, self._instructed, self._retold.copy()
         other.added, other.rows, other.calls = [*self.added], {**self.rows}, {**self.calls}
         other._seen, other._found = {**self._seen}, {**self._found}
+        other._history = self._history.copy()
         return other
 
     @property
@@ -271,9 +274,17 @@ class Remembering:
         elif (addition := addition_in(record)) is not None:
             self._add(record, addition)
         elif message.lane == "control" and self.address in message.to:
-            for each in _passed(message):
+            for each in (*self._history_before(message), *_passed(message)):
                 if (passed := self._seen.get(each)) is not None:
                     self._find(passed)
+        self._history.take(message)
+
+    def _history_before(self, asked: Message) -> list[str]:
+        """Return the history that the peer is told when a user asks it, by id."""
+        request = request_of(asked)
+        if request is None:
+            return []
+        return [each.id for each in self._history.messages if each.id != request.message_id]
 
     def _add(self, record: Record, addition: Addition) -> None:
         messages = tuple(read_units(addition.units, self.calls))
@@ -311,6 +322,25 @@ def _passed(message: Message) -> tuple[str, ...]:
         return ()
     given = payload.arguments.get("context_message_ids")
     return tuple(str(each) for each in given) if isinstance(given, JsonArray) else ()
+
+
+def request_of(message: Message) -> InvokePeer | None:
+    """Return what a user asks a peer by a message; None: it is something else, or another peer asks."""
+    payload = message.payload
+    if not isinstance(payload, OptionCallPayload) or payload.option_name != InvokePeer.message_type:
+        return None
+    try:
+        request = InvokePeer.from_data(payload.arguments)
+    except ValueError:
+        return None  # a row of another program
+    return request if request.depth == 0 else None
+
+
+def is_answer(request_id: str, name: str, message: Message) -> bool:
+    """Whether a message is what a peer has said with its model in answer to a request."""
+    place, _, run = run_of(message).rpartition("/")
+    is_own = place == request_id and run.partition("=")[0] == name
+    return is_own and message.role_hint_for_llm == "assistant" and message.kind == "parts"
 
 
 def run_of(message: Message) -> str:

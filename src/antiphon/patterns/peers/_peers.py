@@ -12,14 +12,28 @@ from antiphon.dialects import marsys
 from antiphon.errors import AntiphonError, DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, current_port
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Pattern, PatternOptions, failed, known_by
+from antiphon.patterns.cast import (
+    UNHURRIED,
+    AgentSpec,
+    Cast,
+    CastError,
+    MessageHistory,
+    Outcome,
+    Pattern,
+    PatternOptions,
+    Task,
+    TaskInput,
+    failed,
+    known_by,
+    read_answer,
+)
 from antiphon.patterns.peers._actor import PeerActor, invoke_agent
 from antiphon.patterns.peers._agent import PeerAgent
 from antiphon.patterns.peers._breaker import BreakerState
 from antiphon.patterns.peers._calls import Calls
 from antiphon.patterns.peers._delegation import delegation
 from antiphon.patterns.peers._letters import dated, letter_of, marsys_form
-from antiphon.patterns.peers._memory import PeerMemory
+from antiphon.patterns.peers._memory import PeerMemory, is_answer
 from antiphon.patterns.peers._protocol import KIND, InvokePeer, address_of
 from antiphon.patterns.peers._registry import PeerRegistry
 from antiphon.patterns.peers._spec import EVERYBODY, INVOKE_AGENT, Limits, PeerSpec
@@ -117,8 +131,15 @@ class Peers(Pattern):
         system.register(KIND, partial(PeerActor, self.registry, self._cast, self._calls, self.limits))
 
     @override
-    async def run(self, text: str, *, thread_id: str | None = None, peer: str | None = None) -> Outcome:
-        """Have a peer do something: the first, unless another is named.
+    async def run(
+        self,
+        task: Task,
+        *,
+        thread_id: str | None = None,
+        message_history: MessageHistory = (),
+        peer: str | None = None,
+    ) -> Outcome:
+        """Have a peer do something: the first, unless another is named. It is told the history, within `Limits.told`.
 
         Raises:
             CastError: there is no such peer.
@@ -127,12 +148,18 @@ class Peers(Pattern):
         """
         name = self.registry.get(peer or next(iter(self.registry.names), "")).name
         thread_id = thread_id or current_port().new_id()
-        own_id = known_by("ask", thread_id, name, text)
+        given = TaskInput.of(task, message_history)
+        own_id = known_by("ask", thread_id, name, *given.identity)
+        message_id = await given.hand_over(self.system, thread_id, own_id)
+        request = InvokePeer(request=given.text)
+        if message_id is not None:
+            request = InvokePeer(request=given.text, message_id=message_id)
         try:
-            answered = await self._ask(name, InvokePeer(request=text), thread_id, own_id)
+            answered = await self._ask(name, request, thread_id, own_id)
         except DeliveryError as exc:
             return failed(thread_id, exc)
-        return Outcome(thread_id, "completed", answered.content)
+        answer = await read_answer(self.ledger, thread_id, partial(is_answer, own_id, name))
+        return Outcome(thread_id, "completed", answered.content, messages=answer)
 
     async def invoke(
         self,

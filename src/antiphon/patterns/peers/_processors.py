@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.dialects import marsys
-from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name
-from antiphon.dialects.marsys._content import with_heading
+from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name, with_heading
 
 __all__ = ["for_model", "from_model"]
 

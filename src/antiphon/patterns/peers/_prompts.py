@@ -11,6 +11,7 @@ from antiphon.agents.toolkit import quoted
 from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm
 from antiphon.messages import Message, thaw
+from antiphon.patterns.cast import user_content
 from antiphon.patterns.peers._additions import addition_in, read_units
 from antiphon.patterns.peers._letters import as_known, letter_of, words_of
 from antiphon.patterns.peers._protocol import InvokePeer
@@ -21,6 +22,8 @@ __all__ = ["prompt_of"]
 
 async def prompt_of(request: InvokePeer, context: Context, caller: str | None) -> str | Sequence[UserContent]:
     """Return what the model is told: what is passed on, then what is asked; what strangers have written is quoted."""
+    if request.message_id is not None:
+        return [part for given in await _passed([request.message_id], context) for part in _content(*given)]
     asked = _asked(request.request, caller)
     passed = await _passed(request.context_message_ids, context)
     if not passed and request.untrusted is None:
@@ -51,6 +54,12 @@ async def _passed(ids: Sequence[str], context: Context) -> list[tuple[Message, s
             for each in read_units(addition.units, {}):
                 rows.setdefault(each.id, (each, addition.untrusted))
     return [rows[each] for each in ids if each in rows]
+
+
+def _content(message: Message, source: str | None) -> list[UserContent]:
+    """Return what a user's message shows; if strangers wrote it, its words are quoted."""
+    content = list(user_content(message))
+    return content if source is None else [quoted(each, source) if isinstance(each, str) else each for each in content]
 
 
 def _shown(message: Message, source: str | None) -> UserContent:

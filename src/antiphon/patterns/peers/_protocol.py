@@ -44,6 +44,8 @@ class InvokePeer(Request[PeerAnswered], frozen=True, type="INVOKE_PEER", family=
     """Where the words come from, if whoever asks has read what strangers wrote."""
     task_id: str | None = None
     """The task that the caller says it is part of; whom this peer asks is told the same."""
+    message_id: str | None = None
+    """The message of the thread that is the request, if that is more than words."""
 
 
 class PeerHeard(Reply, frozen=True, type="PEER_HEARD"):

@@ -15,9 +15,10 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRe
 from antiphon.dialects import encode
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message
+from antiphon.patterns.cast import ThreadHistory, untrusted_source
 from antiphon.patterns.peers._additions import addition_in
 from antiphon.patterns.peers._letters import role_of
-from antiphon.patterns.peers._memory import Added, PeerMemory, Remembering, run_of, speaker_of
+from antiphon.patterns.peers._memory import Added, PeerMemory, Remembering, request_of, run_of, speaker_of
 from antiphon.patterns.peers._protocol import address_of
 from antiphon.patterns.peers._retelling import begins_unit, retell, retold_in
 from antiphon.patterns.peers._spec import Limits
@@ -26,20 +27,26 @@ __all__ = ["recollect"]
 
 
 async def recollect(
-    ledger: Ledger, thread_id: str, name: str, *, until: str, limits: Limits, shared: Sequence[PeerMemory] = ()
+    ledger: Ledger, thread_id: str, name: str, *, until: Message, limits: Limits, shared: Sequence[PeerMemory] = ()
 ) -> list[ModelMessage]:
     """Return what a peer is told before the message `until`: what it shares, its latest exchanges, and what was added.
+
+    A peer that a user asks is also told the thread's history; who is asked by another peer knows what that one writes.
 
     Raises:
         LedgerError: the thread cannot be read.
     """
     runs: dict[str, _Exchange] = {}
-    remembering = Remembering(name, address_of(name))
+    remembering, history = Remembering(name, address_of(name)), ThreadHistory()
+    request = request_of(until)
     async for record in ledger.read(thread_id):
-        if record.message.id == until:
+        message = record.message
+        if message.id == until.id:
             break
         if addition_in(record) is not None:
             remembering.take(record)
+        elif history.take(message) and request is not None and message.id != request.message_id:
+            remembering.added.append(Added(record.seq, (message,), untrusted_source(message)))
         if record.message.lane == "talk" and speaker_of(record.message) == name:
             runs.setdefault(run_of(record.message), _Exchange(record.seq)).add(record.message)
     told = [(each.seq, messages) for each in runs.values() if _is_finished(messages := each.restored(thread_id))]

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias, cast
 
 from pydantic_ai.messages import (
     ModelMessage,
-    ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
     SystemPromptPart,
@@ -27,10 +26,10 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from antiphon.dialects import encode
 from antiphon.ledger import Record
 from antiphon.messages import (
     Conversation,
+    DataPart,
     JsonObject,
     MediaPart,
     Message,
@@ -39,6 +38,7 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
+from antiphon.patterns.cast import user_content
 from antiphon.patterns.peers._letters import marsys_form, role_of, words_of
 from antiphon.patterns.peers._processors import for_model
 
@@ -192,14 +192,8 @@ def _words(message: Message, name: str) -> str:
 
 
 def _media(message: Message) -> Sequence[UserContent]:
-    """Return the media that a message shows, as Pydantic AI has them."""
+    """Return the media and the data that a message shows, as Pydantic AI has them."""
     payload = message.payload
     parts = () if isinstance(payload, OptionCallPayload) else payload.parts
-    media = tuple(part for part in parts if isinstance(part, MediaPart))
-    if not media:
-        return ()
-    said = Message(policy="user", payload=PartsPayload(parts=media))
-    units: Any = encode(Conversation([said]), "pydantic-ai").value
-    (request,) = ModelMessagesTypeAdapter.validate_python(units)
-    (prompt,) = request.parts
-    return cast("list[UserContent]", cast("UserPromptPart", prompt).content)
+    shown = tuple(part for part in parts if isinstance(part, MediaPart | DataPart))
+    return user_content(Message(policy="user", payload=PartsPayload(parts=shown))) if shown else ()

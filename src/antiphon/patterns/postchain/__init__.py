@@ -1,6 +1,7 @@
 """PostChain: a thread goes through six phases, each an actor with an agent; supervised, durable, and open to look into."""
 
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
+from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError, prepared_agent
 from antiphon.patterns.postchain._context import (
     Add,
@@ -30,7 +31,6 @@ from antiphon.patterns.postchain._protocol import RunThread, SubscribeThread, Th
 from antiphon.patterns.postchain._rerun import Divergence, rerun
 from antiphon.patterns.postchain._retrieval import Observation, Observations
 from antiphon.patterns.postchain._thread import ThreadActor
-from antiphon.patterns.postchain._tools import GO_ON_WITH
 
 __all__ = [
     "GO_ON_WITH",

@@ -7,19 +7,19 @@ an error: the phase notifies the supervisor, which restarts the manager.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
 from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
-from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, WithdrawnError
 from antiphon.messages import Json, thaw
-from antiphon.patterns.cast import RESTS, ask_in_turn, left_open
-from antiphon.patterns.postchain._chain import Listener, Workshop
+from antiphon.patterns.cast import RESTS, Hear, left_open
+from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
@@ -58,16 +58,14 @@ _SAID, _SHOWN = 0.5, 0.8
 _CALLS = 100
 """How many calls of tools are passed on; all of them are in the ledger."""
 
-Hear: TypeAlias = Callable[[str], None]
-
 
 class AgentManagerActor(Actor):
     """Who manages the agent of one phase; of a thread, or for those who ask it directly."""
 
     concurrency = 1000
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
 
     @handles
     async def process(self, request: ProcessWithAgent, context: Context) -> AgentResponse:
@@ -95,7 +93,7 @@ class AgentManagerActor(Actor):
     async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
         """Change how the agent is set up, from its next run on: that this is written down is all it takes."""
         phase = _phase(context, request.agent_id)
-        await self._workshop.check(phase, request.config)
+        await self._chain.cast.check(phase, request.config)
         return AgentConfigUpdated(agent_id=request.agent_id)
 
     # ------------------------------------------------------------ answering
@@ -119,7 +117,7 @@ class AgentManagerActor(Actor):
             await telling
 
     def _hear(self, phase: Phase, context: Context) -> Hear | None:
-        thread_id, events = context.thread_id or "", self._workshop.events
+        thread_id, events = context.thread_id or "", self._chain.events
         if not events.has_listener(thread_id):
             return None
         return lambda text: events.emit(ChainEvent(thread_id, "text", phase, text))
@@ -130,23 +128,16 @@ class AgentManagerActor(Actor):
         if context.thread_id is None:
             raise RefusedError("an agent works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
         config = await self._config(phase, about, context)
-        shop, prompt = self._workshop, _prompt(input, about)
-        fallback = shop.config.fallback
-        models = tuple(dict.fromkeys((config.model, fallback) if fallback else (config.model,)))
-
-        async def ask(model: str | None) -> AgentResult:
-            agent = shop.agent(phase, config, model, streams=hear is not None)
-            with reading_scope(Reading()) as reading:  # what other phases have read counts here, and the other way round
-                reading.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
-                return _result(await agent.run(prompt, deps=Listener(hear)), model, reading.untrusted)
-
+        chain, prompt = self._chain, _prompt(input, about)
         async with ledger_run(context) as run:
-            shop.talks.give(run, is_first=context.attempt == 1)
+            chain.talks.give(run, is_first=context.attempt == 1)
             async with self._unless_over(run.thread_id):
-                result = await ask_in_turn(models, ask, shop.config.patience, who=agent_of(phase))
-            if run.thread_id in shop.at_work:
-                shop.talks.take(run)
-        return result
+                with taint_scope(Taint()) as taint:  # what one phase has read counts for the others
+                    taint.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
+                    answer = await chain.cast.ask_phase(phase, config, prompt, hear)
+            if run.thread_id in chain.at_work:
+                chain.talks.take(run)
+        return _result(answer.run, answer.model, taint.untrusted)
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
@@ -158,7 +149,7 @@ class AgentManagerActor(Actor):
         try:
             yield
         except RESTS:
-            if await self._workshop.gates.is_over(thread_id):
+            if await self._chain.gates.is_over(thread_id):
                 raise WithdrawnError(f"thread {thread_id!r} is terminated") from None
             raise
 
@@ -167,7 +158,7 @@ class AgentManagerActor(Actor):
         given: Any = None if about is None else about.model_extra.get("agent")
 
         async def now(key: str) -> Json:
-            return (await self._workshop.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
+            return (await self._chain.cast.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
 
         recorded = thaw(given) if given is not None else await context.effect("config", {}, now, effects="none")
         return AgentConfig.model_validate(recorded)

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from antiphon.agents._config import read_toml
+from antiphon.agents.config import read_toml
 from antiphon.errors import AntiphonError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw

@@ -26,7 +26,7 @@ from antiphon.protocol import (
     TerminateThread,
     ThreadResult,
 )
-from antiphon.runtime import response_type
+from antiphon.runtime.extending import response_type
 
 EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
 
@@ -127,7 +127,7 @@ def event_of(message: Message, seq: int, phase: Phase | None) -> ChainEvent | No
         return None
     match payload:
         case OptionCallPayload(option_name=ProcessPhase.message_type):
-            return ChainEvent(thread_id, "phase_began", payload.arguments["phase_type"], seq=seq)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            return ChainEvent(thread_id, "phase_began", cast("Phase", payload.arguments["phase_type"]), seq=seq)
         case OptionResultPayload(option_name=ProcessPhase.message_type, is_error=False):
             data: Any = thaw(payload.result)
             return ChainEvent(thread_id, "phase_ended", data["phase_type"], data["output"]["response"], data, seq)

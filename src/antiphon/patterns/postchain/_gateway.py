@@ -41,10 +41,11 @@ from antiphon.protocol import (
     response_type_of,
     validate_message,
 )
-from antiphon.runtime import Actor, Context, System, error_of, error_response, from_wire, handles, response_type
+from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime.extending import error_of, error_response, from_wire, response_type
 
 if TYPE_CHECKING:
-    from antiphon.patterns.postchain._chain import Workshop
+    from antiphon.patterns.postchain._chain import Chain
 
 
 class ClientActor(Actor):
@@ -212,13 +213,13 @@ class DoorActor(Actor):
         await context.recover_message(notice.thread_id, notice.invocation_id)
 
 
-async def listen(system: System, workshop: Workshop, horizon: str) -> None:
+async def listen(system: System, chain: Chain, horizon: str) -> None:
     """Take up what other processes post to threads that are at work here, until it is cancelled."""
     tailing = cast("AsyncGenerator[Tailed, None]", system.ledger.tail(horizon))
     async with aclosing(tailing) as records:
         async for tailed in records:
             message = tailed.record.message
-            if message.policy == OUTSIDE and message.kind == "option_call" and message.thread_id in workshop.at_work:
+            if message.policy == OUTSIDE and message.kind == "option_call" and message.thread_id in chain.at_work:
                 taken = TakeUp(thread_id=message.thread_id, invocation_id=message.invocation_id or "")
                 await system.tell(DOOR, taken)
 

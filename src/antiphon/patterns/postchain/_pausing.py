@@ -20,7 +20,7 @@ from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.errors import WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.runtime import PARK
+from antiphon.runtime.extending import PARK
 
 GateState: TypeAlias = Literal["open", "closed", "over"]
 

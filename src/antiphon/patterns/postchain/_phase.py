@@ -11,13 +11,13 @@ from typing import Any, ClassVar, TypeVar
 from antiphon.errors import AntiphonError, DeliveryError, RefusedError
 from antiphon.messages import thaw
 from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected
-from antiphon.patterns.postchain._chain import Workshop
+from antiphon.patterns.postchain._cast import GO_ON_WITH
+from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import prompt_of
 from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWork, operations_to
 from antiphon.patterns.postchain._pausing import waiting_for
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
 from antiphon.patterns.postchain._retrieval import items_given
-from antiphon.patterns.postchain._tools import GO_ON_WITH
 from antiphon.protocol import (
     PHASES,
     AgentContext,
@@ -58,8 +58,8 @@ class PhaseActor(Actor):
     capacity = 100_000
     phase: ClassVar[Phase]
 
-    def __init__(self, workshop: Workshop) -> None:
-        self.workshop = workshop
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
 
     # ------------------------------------------------------------ what a phase does in its own way
 
@@ -69,7 +69,7 @@ class PhaseActor(Actor):
 
     def prompt(self, work: PhaseWork) -> str:
         """Return what the agent is asked."""
-        return work.prompt(room=self.workshop.config.context_limit, draft=self.workshop.config.drafts)
+        return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
@@ -135,7 +135,7 @@ class PhaseActor(Actor):
     @handles
     async def prepare(self, request: PrepareContext, context: Context) -> ContextPrepared:
         """Make the context of an agent: the phase's prompt, and what was said; and record how the agent is set up."""
-        config = await self.workshop.agent_config(self.phase)
+        config = await self.chain.cast.agent_config(self.phase)
         metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
         metadata |= {"agent": config.model_dump(mode="json", exclude_unset=True), "prompt": prompt_of(self.phase).name}
         system = ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)
@@ -147,7 +147,7 @@ class PhaseActor(Actor):
     @handles
     async def initialize(self, request: InitializePhase, context: Context) -> PhaseInitialized:
         """Set the phase's agent up, from its next run on: that this is written down is all it takes."""
-        await self.workshop.check(self.phase, request.config)
+        await self.chain.cast.check(self.phase, request.config)
         return PhaseInitialized(phase_type=self.phase, agent_id=agent_of(self.phase))
 
     @handles
@@ -161,7 +161,7 @@ class PhaseActor(Actor):
     async def _ask_agent(self, request: ProcessWithAgent, work: PhaseWork, context: Context) -> AgentResponse:
         """Ask the agent; if its manager cannot answer, have the supervisor begin it anew, and ask again."""
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
-        most = self.workshop.config.restarts + 1
+        most = self.chain.config.restarts + 1
         try:
             return await self._asked(manager, request, context, "agent")
         except RefusedError as exc:
@@ -191,7 +191,7 @@ class PhaseActor(Actor):
         thread_id = context.thread_id or ""
         while True:
             await self._rest(thread_id, parked, context)
-            waiting = await waiting_for(self.workshop.ledger, thread_id)
+            waiting = await waiting_for(self.chain.ledger, thread_id)
             if waiting is not None and not waiting.is_answered:
                 continue  # it was resumed, but nobody has said anything
             try:
@@ -216,7 +216,7 @@ class PhaseActor(Actor):
             await context.ask(f"thread/{thread_id}", PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
         except RefusedError:
             raise parked from None
-        await self.workshop.gates.passed(thread_id)
+        await self.chain.gates.passed(thread_id)
 
     async def _notify(self, manager: str, failure: DeliveryError, context: Context) -> None:
         details = failure.details if isinstance(failure, RefusedError) else None

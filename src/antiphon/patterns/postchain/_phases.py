@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from antiphon.agents import ledger_run
 from antiphon.messages import Json, thaw
+from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._config import MENTIONED, ChainConfig
 from antiphon.patterns.postchain._context import (
     Add,
@@ -47,7 +48,6 @@ from antiphon.patterns.postchain._retrieval import (
     quote_of,
     relevance,
 )
-from antiphon.patterns.postchain._tools import GO_ON_WITH
 from antiphon.protocol import PHASES, AgentResult, Phase, PhaseOutput, ToolCall
 from antiphon.runtime import Context
 
@@ -84,7 +84,7 @@ class ExperiencePhaseActor(PhaseActor):
         return work.with_found(tuple(Item.model_validate(each) for each in found))
 
     async def _found(self, work: PhaseWork) -> list[Item]:
-        ledger, limit = self.workshop.ledger, self.workshop.config.found
+        ledger, limit = self.chain.ledger, self.chain.config.found
         if not limit:
             return []
         observed = await Observations(ledger).search(
@@ -201,7 +201,7 @@ class UnderstandingPhaseActor(PhaseActor):
         return output, operations
 
     def _operations(self, work: PhaseWork) -> list[ContextOperation]:
-        return let_go(work.context, work.question, int(self.workshop.config.context_limit * ROOM))
+        return let_go(work.context, work.question, int(self.chain.config.context_limit * ROOM))
 
 
 def let_go(context: ChainContext, question: str, room: int) -> list[ContextOperation]:
@@ -251,7 +251,7 @@ class YieldPhaseActor(PhaseActor):
         citations = [_citation(number, item, work.question) for number, item in enumerate(work.cited, 1)]
         known = "\n".join((said.response, *(item.text for item in work.cited)))
         confidence = max((item.priority for item in work.cited), default=relevance(work.question, known) * 0.5)
-        course = next_phase(work, confidence, self.workshop.config, wish_in(said.tool_calls))
+        course = next_phase(work, confidence, self.chain.config, wish_in(said.tool_calls))
         more: dict[str, Any] = {"citations": citations, "rationale": course.rationale, "cycle": work.cycle}
         if course.seen:
             more["seen"] = list(course.seen)

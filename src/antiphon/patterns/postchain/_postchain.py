@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from typing_extensions import override
 
 from antiphon.errors import ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
-from antiphon.patterns.cast import RESTS, Outcome, Pattern
+from antiphon.patterns.cast import RESTS, MessageHistory, Outcome, Pattern, PatternOptions, Task, TaskInput
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
-from antiphon.patterns.postchain._chain import Workshop
+from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._gateway import ClientActor, DoorActor, Edge, answer_of_owner, listen
@@ -51,14 +51,10 @@ from antiphon.protocol import (
     ThreadStatus,
     ThreadTerminated,
 )
-from antiphon.runtime import Backoff, Settings, Supervision, System
+from antiphon.runtime import Backoff, Supervision, System
 
 if TYPE_CHECKING:
     from pydantic_ai import Tool
-    from pydantic_ai.models import Model
-
-    from antiphon.agents import Toolkit
-    from antiphon.runtime import Observer
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
@@ -102,36 +98,29 @@ class PostChain(Pattern):
         ledger: Ledger | None = None,
         *,
         config: ChainConfig | Path | str | None = None,
-        model: Model | str | None = None,
-        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
-        toolkit: Toolkit | None = None,
-        settings: Settings = Settings(),  # noqa: B008 (frozen)
-        observer: Observer | None = None,
-        recover: bool = True,
         listen: bool = False,
         grace: float = 1.0,
-        make_model: Callable[[str], Model] | None = None,
+        **options: Unpack[PatternOptions],
     ) -> None:
         """Make it; nothing runs before the `async with` block.
 
-        Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file; `model` counts before
-        what it says. `tools` are functions that agents may be given by name; those of a `toolkit` too, and with one every call
-        of any tool goes through it. With `recover`, threads that another process left open are taken up. With `listen`, what
-        other processes post to threads that run here is answered. At the end, actors have `grace` seconds for what they are
-        doing; the next process goes on with it. `make_model` makes models of names in another way than
-        `antiphon.agents.models.model`.
+        Without a ledger it has one in memory. `config` is a `ChainConfig`, or the path of a TOML file. With `listen`, it
+        answers what other processes post to threads that run here. At the end, actors have `grace` seconds for what they are
+        doing; the next process goes on with it. The other options are those of every pattern: see `Pattern` and `Cast`.
+        `model` and `patience` count before what `config` says. `tools` are functions that agents may be given by name. With a
+        `toolkit`, its tools too, and every call of any tool goes through it.
 
         Raises:
             ChainConfigError: the file cannot be read, or is wrong.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be had.
             ValueError: the toolkit has a tool of the name of one of `tools`.
         """
+        super().__init__(ledger, **options)
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
+        model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
-        super().__init__(ledger, settings=settings, observer=observer, recover=recover)
-        given = None if model is None or isinstance(model, str) else model
-        self._workshop = Workshop(self.ledger, self.config, model=given, tools=tools, toolkit=toolkit, make_model=make_model)
+        self._chain = Chain(self.ledger, self.config, **self.cast_options)
         self._grace, self._listen = grace, listen
         self._heard: list[Callable[[str, ThreadResult | AgentStreamChunk], None]] = []
 
@@ -140,7 +129,7 @@ class PostChain(Pattern):
         horizon = await self.ledger.horizon() if self._listen else ""
         await super().__aenter__()
         if self._listen:
-            listening = asyncio.create_task(listen(self.system, self._workshop, horizon))
+            listening = asyncio.create_task(listen(self.system, self._chain, horizon))
             self._stack.push_async_callback(_cancelled, listening)
         return self
 
@@ -151,27 +140,39 @@ class PostChain(Pattern):
     @override
     def host(self, system: System) -> None:
         """Begin all actors in a system, which is one of this chain's ledger."""
-        shop = self._workshop
+        chain = self._chain
         self._edge = Edge(system, self.ledger, self.config.input_limit)
-        system.admit(shop.gates.passing)
-        system.watch(shop.seen)
+        system.admit(chain.gates.passing)
+        system.watch(chain.seen)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
         system.spawn(DOOR, DoorActor)
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
-        system.register("thread", partial(ThreadActor, shop), grace=self._grace)
-        system.register("agent", partial(AgentManagerActor, shop), supervisor=SUPERVISOR, grace=self._grace)
+        system.register("thread", partial(ThreadActor, chain), grace=self._grace)
+        system.register("agent", partial(AgentManagerActor, chain), supervisor=SUPERVISOR, grace=self._grace)
         for actor in PHASE_ACTORS:
-            system.register(actor.phase, partial(actor, shop), grace=self._grace)
+            system.register(actor.phase, partial(actor, chain), grace=self._grace)
 
     # ------------------------------------------------------------ one turn
 
     @override
-    async def run(self, text: str, *, thread_id: str | None = None, user_id: str = "user") -> ChainResult:
+    async def run(
+        self,
+        task: Task,
+        *,
+        thread_id: str | None = None,
+        message_history: MessageHistory = (),
+        user_id: str = "user",
+    ) -> ChainResult:
         """Have a question answered: in a new thread, or as the next turn of one.
 
         Raises:
             RefusedError: the thread cannot take a turn now; the code says why.
+            ValueError: the task is more than a text.
         """
+        given = TaskInput.of(task, message_history)
+        if given.history or given.message is not None:
+            raise ValueError("a chain takes a text")
+        text = given.text
         if thread_id is None:
             thread_id = await self.create(text, user_id=user_id)
             return await self._until_final(thread_id, self._begin(thread_id))
@@ -201,13 +202,13 @@ class PostChain(Pattern):
             if event.is_last or event.is_pause:
                 stirred.set()
 
-        with self._workshop.events.listening(thread_id, hear, to_words=False):
+        with self._chain.events.listening(thread_id, hear, to_words=False):
             result = await first
             while result is None or not result.is_final:
                 await stirred.wait()
                 stirred.clear()
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
-        idle = self._workshop.at_work.get(thread_id)
+        idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.error_code not in _RESTING:
             await idle.wait()  # so that whoever leaves now leaves nothing open
         return result
@@ -228,7 +229,7 @@ class PostChain(Pattern):
 
     def events(self, thread_id: str) -> AsyncIterator[ChainEvent]:
         """Give out what happens in a thread from now on, words included, until it ends."""
-        return self._workshop.events.follow(thread_id)
+        return self._chain.events.follow(thread_id)
 
     # ------------------------------------------------------------ the life of a thread
 
@@ -309,7 +310,7 @@ class PostChain(Pattern):
         agent = await prepared_agent(self.ledger, thread_id, phase)
         if agent is None or phase is None:
             return None
-        reason = self._workshop.tools.lacks(agent) or await self._workshop.tools.unguarded(thread_id, phase, agent)
+        reason = self._chain.cast.tools.lacks(agent) or await self._chain.cast.tools.unguarded(thread_id, phase, agent)
         return None if reason is None else f"{reason}: have it go on there, by `await chain.resume({thread_id!r})`"
 
     async def _check_known(self, thread_id: str) -> None:

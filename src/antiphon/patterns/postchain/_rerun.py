@@ -23,12 +23,13 @@ from antiphon.agents import Toolkit
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
-from antiphon.patterns.postchain._chain import make_named_model
+from antiphon.patterns.cast import PatternOptions
+from antiphon.patterns.postchain._cast import make_named_model
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.postchain._postchain import PostChain
 from antiphon.protocol import AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
-from antiphon.runtime import AGAIN
+from antiphon.runtime.extending import AGAIN
 
 _AGAIN: Final = frozenset(kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessWithAgent, Retry))
 """What is answered anew."""
@@ -91,8 +92,13 @@ async def rerun(
     models = _models(rows)
     silent = {name: _Silent(make_model(name)) for name in models.values()}
     chosen = _with_models(config or ChainConfig(), models)
-    given: dict[str, Any] = {"tools": tools, "toolkit": toolkit, "make_model": silent.__getitem__}
-    async with PostChain(copy, config=chosen, recover=False, grace=0.2, **given) as chain:
+    given: PatternOptions = {
+        "tools": tools,
+        "toolkit": toolkit,
+        "make_model": lambda name: silent[name or ""],
+        "recover": False,
+    }
+    async with PostChain(copy, config=chosen, grace=0.2, **given) as chain:
         await chain.system.recover()
         async with asyncio.timeout(_PATIENCE):
             await chain.wait(thread_id)

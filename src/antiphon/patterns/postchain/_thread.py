@@ -20,7 +20,7 @@ from antiphon.agents import ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
 from antiphon.patterns.cast import UNHURRIED
-from antiphon.patterns.postchain._chain import Workshop
+from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import check_about, check_input
 from antiphon.patterns.postchain._context import ChainContext, items_to, operations_from
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
@@ -53,8 +53,8 @@ class ThreadActor(Actor):
 
     concurrency = 8
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
         self._terminated = asyncio.Event()
         self._subscribers: list[str] = []
         """Who has said so here."""
@@ -78,7 +78,7 @@ class ThreadActor(Actor):
     @handles
     async def create(self, request: CreateThread, context: Context) -> ThreadCreated:
         _, thread_id = await self._life(context, CreateThread)
-        check_input(request.initial_input, self._workshop.config.input_limit)
+        check_input(request.initial_input, self._chain.config.input_limit)
         check_about(request.user_id, thaw(request.metadata or {}))
         context.mark(status="created", pattern=PATTERN)
         return ThreadCreated(thread_id=thread_id)
@@ -86,7 +86,7 @@ class ThreadActor(Actor):
     @handles
     async def start(self, request: StartThread, context: Context) -> ThreadStarted | None:
         life, thread_id = await self._life(context, StartThread)
-        check_input(request.model_extra.get("input"), self._workshop.config.input_limit)
+        check_input(request.model_extra.get("input"), self._chain.config.input_limit)
         if life.status == "completed" and not request.model_extra.get("input"):
             reason = "the thread is completed: give START_THREAD an `input` for its next turn"
             raise RefusedError(reason, ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status})
@@ -101,7 +101,7 @@ class ThreadActor(Actor):
     async def pause(self, request: PauseThread, context: Context) -> ThreadPaused | None:
         _, thread_id = await self._life(context, PauseThread)
         try:
-            await self._workshop.gates.close(thread_id)
+            await self._chain.gates.close(thread_id)
             life = await self._now(context)
             life.check(PauseThread.message_type, thread_id)
             paused = ThreadPaused(
@@ -110,7 +110,7 @@ class ThreadActor(Actor):
             context.mark(status="paused", pattern=PATTERN)
             await context.reply(paused)
         except BaseException:
-            await self._workshop.gates.look_again(thread_id)
+            await self._chain.gates.look_again(thread_id)
             raise
         return None
 
@@ -126,7 +126,7 @@ class ThreadActor(Actor):
         context.mark(status="processing", pattern=PATTERN)
         await context.reply(resumed)
         self._is_told.set()
-        self._workshop.gates.open(thread_id)
+        self._chain.gates.open(thread_id)
         if self._idle.is_set():  # another process had it, and is gone
             await context.recover_thread(thread_id)
         return None
@@ -134,7 +134,7 @@ class ThreadActor(Actor):
     @handles
     async def terminate(self, request: TerminateThread, context: Context) -> ThreadTerminated | None:
         _, thread_id = await self._life(context, TerminateThread)
-        gates = self._workshop.gates
+        gates = self._chain.gates
         try:
             await gates.close(thread_id)
             was_waiting = await self._withdraw_questions(context)
@@ -155,7 +155,7 @@ class ThreadActor(Actor):
 
     async def _withdraw_questions(self, context: Context) -> bool:
         """Ask people no longer for approvals; return whether any was asked for."""
-        open_ones = await open_approvals(self._workshop.ledger, _thread(context))
+        open_ones = await open_approvals(self._chain.ledger, _thread(context))
         async with ledger_run(context) as run:
             for approval in open_ones:
                 await run.note(withdrawal(approval), key=f"{approval.id}:withdrawn")
@@ -171,7 +171,7 @@ class ThreadActor(Actor):
     async def status(self, request: GetThreadStatus, context: Context) -> ThreadStatus:
         _, thread_id = await self._life(context, GetThreadStatus)
         life = await self._now(context)
-        waiting = await waiting_for(self._workshop.ledger, thread_id) if life.status == "paused" else None
+        waiting = await waiting_for(self._chain.ledger, thread_id) if life.status == "paused" else None
         more: dict[str, Any] = {} if waiting is None else {"waiting_for": waiting.to_json()}
         return ThreadStatus(
             thread_id=thread_id,
@@ -190,7 +190,7 @@ class ThreadActor(Actor):
     async def run(self, notice: RunThread, context: Context) -> None:
         """Go through the phases, unless the thread is terminated meanwhile."""
         self._idle.clear()
-        self._workshop.at_work[_thread(context)] = self._idle
+        self._chain.at_work[_thread(context)] = self._idle
         work = asyncio.create_task(self._work(context))
         over = asyncio.create_task(self._terminated.wait())
         try:
@@ -199,8 +199,8 @@ class ThreadActor(Actor):
             over.cancel()
             work.cancel()
             await asyncio.wait((work, over))
-            self._workshop.at_work.pop(_thread(context), None)
-            self._workshop.talks.rest(_thread(context))
+            self._chain.at_work.pop(_thread(context), None)
+            self._chain.talks.rest(_thread(context))
             self._idle.set()
         if not work.cancelled() and (error := work.exception()) is not None and not self._terminated.is_set():
             raise error
@@ -208,7 +208,7 @@ class ThreadActor(Actor):
     async def _work(self, context: Context) -> None:
         thread_id = _thread(context)
         await self._until_told(context)
-        life = self._workshop.lives.latest(thread_id) if context.attempt == 1 else None
+        life = self._chain.lives.latest(thread_id) if context.attempt == 1 else None
         if life is None:
             life = await context.state(LIFE)
         life = life.with_answered(context.message.parent_id)  # START_THREAD tells this, then answers
@@ -216,8 +216,8 @@ class ThreadActor(Actor):
             return
         try:
             while (phase := life.current_phase) is not None:
-                await self._workshop.gates.passed(thread_id)
-                self._workshop.lives.forget(thread_id)
+                await self._chain.gates.passed(thread_id)
+                self._chain.lives.forget(thread_id)
                 request = self._request(life, phase, thread_id)
                 processed = await context.ask(f"{phase}/1", request, within=UNHURRIED, key=phase)
                 life = life.with_phase_done(phase, processed.output.model_dump(mode="json", exclude_unset=True))
@@ -253,7 +253,7 @@ class ThreadActor(Actor):
             more["metadata"] = life.metadata
         if life.untrusted is not None:
             more["untrusted"] = life.untrusted
-        config = self._workshop.config
+        config = self._chain.config
         history = history_of(life.turns[:-1], config.history, config.context_limit)
         context = PhaseContext(conversation_history=history, user_id=life.user_id, **more)
         return ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
@@ -277,7 +277,7 @@ class ThreadActor(Actor):
         """Tell the creator and subscribers what came of it; from here on the thread is over. A paused one does not end."""
         creator = life.creator if context.knows(life.creator) else CLIENT
         try:
-            async with self._workshop.gates.passing(result.thread_id):
+            async with self._chain.gates.passing(result.thread_id):
                 context.mark(status=result.status, pattern=PATTERN)
                 await self._say(context, creator, result)
                 for each in await self._also(context, life, creator):
@@ -285,7 +285,7 @@ class ThreadActor(Actor):
                         await self._say(context, each, result)
         except WithdrawnError:
             return
-        self._workshop.gates.forget(result.thread_id)
+        self._chain.gates.forget(result.thread_id)
         context.rest()
 
     async def _also(self, context: Context, life: ThreadLife, creator: str) -> list[str]:
@@ -312,7 +312,7 @@ class ThreadActor(Actor):
             RefusedError: it is not.
         """
         thread_id = _thread(context)
-        life = self._workshop.lives.at(thread_id, context.seq)
+        life = self._chain.lives.at(thread_id, context.seq)
         if life is None:
             life = await context.state(LIFE)
         life.check(move.message_type, thread_id)
@@ -320,13 +320,13 @@ class ThreadActor(Actor):
 
     async def _now(self, context: Context) -> ThreadLife:
         """Return where the thread is, whatever was said since the message came that is handled."""
-        head = await self._workshop.ledger.head(_thread(context))
+        head = await self._chain.ledger.head(_thread(context))
         return await context.state_at(head.thread_id, head.seq, LIFE)
 
     async def _is_run(self, context: Context) -> bool:
         """Whether somebody runs the thread, or nobody need; not counting whom this message itself has told to."""
         own = f"{context.course.invocation_id}/run"
-        rows = [row.message for row in await self._workshop.ledger.open_calls(_thread(context))]
+        rows = [row.message for row in await self._chain.ledger.open_calls(_thread(context))]
         return any(_is_run_row(row) and row.parent_id != own for row in rows) or (await self._now(context)).is_over
 
 

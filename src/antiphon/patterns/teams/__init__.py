@@ -1,7 +1,7 @@
 """Teams: an orchestrator plans in phases, managers break each into steps or a script, workers act, and it is all said.
 
 Every message is one of the fourteen types of the `agent-framework` format. `Team` is what is opened; `TeamStore` shows what
-was said from any side. Where to begin reading: `_orchestrator`, `_manager`, `_worker`, in this order.
+was said from any side. Where to begin taint: `_orchestrator`, `_manager`, `_worker`, in this order.
 """
 
 from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessageStore

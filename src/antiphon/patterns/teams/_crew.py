@@ -6,10 +6,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, TypeVar
 
+from antiphon.agents.toolkit.taint import Taint
 from antiphon.dialects.agent_framework import BaseMessageStore
 from antiphon.errors import RefusedError
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError
+from antiphon.messages import Conversation, Message
+from antiphon.patterns.cast import (
+    AgentSpec,
+    Answer,
+    Cast,
+    CastError,
+    model_messages,
+    read_history,
+    untrusted_source,
+)
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
+from antiphon.patterns.teams._requests import HistoryPlace
 from antiphon.patterns.teams._specs import ManagerSpec, TeamLimits
 from antiphon.protocol import ErrorCode
 
@@ -80,14 +91,29 @@ class Crew:
         """Return how long somebody may take for what is delegated to it; None: as long as it takes."""
         return self.limits.phase_seconds if name in self.managers else self.limits.task_seconds
 
-    async def answer(self, name: str, prompt: str, output: type[OutputT]) -> OutputT | None:
+    async def history(self, place: HistoryPlace | None, taint: Taint) -> Conversation:
+        """Return the history at a place; whoever reads it is tainted by what strangers wrote in it.
+
+        Raises:
+            LedgerError: it cannot be read.
+        """
+        if place is None:
+            return Conversation()
+        thread_id, message_id = place
+        found = await read_history(self.cast.ledger, thread_id, until=message_id)
+        for message in found:
+            taint.mark(untrusted_source(message))
+        return found
+
+    async def answer(self, name: str, prompt: str, output: type[OutputT], history: Iterable[Message] = ()) -> OutputT | None:
         """Have somebody's agent answer; None where its models give no answer, or none that can be read.
 
         Raises:
             DeliveryError, LedgerError: it is not about the models.
         """
         try:
-            answer: Answer[OutputT] = await self.cast.ask(name, prompt, output=output)
+            told = model_messages(history, name)
+            answer: Answer[OutputT] = await self.cast.ask(name, prompt, output=output, history=told)
         except RefusedError as exc:
             if exc.code != ErrorCode.AGENT_ERROR:
                 raise

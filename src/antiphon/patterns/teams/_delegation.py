@@ -140,7 +140,7 @@ async def delegate(
         asked = f"{context.course.invocation_id}/{key}"
         await stopped(voice.run, asked)
         await end_open_calls(voice.run, asked, exc)
-    voice.reading.mark(done.end.untrusted)
+    voice.taint.mark(done.end.untrusted)
     kind, content = done.end.entry()
     await voice.answer(said, kind, f"end-{key}", content=content)
     return done

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.dialects.agent_framework import ScriptPlanContent
-from antiphon.messages import Json, Message
-from antiphon.patterns.cast import Answer
+from antiphon.messages import Conversation, Json, Message
+from antiphon.patterns.cast import Answer, model_messages
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
 from antiphon.patterns.teams._plans import ScriptDraft, StepsDraft, steps_of
@@ -53,7 +53,8 @@ class ManagerActor(Actor):
     async def lead_phase(self, request: LeadPhase, context: Context) -> PhaseDone:
         """Lead a phase."""
         async with at_work(context, self._spec.name, request.turn, request.untrusted) as voice:
-            return await _Phase(self._crew, self._spec, self._form, request, context, voice).lead()
+            history = await self._crew.history(request.history, voice.taint)
+            return await _Phase(self._crew, self._spec, self._form, request, context, voice, history).lead()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class _Phase:
     _request: LeadPhase
     _context: Context
     _voice: Voice
+    _history: Conversation
 
     async def lead(self) -> PhaseDone:
         brief = await self._director_context()
@@ -101,7 +103,7 @@ class _Phase:
         if self._spec.plans == "whole":
             return [Assignment(name, goals) for name in workers], True
         prompt = f"{brief}\n\nBreak the phase into steps, each for one worker."
-        draft = await self._crew.answer(self._spec.name, prompt, self._form)
+        draft = await self._crew.answer(self._spec.name, prompt, self._form, self._history)
         if draft is None:
             return [Assignment(workers[0], goals)], False  # it has no plan: the first gets it all
         return [Assignment(step.worker, step.task) for step in draft.steps], draft.parallel
@@ -127,7 +129,8 @@ class _Phase:
         prompt = f"{brief}\n\nWrite the phase as a script of tool calls."
         if problems:
             prompt += "\n\nThe last script could not be run:\n" + "\n".join(problems)
-        answer: Answer[ScriptDraft] = await self._crew.cast.ask(self._spec.name, prompt, output=ScriptDraft)
+        told = model_messages(self._history, self._spec.name)
+        answer: Answer[ScriptDraft] = await self._crew.cast.ask(self._spec.name, prompt, output=ScriptDraft, history=told)
         return ScriptPlanContent.model_validate(answer.output.model_dump(exclude_none=True))
 
     async def _checked(self, script: ScriptPlanContent) -> list[str]:
@@ -156,13 +159,17 @@ class _Phase:
 
     async def _delegated(self, number: int, assignment: Assignment, before: DelegationEnd | None) -> DelegationEnd:
         found = [self._request.previous, before and f"{before.worker}: {before.summary}"]
-        more: dict[str, Any] = {"suggested": assignment.suggested, "script": assignment.script}
+        more: dict[str, Any] = {
+            "suggested": assignment.suggested,
+            "script": assignment.script,
+            "history": self._request.history,
+        }
         request = DoTask(
             task=assignment.task,
             manager=self._spec.name,
             goal=self._request.goals,
             previous="\n".join(each for each in found if each) or None,
-            untrusted=self._voice.reading.untrusted,
+            untrusted=self._voice.taint.untrusted,
             turn=self._request.turn,
             **{name: value for name, value in more.items() if value is not None},
         )
@@ -177,7 +184,7 @@ class _Phase:
         if len(ends) == 1:
             return ends[0].summary
         prompt = f"{brief}\n\nYour workers say:\n{joined}\n\nSum up what was reached."
-        return await self._crew.answer(self._spec.name, prompt, str) or joined
+        return await self._crew.answer(self._spec.name, prompt, str, self._history) or joined
 
     async def _synthesise(self, status: Status, summary: str, code: str | None, final: Any = None) -> PhaseDone:
         said: dict[str, Any] = {"from_manager": self._spec.name, "phase_id": self._request.phase_id}
@@ -185,7 +192,7 @@ class _Phase:
             said["is_global"] = False
         await self._voice.say("synthesis", "synthesis", content=summary, **said)
         more: dict[str, Any] = {} if final is None else {"final": final}
-        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.reading.untrusted, **more)
+        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._voice.taint.untrusted, **more)
 
 
 class _UnfitScriptError(Exception):

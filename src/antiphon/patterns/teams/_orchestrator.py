@@ -13,13 +13,13 @@ from typing import Any, Final
 from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import Phase, StrategicPlanContent
 from antiphon.errors import WithdrawnError
-from antiphon.messages import Json
+from antiphon.messages import Conversation, Json
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._delegation import DelegationEnd, delegate, side_by_side
 from antiphon.patterns.teams._endings import end_open_calls, stopped
 from antiphon.patterns.teams._host import read_conversation
 from antiphon.patterns.teams._plans import PhaseDraft, PlanDraft, plan_of
-from antiphon.patterns.teams._requests import DoTask, EndTurn, LeadPhase, RunTurn, TurnDone
+from antiphon.patterns.teams._requests import DoTask, EndTurn, HistoryPlace, LeadPhase, RunTurn, TurnDone
 from antiphon.patterns.teams._store import Entry, TeamStore
 from antiphon.patterns.teams._voice import PATTERN, Voice, at_work
 from antiphon.runtime import Actor, Context, handles
@@ -81,8 +81,11 @@ class _Turn:
     def __init__(self, crew: Crew, form: type[PlanDraft], context: Context, voice: Voice) -> None:
         self._crew, self._form, self._context, self._voice = crew, form, context, voice
         self._name = crew.orchestrator.name
+        self._history = Conversation()
+        self._place: HistoryPlace | None = None
 
     async def take(self, text: str) -> TurnDone:
+        await self._read_history()
         said = await self._voice.say("user_message", "user", content=text, agent_key=None)
         brief = await self._director_context(text, before=said.seq)
         await self._voice.say("director_context", "director", content=brief)
@@ -91,13 +94,19 @@ class _Turn:
         ends = await self._run(plan, text)
         answer = await self._answer(text, ends)
         failed = [end for end in ends if end.code is not None]
-        read = self._voice.reading.untrusted
+        read = self._voice.taint.untrusted
         marks = None if read is None else {"untrusted": read}
         await self._voice.say("assistant_message", "answer", content=answer, agent_key=None, metadata=marks)
         if not failed:
             return TurnDone(status="completed", response=answer, **_final(ends))
         message = "; ".join(end.line for end in failed)
         return TurnDone(status="failed", response=answer, error_code=failed[0].code, error_message=message)
+
+    async def _read_history(self) -> None:
+        """Read what the thread has from before, and remember where that is, for whoever is asked."""
+        place = self._voice.run.thread_id, self._context.message.id
+        self._history = await self._crew.history(place, self._voice.taint)
+        self._place = place if self._history else None
 
     # ------------------------------------------------------------ planning
 
@@ -107,7 +116,7 @@ class _Turn:
         parts = [f"Your team:\n{await crew.described(crew.assignees)}"]
         latest = await self._earlier(text, before=before)
         for each in latest:
-            self._voice.reading.mark(each.get("metadata", {}).get("untrusted"))
+            self._voice.taint.mark(each.get("metadata", {}).get("untrusted"))
         if latest:
             lines = "\n".join(f"{each['type'].removesuffix('_message')}: {_short(each['content'])}" for each in latest)
             parts.append(f"Earlier in this conversation:\n{lines}")
@@ -129,7 +138,7 @@ class _Turn:
     async def _plan(self, text: str, brief: str) -> StrategicPlanContent:
         """Return the plan of the agent; where it gives none, all of it is for the first of the team."""
         prompt = f"{brief}\n\nPlan in phases what your team is to reach."
-        draft = await self._crew.answer(self._name, prompt, self._form)
+        draft = await self._crew.answer(self._name, prompt, self._form, self._history)
         if draft is None:
             phase = PhaseDraft(name="Whole request", worker=self._crew.assignees[0], goals=text)
             why = "No plan could be read, so the first of the team gets the whole request."
@@ -149,8 +158,9 @@ class _Turn:
 
     async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
         """Have a phase led by its manager, or done by its worker; somebody says its synthesis in any case."""
-        goals, turn, read = phase.goals or text, self._voice.turn, self._voice.reading.untrusted
+        goals, turn, read = phase.goals or text, self._voice.turn, self._voice.taint.untrusted
         previous = before.line if before is not None and before.is_global else None
+        more: dict[str, HistoryPlace] = {} if self._place is None else {"history": self._place}
         given, key = (self._crew, self._context, self._voice, phase.worker), f"phase-{number}"
         if self._crew.role_of(phase.worker) == "manager":
             lead = LeadPhase(
@@ -161,6 +171,7 @@ class _Turn:
                 previous=previous,
                 untrusted=read,
                 turn=turn,
+                **more,
             )
             led = await delegate(*given, lead, task=goals, key=key, among=self._crew.assignees)
             if led.reply is not None:  # the manager has said its synthesis
@@ -168,7 +179,7 @@ class _Turn:
                 return _PhaseEnd(phase, led.end.summary, led.end.code, is_global, led.end.final)
             end = led.end
         else:
-            do = DoTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn)
+            do = DoTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn, **more)
             end = (await delegate(*given, do, task=goals, key=key, among=self._crew.workers)).end
         return await self._synthesise(number, phase, end)
 
@@ -189,7 +200,7 @@ class _Turn:
         if len(ends) == 1:
             return joined
         prompt = f"Request: {text}\n\nWhat your team has reached:\n{joined}\n\nAnswer the request."
-        return await self._crew.answer(self._name, prompt, str) or joined
+        return await self._crew.answer(self._name, prompt, str, self._history) or joined
 
 
 def _final(ends: Sequence[_PhaseEnd]) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from typing import Any, Literal, TypeAlias
 
 from antiphon.protocol import Notice, Reply, Request
 
-__all__ = ["DoTask", "EndTurn", "LeadPhase", "PhaseDone", "RunTurn", "Status", "TaskDone", "TurnDone"]
+__all__ = ["DoTask", "EndTurn", "HistoryPlace", "LeadPhase", "PhaseDone", "RunTurn", "Status", "TaskDone", "TurnDone"]
 
 Status: TypeAlias = Literal["completed", "failed"]
+HistoryPlace: TypeAlias = tuple[str, str]
+"""A thread and a message in it: the thread's history before that message."""
 
 
 class TurnDone(Reply, frozen=True, type="TEAM_TURN_DONE"):
@@ -58,6 +60,8 @@ class LeadPhase(Request[PhaseDone], frozen=True, type="TEAM_LEAD_PHASE", family=
     """The synthesis of the phase before."""
     untrusted: str | None = None
     turn: str
+    history: HistoryPlace | None = None
+    """What the agents are told before; None: there is none."""
 
 
 class TaskDone(Reply, frozen=True, type="TEAM_TASK_DONE"):
@@ -82,3 +86,4 @@ class DoTask(Request[TaskDone], frozen=True, type="TEAM_DO_TASK", family="team")
     """Steps, as in a `script_plan`, all of this worker and to be run as they are."""
     untrusted: str | None = None
     turn: str
+    history: HistoryPlace | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Unpack
 
@@ -13,7 +14,20 @@ from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessage
 from antiphon.errors import DeliveryError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, Outcome, Pattern, PatternOptions, failed, known_by
+from antiphon.patterns.cast import (
+    UNHURRIED,
+    AgentSpec,
+    Cast,
+    MessageHistory,
+    Outcome,
+    Pattern,
+    PatternOptions,
+    Task,
+    TaskInput,
+    failed,
+    known_by,
+    read_answer,
+)
 from antiphon.patterns.teams._crew import ROLES, Crew, Role
 from antiphon.patterns.teams._guards import Guards
 from antiphon.patterns.teams._host import hand_over
@@ -87,10 +101,10 @@ class Team(Pattern):
             system.spawn(crew.address(name), partial(WorkerActor, crew, name))
 
     @override
-    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
-        """Have the team do what a user says, and return what came of it.
+    async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
+        """Have the team do what a user says, and return the outcome. Everybody who is asked is told the history.
 
-        The same words in the same thread go on where they were, or give back what is recorded.
+        The same task in the same thread goes on where it was, or the recorded outcome is returned.
 
         Raises:
             ParkedError: a person must approve or settle something; then run it again.
@@ -100,18 +114,20 @@ class Team(Pattern):
         """
         thread_id = thread_id or current_port().new_id()
         address = self.crew.address(self.crew.orchestrator.name)
-        turn = known_by("turn", address, thread_id, text)
+        given = TaskInput.of(task, message_history)
+        turn = known_by("turn", address, thread_id, *given.identity)
+        await given.hand_over(self.system, thread_id, turn)
         try:
-            done = await self.system.ask(address, RunTurn(text=text), within=UNHURRIED, thread_id=thread_id, id=turn)
+            done = await self.system.ask(address, RunTurn(text=given.text), within=UNHURRIED, thread_id=thread_id, id=turn)
         except asyncio.CancelledError:
             await asyncio.shield(self._give_up(address, thread_id, turn))
             raise
         except DeliveryError as exc:
             outcome = failed(thread_id, exc)
         else:
-            outcome = Outcome(
-                thread_id, done.status, done.response, done.error_code, done.error_message, data=thaw(done.final)
-            )
+            said = await read_answer(self.ledger, thread_id, lambda message: message.id == f"{turn}/answer")
+            outcome = Outcome(thread_id, done.status, done.response, done.error_code, done.error_message)
+            outcome = replace(outcome, data=thaw(done.final), messages=said)
         await self._hand_over(thread_id, turn)
         return outcome
 

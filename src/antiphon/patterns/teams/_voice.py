@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
-from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects import decode
 from antiphon.dialects.agent_framework import normalise_message
 from antiphon.ledger import Record
@@ -33,20 +33,20 @@ async def at_work(context: Context, agent: str, turn: str, untrusted: str | None
         ParkedError: a person must settle or approve something; the message stays open.
     """
     async with handling(context, PATTERN) as handled:
-        with reading_scope(Reading()) as reading:
-            reading.mark(untrusted)
-            yield Voice(handled, agent, turn, reading)
+        with taint_scope(Taint()) as taint:
+            taint.mark(untrusted)
+            yield Voice(handled, agent, turn, taint)
 
 
 class Voice:
     """How one of a team speaks in the handling of a message."""
 
-    def __init__(self, handled: Handling, agent: str, turn: str, reading: Reading) -> None:
+    def __init__(self, handled: Handling, agent: str, turn: str, taint: Taint) -> None:
         self.handled = handled
         self.run = handled.run
         self.agent = agent
         self.turn = turn
-        self.reading = reading
+        self.taint = taint
         """What it has read."""
 
     def call_id(self, key: str) -> str:

@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelRequest, ToolReturnPart
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer
+from antiphon.patterns.cast import Answer, model_messages
 from antiphon.patterns.teams._crew import Crew
 from antiphon.patterns.teams._endings import end_open_calls
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE, Finished, finished_of
@@ -58,14 +58,15 @@ class WorkerActor(Actor):
             task = {"type": "task", "content": request.task, "agent_key": self._name, "call_id": voice.call_id("task")}
             await self._begin(voice, request, task)
             try:
-                done = await (self._think(request) if request.script is None else self._run(voice, _steps(request.script)))
+                is_script = request.script is not None
+                done = await (self._run(voice, _steps(request.script)) if is_script else self._think(voice, request))
             except (ParkedError, HistoryMismatchError):
                 raise
             except DeliveryError as exc:
                 await self._fail(voice, task, exc)
             content = {"operation": done.operation, "payload": done.payload, "human_readable_summary": done.summary}
             await voice.answer(task, "final", "final", content=content)
-            return TaskDone(summary=done.summary, untrusted=voice.reading.untrusted, final=content)
+            return TaskDone(summary=done.summary, untrusted=voice.taint.untrusted, final=content)
 
     async def _begin(self, voice: Voice, request: DoTask, task: dict[str, Any]) -> None:
         await voice.say("task", "task", content=request.task, call_id=task["call_id"], from_manager=request.manager)
@@ -93,18 +94,19 @@ class WorkerActor(Actor):
         }
         await voice.answer(task, "error", "final", content=content)
         if isinstance(error, RefusedError):  # what it says may be in a stranger's words
-            raise RefusedError(error.reason, error.code, details={"untrusted": voice.reading.untrusted}) from error
+            raise RefusedError(error.reason, error.code, details={"untrusted": voice.taint.untrusted}) from error
         raise error
 
     # ------------------------------------------------------------ with its agent
 
-    async def _think(self, request: DoTask) -> _Result:
+    async def _think(self, voice: Voice, request: DoTask) -> _Result:
         """Have the agent do it.
 
         Raises:
             RefusedError: its models do not answer, a guard has stopped it, or it says that it has failed.
         """
-        answer: Answer[Finished] = await self._crew.cast.ask(self._name, _prompt(request), output=self._form)
+        told = model_messages(await self._crew.history(request.history, voice.taint), self._name)
+        answer: Answer[Finished] = await self._crew.cast.ask(self._name, _prompt(request), output=self._form, history=told)
         said = answer.output
         if said.status == "failed":
             raise RefusedError(said.summary, "TASK_FAILED", details=said.data or None)

@@ -13,11 +13,19 @@ from typing import Any, cast
 from typing_extensions import override
 
 from antiphon.agents import current_run, ledger_run
-from antiphon.agents.toolkit._origin import Reading, reading_scope
+from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError
 from antiphon.messages import Message
-from antiphon.patterns.cast import Handling, end_open_calls, handling, left_open, stopped
+from antiphon.patterns.cast import (
+    Handling,
+    end_open_calls,
+    handling,
+    left_open,
+    read_history,
+    stopped,
+    untrusted_source,
+)
 from antiphon.patterns.workers._desk import UNTOLD, Desk, Policy, give
 from antiphon.patterns.workers._mind import Mind, answer_to, error_to
 from antiphon.patterns.workers._protocol import PATTERN, Answered, AskAgent, DoTask, TaskDone, from_wire
@@ -107,8 +115,11 @@ class ControllerActor(_Agent):
 
     async def _answer(self, query: StructuredMessage, context: Context) -> StructuredMessage:
         control = self._control
-        with reading_scope(Reading()) as reading:
-            desk = Desk(control.name, query, control.workers, context, reading)
+        history = await read_history(context.ledger, context.thread_id or "", until=context.message.id)
+        with taint_scope(Taint()) as taint:
+            for each in history:
+                taint.mark(untrusted_source(each))
+            desk = Desk(control.name, query, control.workers, context, taint, history=history)
             async with reports_of(query, control.name, control.reporting):
                 try:
                     async with within_deadline(query):
@@ -139,7 +150,7 @@ class WorkerActor(_Agent):
     async def _asked(self, said: StructuredMessage, message: StructuredMessage, context: Context, ticket: Ticket) -> Answered:
         async with handling(context, PATTERN) as here:
             await say(said, "asked")
-            done = await self._done(message, None, context, ticket, is_said=True)
+            done = await self._done(message, None, context, ticket, is_said=True, until=context.message.id)
             self._vault.let_go(message)
             return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
 
@@ -149,7 +160,7 @@ class WorkerActor(_Agent):
         message = from_wire(request.message, context.message.created_at)
         with self._slots.ticket(message) as ticket:
             async with left_open(context), ledger_run(context):
-                return await self._done(message, request.untrusted, context, ticket)
+                return await self._done(message, request.untrusted, context, ticket, until=request.history)
 
     async def _done(
         self,
@@ -159,17 +170,29 @@ class WorkerActor(_Agent):
         ticket: Ticket,
         *,
         is_said: bool = False,
+        until: str | None,
     ) -> TaskDone:
-        """Do what a message says; if it says who goes on with it, hand on what it has come to."""
+        """Do what a message says; if it says who goes on with it, hand on what it has come to.
+
+        `until` is the message before which the history ends that the worker is told.
+        """
         _tag(message)
-        answer, untrusted = await self._mind.process(message, untrusted, is_said=is_said, ticket=ticket)
+        ledger, thread_id = context.ledger, context.thread_id or ""
+        history = () if until is None else await read_history(ledger, thread_id, until=until)
+        given: dict[str, Any] = {"is_said": is_said, "ticket": ticket, "history": history}
+        answer, untrusted = await self._mind.process(message, untrusted, **given)
         await _end_late(answer, context, message)
         if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
             return TaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
-        return await self._hand_on(message, answer, context, untrusted)
+        return await self._hand_on(message, answer, context, untrusted, until if history else None)
 
     async def _hand_on(
-        self, message: StructuredMessage, answer: StructuredMessage, context: Context, untrusted: str | None
+        self,
+        message: StructuredMessage,
+        answer: StructuredMessage,
+        context: Context,
+        untrusted: str | None,
+        until: str | None,
     ) -> TaskDone:
         """Have the next one go on, in the name of whoever waits, and give back what the last one says."""
         worker, *rest = message.metadata["route"]
@@ -183,10 +206,11 @@ class WorkerActor(_Agent):
             tool_results=answer.tool_results,
         )
         await say(step, "handed-on", is_answer=message.message_type == MessageType.TASK)
-        reading = Reading()
-        reading.mark(untrusted)
+        taint = Taint()
+        taint.mark(untrusted)
         try:
-            done = await give(step, worker, context, reading, within=time_left(message), key=HAND_ON)
+            left = time_left(message)
+            done = await give(step, worker, context, taint, within=left, key=HAND_ON, history=until)
         except UNTOLD:
             raise
         except DeliveryError as exc:
@@ -194,7 +218,7 @@ class WorkerActor(_Agent):
             done = TaskDone(message=error_to(step, worker, exc).to_dict(), handed_on=False)
         if not done.handed_on:
             await say(from_wire(done.message, None), "final", is_answer=False)
-        return TaskDone(message=done.message, handed_on=True, untrusted=reading.untrusted)
+        return TaskDone(message=done.message, handed_on=True, untrusted=taint.untrusted)
 
 
 def _matter(message: StructuredMessage) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic_ai.tools import RunContext
 
-from antiphon.agents.toolkit._origin import current_reading
+from antiphon.agents.toolkit.taint import current_taint
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers._desk import Desk, Policy
@@ -39,10 +39,10 @@ async def assign_task(  # noqa: D417 (the context is not for the model)
         task: What it is to do, with everything that it must know.
         then: Other workers that go on with the result, one after the other, if there are any.
     """
-    desk, reading = _desk.get(), current_reading()
+    desk, taint = _desk.get(), current_taint()
     answer = await desk.assign(worker, task, route=then or (), key=ctx.tool_call_id)
-    if reading is not None:
-        reading.mark(desk.untrusted)  # what the worker has read counts for whoever gave the task
+    if taint is not None:
+        taint.mark(desk.untrusted)  # what the worker has read counts for whoever gave the task
     said = "error" if answer.message_type == MessageType.ERROR else "result"
     return {"worker": answer.source_agent, said: answer.content}
 
@@ -52,7 +52,7 @@ def model_policy(mind: Mind) -> Policy:
 
     async def policy(query: StructuredMessage, desk: Desk) -> StructuredMessage:
         with _at(desk):
-            answer, _ = await mind.process(query, is_said=True)
+            answer, _ = await mind.process(query, is_said=True, history=desk.history)
         return answer
 
     return policy

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from antiphon.agents import current_run
 from antiphon.agents._course import as_key
-from antiphon.agents.toolkit._origin import Reading
+from antiphon.agents.toolkit.taint import Taint
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
@@ -33,22 +33,31 @@ class Desk:
     """What the policy of a controller can do, for one message."""
 
     def __init__(
-        self, name: str, query: StructuredMessage, workers: Mapping[str, str], context: Context, reading: Reading
+        self,
+        name: str,
+        query: StructuredMessage,
+        workers: Mapping[str, str],
+        context: Context,
+        taint: Taint,
+        *,
+        history: Conversation = Conversation(),  # noqa: B008 (frozen)
     ) -> None:
         self.name = name
         """Of the controller."""
         self.query = query
         self.workers = workers
         """Who can be given tasks, and what each is good at."""
+        self.history = history
+        """What was said in the thread before the query; workers are told it too."""
         self.given: list[str] = []
         """The keys of the tasks that were given."""
-        self._context, self._reading = context, reading
+        self._context, self._taint = context, taint
         self._count = 0
 
     @property
     def untrusted(self) -> str | None:
         """Where strangers' words come from that workers have read; None if they have read none."""
-        return self._reading.untrusted
+        return self._taint.untrusted
 
     async def assign(
         self,
@@ -128,7 +137,8 @@ class Desk:
             return error_to(task, worker, UndeliverableError(reason)), False
         try:
             left = time_left(self.query, within)
-            done = await give(task, worker, self._context, self._reading, within=left, key=key)
+            until = self._context.message.id if self.history else None
+            done = await give(task, worker, self._context, self._taint, within=left, key=key, history=until)
         except UNTOLD:
             raise
         except DeliveryError as exc:
@@ -146,14 +156,22 @@ def worker_address(name: str) -> str:
 
 
 async def give(
-    message: StructuredMessage, worker: str, context: Context, reading: Reading, *, within: float | None, key: str
+    message: StructuredMessage,
+    worker: str,
+    context: Context,
+    taint: Taint,
+    *,
+    within: float | None,
+    key: str,
+    history: str | None = None,
 ) -> TaskDone:
-    """Have a worker do something, and know what it has read on the way.
+    """Have a worker do something, and know what it has read on the way. `history` is the message before which that ends.
 
     Raises:
         DeliveryError: there is no answer; unless it is one of `UNTOLD`, that can be told to whoever waits.
     """
-    request = DoTask(message=to_wire(message), untrusted=reading.untrusted)
+    more = {} if history is None else {"history": history}
+    request = DoTask(message=to_wire(message), untrusted=taint.untrusted, **more)
     done = await context.ask(worker_address(worker), request, within=UNHURRIED if within is None else within, key=key)
-    reading.mark(done.untrusted)
+    taint.mark(done.untrusted)
     return done

@@ -23,11 +23,11 @@ from antiphon.agents._withheld import SENSITIVE
 from antiphon.agents.models import ScriptedModel, UnknownModelError
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolkitTool
-from antiphon.agents.toolkit._origin import Reading, current_reading, reading_scope
+from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError
-from antiphon.messages import OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer, Cast
+from antiphon.messages import Message, OptionResultPayload, thaw
+from antiphon.patterns.cast import Answer, Cast, model_messages, untrusted_source
 from antiphon.patterns.workers._reports import Hear, Reporting, reports_of
 from antiphon.patterns.workers._schedule import Ticket, within_deadline
 from antiphon.patterns.workers._talk import TOOLS, check, say
@@ -64,32 +64,37 @@ class Mind:
         *,
         is_said: bool = False,
         ticket: Ticket | None = None,
+        history: Sequence[Message] = (),
     ) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and where content was read on the way that strangers wrote, if any was.
 
         `untrusted` is where the sender of the message has read such content. `is_said`: the caller writes the message and
-        its answer to the thread. The work begins when the `ticket` has a slot.
+        its answer to the thread. The work begins when the `ticket` has a slot. The model is told the `history` before.
 
         Raises:
             ParkedError: a person must settle something, or approve it.
             HistoryMismatchError, LedgerError: as in every run.
         """
         answer = answer_to(message, self.name)
-        with reading_scope(Reading(current_reading())) as reading:
-            reading.mark(untrusted)
+        with taint_scope(Taint(current_taint())) as taint:
+            taint.mark(untrusted)
+            for each in history:
+                taint.mark(untrusted_source(each))
             try:
                 check(message)
                 # Reports begin with the slot: a task that waits is not at work.
                 async with _limits_of(message), ticket or nullcontext(), self._reports(message):
-                    await self._work(message, answer, is_said=is_said)
+                    await self._work(message, answer, is_said=is_said, history=history)
             except (RefusedError, BudgetExceededError) as exc:
                 answer = error_to(message, self.name, exc, of=answer)
-        return answer, reading.untrusted
+        return answer, taint.untrusted
 
     def _reports(self, message: StructuredMessage) -> AbstractAsyncContextManager[object]:
         return reports_of(message, self.name, self._reporting, self._hear)
 
-    async def _work(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
+    async def _work(
+        self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool, history: Sequence[Message]
+    ) -> None:
         """Run the tools that a message asks for. A tool request needs no more; anything else is answered by the model."""
         if message.has_tool_calls:
             # A tool request and its answer are themselves what is said about the calls.
@@ -97,7 +102,7 @@ class Mind:
         if is_tool_request(message):
             answer.content = _listed(answer.tool_results)
         else:
-            await self._think(message, answer)
+            await self._think(message, answer, history)
 
     async def instructions(self) -> str | None:
         """Return what it is told about the tools that it may use now; nothing, if it has none."""
@@ -127,7 +132,7 @@ class Mind:
 
     # ------------------------------------------------------------ what the model says
 
-    async def _think(self, message: StructuredMessage, answer: StructuredMessage) -> None:
+    async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: Sequence[Message]) -> None:
         """Have the model answer; without one, say what the tools gave.
 
         Raises:
@@ -142,6 +147,7 @@ class Mind:
                 said: Answer[str] = await self.cast.ask(
                     self.name,
                     _prompt(message, answer),
+                    history=model_messages(history, self.name),
                     instructions=told,
                     requests=self._rounds,
                 )

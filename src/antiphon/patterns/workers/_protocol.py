@@ -47,6 +47,8 @@ class DoTask(Request[TaskDone], frozen=True, type="WORKERS_TASK"):
     message: Object
     untrusted: str | None = None
     """Where whoever gives it has read what strangers wrote, if so."""
+    history: str | None = None
+    """The message of the thread before which its history ends that the worker is told; None: there is none."""
 
 
 def to_wire(message: StructuredMessage) -> dict[str, Any]:

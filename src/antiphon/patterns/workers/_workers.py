@@ -13,7 +13,20 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Cast, CastError, Outcome, Pattern, PatternOptions, known_by
+from antiphon.patterns.cast import (
+    UNHURRIED,
+    AgentSpec,
+    Cast,
+    CastError,
+    MessageHistory,
+    Outcome,
+    Pattern,
+    PatternOptions,
+    Task,
+    TaskInput,
+    known_by,
+    read_answer,
+)
 from antiphon.patterns.workers._actors import Control, ControllerActor, WorkerActor
 from antiphon.patterns.workers._agent import ToolCapableAgent
 from antiphon.patterns.workers._controller import CONTROLLER, assign_task, model_policy, with_workers
@@ -124,18 +137,21 @@ class Workers(Pattern):
     # ------------------------------------------------------------ asking
 
     @override
-    async def run(self, text: str, *, thread_id: str | None = None) -> Outcome:
-        """Ask the controller.
+    async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
+        """Ask the controller. Everybody who is asked for it is told the history.
 
         Raises:
             ParkedError: a person must settle something, or approve it; then ask the same in the same thread again.
         """
         thread_id = thread_id or current_port().new_id()
-        message_id = known_by("query", thread_id, text)
-        query = StructuredMessage.create_query(text, "user", self.controller, task_id=thread_id, message_id=message_id)
+        given = TaskInput.of(task, message_history)
+        message_id = known_by("query", thread_id, *given.identity)
+        await given.hand_over(self.system, thread_id, message_id)
+        query = StructuredMessage.create_query(given.text, "user", self.controller, task_id=thread_id, message_id=message_id)
         answer = await self.send(query)
         if answer.message_type != MessageType.ERROR:
-            return Outcome(thread_id, "completed", answer.content)
+            said = await read_answer(self.ledger, thread_id, partial(_is_answer, message_id))
+            return Outcome(thread_id, "completed", answer.content, messages=said)
         return Outcome(thread_id, "failed", error_code=answer.metadata.get("code"), error_message=answer.content)
 
     async def send(self, message: StructuredMessage, *, within: float | None = None) -> StructuredMessage:
@@ -213,3 +229,7 @@ class Workers(Pattern):
         """
         rows = [record.message async for record in self.ledger.read(thread_id)]
         return sent(Conversation([row for row in rows if self._is_shown(row, tools=tools)]), thread_id)
+
+
+def _is_answer(message_id: str, message: Message) -> bool:
+    return message.parent_id == message_id and message.id.startswith(f"{message_id}/answered")

@@ -1,0 +1,131 @@
+"""Dialects of providers' formats: a body (a request, a response or a bare list) of units that hold a conversation.
+
+What a format gives, and how a body is read, is in `_body`; it is written in `_body_write`. Here are the verbs, what is lost by
+them, and how a conversation that grows is written without writing all of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import is_
+from typing import Any
+
+from antiphon.checks import is_left_out, projected
+from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._body import Body, BodyFormat, opened, read_body, read_tools, read_units
+from antiphon.dialects._body_write import began, joins, talk, write_body, write_long, write_more
+from antiphon.dialects._losses import Written, all_losses, reported
+from antiphon.dialects._order import is_regular, is_whole
+from antiphon.dialects._reading import parsed_loosely
+from antiphon.dialects._writing import BodyWriting
+from antiphon.messages import Conversation, Message, PartsPayload
+from antiphon.messages._conversation import Header
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was written of a conversation that grows."""
+
+    writing: BodyWriting
+    body: Body
+    header: Header | None = None
+    messages: list[Message] = field(default_factory=list[Message])
+    ids: set[str] = field(default_factory=set[str])
+    """The invocations so far."""
+
+
+def _is_whole(message: Message) -> bool:
+    return not is_left_out(message) and is_whole(message.parts)
+
+
+def _invocations(messages: Sequence[Message]) -> set[str]:
+    return {message.payload.invocation_id for message in messages if not isinstance(message.payload, PartsPayload)}
+
+
+@dataclass(frozen=True)
+class BodyDialect(BodyFormat):
+    """A provider's format, with the verbs of a dialect."""
+
+    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+        return read_body(self, opened(self, data), aliases or {}, began(self, None, {}))
+
+    def skim(self, data: Any) -> Conversation:
+        """Read a conversation that will be written in another format: without what brings the same data back."""
+        body = opened(self, data)
+        messages = [message for unit in read_units(self, body, {}) for message in unit.made]
+        return Conversation(messages, tools=read_tools(self, body.tools, {}))
+
+    def encode(
+        self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
+    ) -> Encoded:
+        body, writing = write_body(self, conversation, as_policy, self._checked(options))
+        given = writing.aliases.given
+        encoded = Encoded(self.close(body), lambda: self._losses(conversation, as_policy, options), given)
+        return reported(self.name, encoded, losses)
+
+    def _checked(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        if unknown := options.keys() - self.options:
+            raise TypeError(f"{self.name} has no option {min(unknown)!r}")
+        return options
+
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
+        """Write a conversation that was skimmed from another format and is of no use any more."""
+        body, writing = write_body(self, conversation, as_policy, {})
+        return self.close(body), writing.aliases.given
+
+    def _losses(self, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]) -> tuple[Loss, ...]:
+        written = Written()
+        writing = began(self, as_policy, options)
+        shown = projected(conversation)
+        body = write_long(self, shown, writing, written)
+        again = self.open(parsed_loosely(self.close(body), self.name))
+        groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]
+        tools = read_tools(self, again.tools, writing.aliases.given)
+        reasons, otherwise = self.reasons, f"{self.name} has no place for it"
+        return all_losses(conversation, shown, written, groups, tools, target=self.name, reasons=reasons, otherwise=otherwise)
+
+    # ---------------------------------------------------------------- a conversation that grows
+
+    def memory(self) -> Memory:
+        """Return what is known before anything was written."""
+        return Memory(began(self, None, {}), Body("request", []))
+
+    def go_on(self, memory: Memory, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]) -> Encoded:
+        """Write a conversation of which the beginning was written before: only what is new, if that can be told."""
+        messages = list(conversation)
+        more = messages[len(memory.messages) :]
+        if memory.header is conversation.header and self._adds(memory, messages, more):
+            said = talk(more)
+            memory.writing.aliases.add(said)
+            write_more(self, said, memory.writing, None, memory.body)
+        else:
+            memory.body, memory.writing = write_body(self, conversation, as_policy, self._checked(options))
+            memory.ids = set()
+            more = messages
+        memory.messages, memory.header = messages, conversation.header
+        memory.ids |= _invocations(talk(more))
+        value = self.close(replace(memory.body, units=list(memory.body.units)))
+        return Encoded(value, lambda: self._losses(conversation, as_policy, options), memory.writing.aliases.given)
+
+    def _adds(self, memory: Memory, messages: Sequence[Message], more: Sequence[Message]) -> bool:
+        """Whether messages only add to what was written: nothing before them is other, open, or to be joined."""
+        writing = memory.writing
+        return (
+            len(messages) >= len(memory.messages)
+            and all(map(is_, memory.messages, messages))
+            and writing.is_regular
+            and writing.previous is not None
+            and memory.body.shape in ("request", "list")
+            and all(map(_is_whole, more))
+            and self._follows(talk(more), writing.previous, memory)
+        )
+
+    def _follows(self, said: Sequence[Message], previous: Sequence[Message], memory: Memory) -> bool:
+        writing = memory.writing
+        return (
+            memory.ids.isdisjoint(_invocations(said))
+            and is_regular(said)
+            and writing.aliases.hold(said)
+            and not (said and joins(self, previous, said[0], writing))
+        )

@@ -1,0 +1,380 @@
+"""What a conversation means, whatever the format; and what a format lost of it.
+
+**Meaning** is what a reader of any format would say a conversation says. Two conversations mean the same when, message by
+message, the same one says the same to the same, calls the same option with the same arguments, and answers the same call with
+the same outcome. Ids are not meaning, only what they link; neither is what a dialect keeps in its namespace, nor the role
+hint, nor the journal. A JSON text and the JSON it spells are the same outcome. `meaning` gives one dict of facets per message,
+with nothing in it that is not said.
+
+**Losses** are measured, not claimed. What was written for some messages is read again, and each message is held against the
+one it became, facet by facet. So a writer need not say what it leaves out, and cannot forget to. A reason comes from the
+dialect's table, by facet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, cast
+
+from antiphon.checks import is_left_out
+from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.errors import EncodeError
+from antiphon.messages import (
+    Conversation,
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    ReasoningPart,
+    TextPart,
+    Tool,
+    thaw,
+)
+from antiphon.messages._json import JsonError, parse
+
+FACETS = (
+    "speaker",
+    "to",
+    "lane",
+    "time",
+    "thread_id",
+    "step_num",
+    "correlation_id",
+    "parent_id",
+    "usage",
+    "reply",
+    "turn",
+    "text",
+    "refusal",
+    "media",
+    "hint",
+    "filename",
+    "reasoning",
+    "data",
+    "foreign",
+    "citations",
+    "call",
+    "arguments",
+    "answers",
+    "option",
+    "result",
+    "error",
+    "retryable",
+)
+"""Everything that a message can say, by the word that a `Loss` has for it."""
+
+
+PARTS = ("refusal", "media", "hint", "filename", "reasoning", "data", "foreign", "citations")
+"""The facets of parts other than their text."""
+_PIECEWISE = frozenset({"anthropic-messages", "gemini", "pydantic-ai"})
+"""Formats in which the texts of an answer are pieces of one text."""
+_REFUSING = ("openai-chat", "openai-responses")
+"""Formats that tell a refusal from other texts."""
+_NAMING = frozenset({"openai-chat", "openai-responses"})
+"""Formats in which a file has a name."""
+_NOTHING: tuple[Any, ...] = (None, (), [], "")
+
+
+def meaning(conversation: Conversation) -> tuple[dict[str, Any], ...]:
+    """Return what each message of talk and control says, as a dict of facets."""
+    said = Conversation(message for message in conversation if message.lane != "effect")
+    places = {message.id: place for place, message in reversed(list(enumerate(said)))}
+    turns: dict[str | None, list[int]] = {}
+    for place, message in enumerate(said):
+        turns.setdefault(message.turn_id, []).append(place)
+    calls = {result: call for call, result in said.pairs()}
+    return tuple(_facets(message, calls.get(place), places, turns) for place, message in enumerate(said))
+
+
+def _facets(
+    message: Message, answered: int | None, places: dict[str, int], turns: dict[str | None, list[int]]
+) -> dict[str, Any]:
+    together = turns[message.turn_id] if message.turn_id is not None else []
+    facets = {
+        "speaker": message.policy,
+        "to": message.to,
+        "lane": None if message.lane == "talk" else message.lane,
+        "time": message.created_at,
+        "thread_id": message.thread_id,
+        "step_num": message.step_num,
+        "correlation_id": message.correlation_id,
+        "parent_id": message.parent_id,
+        "usage": message.usage,
+        "reply": None if message.kind == "option_result" or not message.in_reply_to else places.get(message.in_reply_to),
+        "turn": together[0] if len(together) > 1 else None,
+        **_payload_facets(message, answered),
+    }
+    return {name: value for name, value in facets.items() if value not in _NOTHING}
+
+
+def _payload_facets(message: Message, answered: int | None) -> dict[str, Any]:
+    match message.payload:
+        case OptionCallPayload() as call:
+            spelled = call.arguments_text if call.arguments_text is not None and not call.arguments else None
+            return {"call": call.option_name, "arguments": ("text", spelled) if spelled else ("json", thaw(call.arguments))}
+        case OptionResultPayload() as outcome:
+            return {
+                "answers": "nothing" if answered is None else answered,
+                "option": outcome.option_name,
+                "result": None if outcome.result is None else ("json", _spelled_out(outcome.result)),
+                "error": (outcome.error_type, outcome.error_message) if outcome.is_error else None,
+                "retryable": outcome.retryable,
+                **_part_facets(outcome.parts, message),
+            }
+        case _:
+            texts = [part for part in message.parts if isinstance(part, TextPart)]
+            return {
+                **_part_facets(message.parts, message),
+                "text": joined([(part, part.text) for part in texts], continued(message)),
+            }
+
+
+def continued(message: Message) -> Set[int]:
+    """Return which texts of an answer go on with the one before them, by `id`: some models say one text in pieces."""
+    if message.role_hint_for_llm != "assistant" or _PIECEWISE.isdisjoint(message.metadata):
+        return frozenset()
+    pairs = pairwise(message.parts)
+    return {id(part) for before, part in pairs if isinstance(before, TextPart) and isinstance(part, TextPart)}
+
+
+def joined(texts: Iterable[tuple[Part, str]], goes_on: Set[int]) -> str:
+    """Return texts as one: a line each, except those that go on with the one before."""
+    pieces = [piece for part, text in texts for piece in ("" if id(part) in goes_on else "\n", text)]
+    return "".join(pieces[1:])
+
+
+def is_refusal(part: Part) -> bool:
+    """Whether a text is a model's word that it refuses."""
+    return isinstance(part, TextPart) and any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
+
+
+def _old_name(part: MediaPart, were_names: bool) -> str | None:
+    """Return the hint of a file, where hints were names; of what is written as no file it is a hint."""
+    if not were_names or part.file_name is not None:
+        return None
+    is_file = part.modality == "document" or any(notes.get("file") is True for notes in part.metadata.values())
+    return part.prompt_hint if is_file or part.url.startswith("urn:openai-file:") else None
+
+
+def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dict[str, Any]:
+    # What was read from OpenAI's formats before the name of a file had a place of its own has it as the hint.
+    were_names = message is not None and not _NAMING.isdisjoint(message.metadata)
+    media = [part for part in parts if isinstance(part, MediaPart)]
+    thoughts = [part for part in parts if isinstance(part, ReasoningPart)]
+    return {
+        "text": "\n".join(part.text for part in parts if isinstance(part, TextPart)),
+        "refusal": [part.text for part in parts if isinstance(part, TextPart) and is_refusal(part)],
+        "media": [(part.modality, part.url) for part in media],
+        "hint": [part.prompt_hint for part in media if part.prompt_hint and not _old_name(part, were_names)],
+        "filename": [name for part in media if (name := part.file_name or _old_name(part, were_names))],
+        "reasoning": [part.text or "(encrypted)" for part in thoughts if part.text or part.encrypted_content],
+        "data": [thaw(part.data) for part in parts if isinstance(part, DataPart)],
+        "foreign": [(part.dialect, thaw(part.value)) for part in parts if isinstance(part, ForeignPart)],
+        "citations": [part.citations for part in parts if isinstance(part, TextPart) and part.citations],
+    }
+
+
+def facets_of_parts(parts: tuple[Part, ...]) -> dict[str, Any]:
+    """Return what parts say, by facet, with nothing in it that is not said."""
+    return {name: value for name, value in _part_facets(parts).items() if value not in _NOTHING}
+
+
+def _spelled_out(result: Any) -> Any:
+    """Return the JSON that a text spells, if it spells an object or an array."""
+    if isinstance(result, str) and result[:1] in ("{", "["):
+        try:
+            return parse(result.encode())
+        except JsonError:
+            return result
+    return thaw(result)
+
+
+# ---------------------------------------------------------------- losses
+
+# What was written for some messages is read again, and each message is held against the one it became, facet by facet. So a
+# writer need not say what it leaves out, and cannot forget to. A reason comes from the dialect's table, by facet.
+
+_TOOLS = ("functions", "tools")
+_MARKERS: tuple[Any, ...] = (None, False, "", {}, [])
+"""What a dialect keeps in the place of something that is read."""
+_PLACES = ("answers", "reply", "turn")
+"""Facets that name another message by its place."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Messages that were written together, and how many units they became."""
+
+    messages: Sequence[Message]
+    units: int
+    was_added: bool = False
+    """Whether it stands for nothing that was said: the format wants something in this place."""
+
+
+@dataclass(slots=True)
+class Written:
+    """A conversation as it was written, with all that is needed to see what is lost."""
+
+    pieces: list[Piece] = field(default_factory=list[Piece])
+    left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
+    moved: list[Message] = field(default_factory=list[Message])
+
+
+def measured(
+    before: Conversation, written: Written, after: Sequence[Sequence[Message]], reasons: Mapping[str, str], otherwise: str
+) -> tuple[Loss, ...]:
+    """Return what is lost. `after` are the messages read back, unit by unit."""
+    losses = [Loss(message.id, "message", reason) for message, reason in written.left_out]
+    losses += [Loss(message.id, "order", "results follow their calls at once") for message in written.moved]
+    pairs: list[tuple[Message, Message]] = []
+    units = iter(after)
+    for place, piece in enumerate(written.pieces):
+        read = [message for _ in range(piece.units) for message in next(units)]
+        if piece.was_added:
+            losses.append(Loss(_next_id(written.pieces, place), "added", "something must be said before it here"))
+            continue
+        found = list(_aligned(piece.messages, read))
+        pairs += found
+        losses += _unpaired(piece.messages, found)
+        losses += _reordered(found, read)
+    return (*losses, *_differences(before, pairs, Conversation(m for unit in after for m in unit), reasons, otherwise))
+
+
+def all_losses(
+    conversation: Conversation,
+    shown: Conversation,
+    written: Written,
+    after: Sequence[Sequence[Message]],
+    tools: Sequence[Tool],
+    *,
+    target: str,
+    reasons: Mapping[str, str],
+    otherwise: str,
+) -> tuple[Loss, ...]:
+    """Return what a format lost of a conversation: of what is said, of what is around it, and of the tools.
+
+    `shown` is what was to be written of it, `after` the messages and `tools` the tools that were read back.
+    """
+    losses = (*kept_out(conversation), *measured(shown, written, after, reasons, otherwise), *around(conversation, target))
+    if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
+        return losses
+    return (*losses, Loss(None, "tools", f"{target} cannot say all tools" if tools else f"{target} has no place for tools"))
+
+
+def reported(dialect: str, encoded: Encoded, losses: Losses) -> Encoded:
+    """Return what was encoded; its losses are found when they are looked at.
+
+    Raises:
+        EncodeError: `losses="raise"`, and something is lost.
+    """
+    if losses == "raise" and encoded.losses:
+        raise _refusal(dialect, encoded.losses)
+    return encoded
+
+
+def kept_out(conversation: Conversation) -> Iterator[Loss]:
+    """Yield what a repair keeps out of all that is written."""
+    reason = "it was kept out by a repair"
+    for message in conversation:
+        if is_left_out(message):
+            yield Loss(message.id, "message", reason)
+        else:
+            for facet in facets_of_parts(tuple(filter(is_left_out, message.parts))):
+                yield Loss(message.id, facet, reason)
+
+
+def around(conversation: Conversation, target: str) -> Iterator[Loss]:
+    """Yield what is lost of a request of another format besides what is said: its own tools, and its settings."""
+    for tool in conversation.tools:
+        if any(notes.get("custom") for name, notes in tool.metadata.items() if name != target):
+            yield Loss(None, "tools", f"the tool {tool.name!r} takes text, and is written as one that takes JSON")
+    for name, notes in conversation.metadata.items():
+        if name == target or notes.get("shape") != "request":
+            continue
+        rest, native = cast("Mapping[str, Any]", notes.get("rest") or {}), cast("Sequence[str]", notes.get("native") or ())
+        if native := [*native, *(key for key in rest if key == "functions")]:
+            yield Loss(None, "tools", f"only {name} has {', '.join(native)}")
+        if settings := sorted(key for key, value in rest.items() if key not in _TOOLS and value not in _MARKERS):
+            yield Loss(None, "settings", f"settings of a request are not carried over: {', '.join(settings)}")
+
+
+def _next_id(pieces: Sequence[Piece], place: int) -> str | None:
+    return next((piece.messages[0].id for piece in pieces[place:] if piece.messages), None)
+
+
+def _aligned(said: Sequence[Message], read: Sequence[Message]) -> Iterator[tuple[Message, Message]]:
+    """Yield each message with the one it became: in order, kind by kind, a result by its invocation."""
+    waiting: dict[tuple[str, str | None], list[Message]] = {}
+    for each in reversed(read):
+        waiting.setdefault((each.kind, each.invocation_id), []).append(each)
+    unmatched: list[Message] = []
+    for message in said:
+        if found := waiting.get((message.kind, message.invocation_id)):
+            yield message, found.pop()
+        else:
+            unmatched.append(message)
+    rest = [each for found in waiting.values() for each in reversed(found)]
+    for message in unmatched:  # the id was written as another
+        if (place := next((place for place, each in enumerate(rest) if each.kind == message.kind), None)) is not None:
+            yield message, rest.pop(place)
+
+
+def _unpaired(said: Sequence[Message], found: Sequence[tuple[Message, Message]]) -> Iterator[Loss]:
+    there = {id(message) for message, _ in found}
+    for message in said:
+        if id(message) not in there:
+            yield Loss(message.id, "message", "it says nothing here, or is said as part of another")
+
+
+def _reordered(found: Sequence[tuple[Message, Message]], read: Sequence[Message]) -> Iterator[Loss]:
+    places = {id(message): place for place, message in enumerate(read)}
+    last = -1
+    for message, became in found:
+        if places[id(became)] < last:
+            yield Loss(message.id, "order", "what is said in one message has an order of its own here")
+        last = max(last, places[id(became)])
+
+
+def _differences(
+    before: Conversation,
+    pairs: Iterable[tuple[Message, Message]],
+    after: Conversation,
+    reasons: Mapping[str, str],
+    otherwise: str,
+) -> Iterator[Loss]:
+    said = [message for message in before if message.lane != "effect"]
+    old_places = {id(message): place for place, message in enumerate(said)}
+    new_places = {id(message): place for place, message in enumerate(after)}
+    old, new = meaning(before), meaning(after)
+    became_from = {new_places[id(became)]: old_places[id(message)] for message, became in pairs}
+    for place, origin in became_from.items():
+        ours, theirs = old[origin], _moved(new[place], became_from)
+        for facet in dict.fromkeys((*ours, *theirs)):
+            if _is_other(facet, ours.get(facet), theirs.get(facet)):
+                yield Loss(said[origin].id, facet, reasons.get(facet, otherwise))
+
+
+def _is_other(facet: str, ours: Any, theirs: Any) -> bool:
+    """Whether something was said otherwise. A format may make up the name of a file that has none: nothing is lost by that."""
+    if facet == "filename":
+        return any(name not in (theirs or ()) for name in ours or ())
+    return bool(ours != theirs)
+
+
+def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, Any]:
+    """Return facets with the places of the messages as they were before."""
+    changed = {name: became_from.get(facets[name], "elsewhere") for name in _PLACES if isinstance(facets.get(name), int)}
+    return {**facets, **changed}
+
+
+def _refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
+    """Return the error for what would be lost."""
+    first = losses[0]
+    more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
+    where = "" if first.message_id is None else f"message {first.message_id}"
+    return EncodeError(f"cannot say {first.what}: {first.reason}{more}", dialect=dialect, where=where)

@@ -1,0 +1,251 @@
+"""The order that providers ask for: what is said in one breath, and at once the results of its calls.
+
+Most histories are in that order already, and one quick look tells. Otherwise: a call without a result is left out, so is a
+result whose call is not there or is answered already, and a result that stands further down moves up to its call. What came
+from the target's own format is left as it was: there, nothing is mended behind anyone's back.
+
+**The fast path.** Most histories are also *plain*: all said elsewhere, and every breath followed at once by the results of its
+calls. Then nothing has to be put in order, joined as it was or restored, and after one look at the whole (`plain_contents`) a
+format may write message after message in a single loop (its `write_plain`). All others are written the long way, unit by unit.
+That makes the same of a plain history, but goes over the messages more often than the writing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from antiphon.checks import is_left_out
+from antiphon.checks._speech import same_breath
+from antiphon.dialects._writing import BodyWriting
+from antiphon.messages import Conversation, Message, OptionResultPayload, Part, PartsPayload, TextPart
+from antiphon.messages._model import EMPTY
+
+
+@dataclass(slots=True)
+class Arranged:
+    """Messages in order, and what was done to them. Messages are told apart by identity: an id may be used twice."""
+
+    messages: Sequence[Message]
+    left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
+    """What is not there any more, and why."""
+    moved: list[Message] = field(default_factory=list[Message])
+    reused: dict[int, int] = field(default_factory=dict[int, int])
+    """Which use of its invocation id it is, for a call or result (by identity) of a second or later one."""
+
+
+def arrange(messages: Sequence[Message], is_native: Callable[[Message], bool]) -> Arranged:
+    """Return messages in the order that providers ask for."""
+    if is_regular(messages) or all(map(is_native, messages)):
+        return Arranged(messages)
+    return _Arranging(messages, is_native).result()
+
+
+def is_regular(messages: Sequence[Message]) -> bool:
+    """Whether all calls of a breath are answered before anything else is said, and no id is used twice."""
+    waiting: set[str] = set()
+    seen: set[str] = set()
+    last: Message | None = None
+    for message in messages:
+        content = message.__dict__["payload"].__dict__
+        kind = content["kind"]
+        if kind == "option_result":
+            if content["invocation_id"] not in waiting:
+                return False
+            waiting.remove(content["invocation_id"])
+            last = None
+            continue
+        if waiting and (last is None or not same_breath(last, message)):
+            return False
+        last = message
+        if kind == "option_call":
+            if content["invocation_id"] in seen:
+                return False
+            seen.add(content["invocation_id"])
+            waiting.add(content["invocation_id"])
+    return not waiting
+
+
+class _Arranging:
+    """Messages that are not in order, being put so."""
+
+    def __init__(self, messages: Sequence[Message], is_native: Callable[[Message], bool]) -> None:
+        self.messages = messages
+        self.is_native = is_native
+        self.result_of: dict[int, int] = {}
+        for call, result in Conversation(messages).pairs():
+            self.result_of.setdefault(call, result)  # a second result of a call answers nothing
+        self.call_of = {result: call for call, result in self.result_of.items()}
+        self.done = Arranged([])
+        self.placed: set[int] = set()
+
+    def result(self) -> Arranged:
+        self._leave_out()
+        order: list[int] = []
+        breath: list[int] = []
+        for position, message in enumerate(self.messages):
+            if position in self.placed:
+                continue
+            if breath and not self._continues(breath, position):
+                self._close(breath, order)
+                breath = []
+                if position in self.placed:
+                    continue
+            order.append(position)
+            self.placed.add(position)
+            if message.kind != "option_result":
+                breath.append(position)
+        self._close(breath, order)
+        self.done.messages = [self.messages[position] for position in order]
+        self.done.moved = [self.messages[position] for position in _moved_up(order)]
+        self._number_reused()
+        return self.done
+
+    def _leave_out(self) -> None:
+        for position, message in enumerate(self.messages):
+            reason = None
+            if message.kind == "option_call" and position not in self.result_of:
+                reason = "the call has no result"
+            elif message.kind == "option_result" and position not in self.call_of:
+                reason = "its call is not there, or answered already"
+            if reason and not self.is_native(message):
+                self.placed.add(position)
+                self.done.left_out.append((message, reason))
+
+    def _continues(self, breath: list[int], position: int) -> bool:
+        message = self.messages[position]
+        return message.kind != "option_result" and same_breath(self.messages[breath[-1]], message)
+
+    def _close(self, breath: list[int], order: list[int]) -> None:
+        """Put the results of a breath's calls right after it."""
+        for result in sorted(self.result_of[call] for call in breath if call in self.result_of):
+            if result not in self.placed and self._may_move(result):
+                order.append(result)
+                self.placed.add(result)
+
+    def _may_move(self, result: int) -> bool:
+        return not (self.is_native(self.messages[result]) and self.is_native(self.messages[self.call_of[result]]))
+
+    def _number_reused(self) -> None:
+        uses: dict[str, int] = {}
+        for position, message in enumerate(self.messages):
+            if message.kind != "option_call" or message.invocation_id is None:
+                continue
+            use = uses[message.invocation_id] = uses.get(message.invocation_id, 0) + 1
+            if use > 1 and not self.is_native(message):
+                self.done.reused[id(message)] = use
+                if (result := self.result_of.get(position)) is not None:
+                    self.done.reused[id(self.messages[result])] = use
+
+
+def _moved_up(order: list[int]) -> list[int]:
+    """Return the positions that stand before a smaller one."""
+    moved: list[int] = []
+    smallest = len(order) + max(order, default=0)
+    for position in reversed(order):
+        if position > smallest:
+            moved.append(position)
+        smallest = min(smallest, position)
+    return moved[::-1]
+
+
+# ---------------------------------------------------------------- the fast path for plain histories
+
+Content: TypeAlias = dict[str, Any]
+"""The fields of a payload as the model keeps them, JSON as text or parsed: to be read only."""
+
+
+class NotPlainError(Exception):
+    """A history must be written the long way."""
+
+
+def plain_contents(messages: Sequence[Message], writing: BodyWriting) -> list[Content]:
+    """Return the contents of a plain history, in which results show no parts and all ids are accepted.
+
+    Raises:
+        NotPlainError: it is not so.
+    """
+    try:
+        contents, called = _in_order(messages, writing)
+    except KeyError:
+        raise NotPlainError from None
+    if len(set(called)) != len(called) or not writing.aliases.accept(called):
+        raise NotPlainError
+    return contents
+
+
+def _in_order(messages: Sequence[Message], writing: BodyWriting) -> tuple[list[Content], list[str]]:
+    """Return the contents, and the ids that were called.
+
+    Raises:
+        KeyError: a result answers no call that waits for it.
+        NotPlainError: the history is not plain for another reason.
+    """
+    contents: list[Content] = []
+    called: list[str] = []
+    waiting: set[str] = set()
+    turn = policy = last = None
+    for message in messages:
+        fields = message.__dict__
+        if fields["lane"] != "talk" or (fields["metadata"] is not EMPTY and not writing.is_from_elsewhere(message)):
+            raise NotPlainError
+        content = fields["payload"].__dict__
+        kind = content["kind"]
+        if kind == "option_result":
+            waiting.remove(content["invocation_id"])
+            if content["parts"]:
+                raise NotPlainError
+        elif kind == "option_call":
+            if not waiting:
+                turn, policy = fields["turn_id"], fields["policy"]
+            elif last != kind or fields["turn_id"] != turn or fields["policy"] != policy:
+                raise NotPlainError
+            waiting.add(content["invocation_id"])
+            called.append(content["invocation_id"])
+        elif waiting:
+            raise NotPlainError
+        contents.append(content)
+        last = kind
+    if waiting:
+        raise NotPlainError
+    return contents, called
+
+
+def only_text(content: Content) -> str | None:
+    """Return what most words are: one text, with nothing noted on it; None if they are more."""
+    parts = content["parts"]
+    if len(parts) != 1 or type(parts[0]) is not TextPart:
+        return None
+    fields = parts[0].__dict__
+    return fields["text"] if fields["metadata"] is EMPTY and not fields["citations"] else None
+
+
+def words(message: Message, write: Callable[[Sequence[Message], BodyWriting], list[Any]], writing: BodyWriting) -> Any:
+    """Return the unit of any words.
+
+    Raises:
+        NotPlainError: they say nothing, or a repair left out some of them.
+    """
+    if is_whole(message.parts) and (units := write((message,), writing)):
+        (unit,) = units
+        return unit
+    raise NotPlainError
+
+
+def is_whole(parts: Sequence[Part]) -> bool:
+    """Whether a repair left none of the parts out."""
+    return not any(map(is_left_out, parts))
+
+
+def follows_words(call: Message, last: Message | None) -> bool:
+    """Whether the message before a call is words that were said in one breath with it."""
+    return last is not None and type(last.payload) is PartsPayload and same_breath(last, call)
+
+
+def last_group(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages of the last unit of a plain history: results of a breath, or words."""
+    start = len(messages) - 1
+    while start > 0 and type(messages[start].payload) is type(messages[start - 1].payload) is OptionResultPayload:
+        start -= 1
+    return messages[start:]

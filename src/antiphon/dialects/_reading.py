@@ -1,0 +1,445 @@
+"""Reading of any format: JSON from bytes, text or values, and one unit of it with typed looks that say where it is wrong.
+
+A `Unit` is one object of a format. `unit.say` makes its messages: without the checks that the parser has made already, unless
+something is in doubt. `Reading` is what was read before the present unit, and what every message gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, NoReturn, cast
+
+import orjson
+from pydantic import ValidationError
+
+from antiphon.errors import DecodeError
+from antiphon.messages import Lane, Limits, Message, Part, Payload, Tool, Usage, current_limits, thaw
+from antiphon.messages import _trusted as trusted
+from antiphon.messages._json import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked, write
+from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages._model import EMPTY, plain_of
+from antiphon.messages._names import is_name
+
+_SAMPLE = 20
+_NONE: Mapping[str, Any] = MappingProxyType({})
+_ENVELOPE = 8
+"""How much deeper than a value the data around it may be."""
+_MOST_GROWTH = 8
+"""How many times the bytes of a unit its message may have at most, with room: `1e15` in arguments becomes 18 characters."""
+_MOST_AROUND = 1024
+"""Bytes of a message that do not come from a unit, at most: its keys, and names where the unit has none."""
+_FACTS = (
+    *("id", "role_hint_for_llm", "step_num", "turn_id", "thread_id", "to", "lane"),
+    *("correlation_id", "in_reply_to", "parent_id", "created_at", "usage", "metadata"),
+)
+"""What a message has besides its policy and payload, in the order in which `trusted.message` takes it."""
+
+
+def sample_units(data: Any) -> list[dict[str, Any]]:
+    """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
+    units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
+    return units if all(isinstance(unit, dict) for unit in units) else []
+
+
+def is_one_of(value: Any, choices: Collection[str]) -> bool:
+    """Whether parsed JSON is one of some texts; an object or a list, which has no hash, is none."""
+    return isinstance(value, str) and value in choices
+
+
+CHAT_KEYS = frozenset(
+    {
+        "frequency_penalty",
+        "functions",
+        "logit_bias",
+        "max_completion_tokens",
+        "n",
+        "presence_penalty",
+        "random_seed",
+        "response_format",
+        "seed",
+        "stop",
+        "stream_options",
+    }
+)
+"""Keys of a request of Chat Completions and compatible servers that other formats with `messages` do not have."""
+CLAUDE_KEYS = frozenset({"anthropic_beta", "anthropic_version", "stop_sequences"})
+"""Keys of a request of Anthropic Messages that other formats with `messages` do not have."""
+
+
+def content_parts(unit: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the parts of a message's content, none of a text; None if they are of a format whose parts have no type."""
+    content = unit.get("content")
+    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    are_typed = all(isinstance(part, dict) and isinstance(cast("dict[str, Any]", part).get("type"), str) for part in parts)
+    return parts if are_typed else None
+
+
+def parsed(data: Any, dialect: str) -> Any:
+    """Return data as plain JSON values of our own: bytes and text are parsed, values are copied and checked.
+
+    Raises:
+        DecodeError: it is not JSON, or nested too deep. (How much a message may hold is asked when it is made.)
+    """
+    value = parsed_loosely(data, dialect)
+    if isinstance(data, bytes | bytearray | str):
+        refuse_depth(value, dialect)
+    return value
+
+
+def parsed_loosely(data: Any, dialect: str) -> Any:
+    """Return data as plain JSON values of our own, without a look at how deep they are.
+
+    Raises:
+        DecodeError: it is not JSON.
+    """
+    try:
+        if not isinstance(data, bytes | bytearray | str):
+            return unpacked(own(data, _ENVELOPE, _no_count()))
+        return parse(data.encode() if isinstance(data, str) else bytes(data))
+    except UnicodeEncodeError:
+        raise DecodeError("a lone surrogate: it is no Unicode text", dialect=dialect) from None
+    except JsonError as exc:
+        raise DecodeError(exc.reason, dialect=dialect, where=_path(exc.path)) from None
+
+
+def refuse_depth(value: Any, dialect: str, *where: str | int) -> None:
+    """Refuse parsed JSON that is nested deeper than a message and what is around it can be."""
+    limits = _no_count()
+    text = canonical(value)
+    if not is_shallow(text, value, limits.depth + _ENVELOPE):
+        try:
+            copy_checked(value, limits, _ENVELOPE)
+        except JsonError as exc:
+            raise DecodeError(exc.reason, dialect=dialect, where=_path((*where, *exc.path))) from None
+
+
+def _no_count() -> Limits:
+    """Return the limits without one for how many values there are: that is asked of each message."""
+    return replace(current_limits(), nodes=NO_LIMITS.nodes)
+
+
+def notes_of(thing: Message | Part | Tool, dialect: str) -> Mapping[str, Any]:
+    """Return what a dialect has noted on a message, a part or a tool: plain JSON, not to be changed."""
+    if thing.__dict__["metadata"] is EMPTY:
+        return _NONE
+    noted: Mapping[str, Any] = plain_of(thing, "metadata").get(dialect, _NONE)
+    return noted
+
+
+def fresh(model: Payload | Part, name: str) -> Any:
+    """Return a JSON field as plain JSON that is the caller's own; what is text still is parsed for it alone."""
+    kept = model.__dict__[name]
+    return orjson.loads(kept) if type(kept) is bytes else thaw(kept)
+
+
+def as_object(value: Any) -> dict[str, Any] | None:
+    """Return a value if it is an object, else None."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def _path(steps: Iterable[str | int]) -> str:
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+
+
+class GoodNames:
+    """Names that were looked at: most come again."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def hold(self, *names: object) -> bool:
+        """Whether all of these may be used as names, or are none."""
+        known = self._known
+        for name in names:
+            if name is None:
+                continue
+            if type(name) is not str:
+                return False
+            if name not in known:
+                if not is_name(name):
+                    return False
+                known.add(name)
+        return True
+
+
+def _is_small(value: Any, limits: Limits) -> bool:
+    """Whether nothing in a unit can be beyond a limit of one message, by a look at its text.
+
+    Brackets count wherever they stand, because a text in the unit may be JSON that will be parsed too.
+    """
+    try:
+        text = orjson.dumps(value)
+    except TypeError:  # an integer beyond 64 bits
+        return False
+    if _MOST_GROWTH * len(text) + _MOST_AROUND > limits.message_bytes or len(text) > limits.nodes:
+        return False
+    openings = len(text) - len(text.replace(b"{", b"").replace(b"[", b""))  # quicker than to count them
+    return openings + _ENVELOPE <= limits.depth
+
+
+@dataclass(slots=True)
+class Reading:
+    """One conversation being read: what came before the present unit."""
+
+    dialect: str
+    messages: list[Message] = field(default_factory=list[Message])
+    calls: dict[str, Message] = field(default_factory=dict[str, Message])
+    """Calls by whatever the format pairs them with."""
+    waiting: dict[str, list[Message]] = field(default_factory=dict[str, list[Message]])
+    """Open calls in order, by whatever the format pairs them with where it gives no id."""
+    ids: set[str] = field(default_factory=set[str])
+    mark: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Metadata that every message gets."""
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Names of ours by what the format was given instead."""
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What every message gets besides."""
+    once: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the next message gets besides, and no other."""
+    beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What stands beside the unit and says more about it."""
+    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the dialect remembers of what it has read so far."""
+    names: GoodNames = field(default_factory=GoodNames)
+    limits: Limits = field(default_factory=current_limits)
+
+
+class Unit:
+    """One object of the format, with typed looks into it that say where something is wrong."""
+
+    # Slots, because every message goes through here: an attribute that is now in the class, now in the instance is slow.
+    __slots__ = (
+        *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "made"),
+        *("created_at", "to", "turn_id", "correlation_id", "metadata", "_made_id"),
+    )
+
+    def __init__(
+        self,
+        reading: Reading,
+        value: dict[str, Any],
+        position: int | None,
+        root: tuple[str | int, ...] = (),
+        id: str | None = None,
+        *,
+        is_slot: bool = False,
+    ) -> None:
+        self.reading = reading
+        self.value = value
+        self.position = position
+        """Its place in a list; None if it stands alone."""
+        self.root = root
+        """Where the list, or the unit that stands alone, is in the whole."""
+        self._made_id: str | None = None
+        self.id = id
+        """Its id, where that does not stand in the unit or is known already."""
+        self.is_slot = is_slot
+        """Whether it stands in the format's own place for instructions."""
+        self.is_small = _is_small(value, reading.limits)
+        """Whether nothing in it can be beyond a limit of one message."""
+        self.has_aliases = False
+        """Whether names of ours stand for what the format was given instead."""
+        self.made: list[Message] = []
+        self.created_at: datetime | None = None
+        self.to: tuple[str, ...] = ()
+        self.turn_id: str | None = None
+        self.correlation_id: str | None = None
+        self.metadata: Mapping[str, Any] = _NONE
+        """This and the four before are what every message of it has."""
+        if reading.fields:
+            for name, fact in reading.fields.items():
+                setattr(self, name, fact)
+        if not self.is_small:
+            refuse_depth(value, reading.dialect, *root, *(() if position is None else (position,)))
+
+    def fail(self, reason: str, *path: str | int) -> NoReturn:
+        steps = path if self.position is None else (self.position, *path)
+        raise DecodeError(reason, dialect=self.reading.dialect, where=_path((*self.root, *steps)))
+
+    def alias(self, name: str) -> str:
+        """Return our name for what the format was given instead."""
+        if not self.reading.aliases or name not in self.reading.aliases:
+            return name
+        self.has_aliases = True
+        return self.reading.aliases[name]
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a text that must be there, unless there is a default for its absence."""
+        value = self.value.get(key, default)
+        return value if isinstance(value, str) else self.fail(f"expected text, found {kind_of(value)}", key)
+
+    def maybe_text(self, key: str) -> str | None:
+        value = self.value.get(key)
+        return value if value is None or type(value) is str else self.text(key)
+
+    def object(self, key: str) -> dict[str, Any]:
+        """Return an object; empty if it is not there or null."""
+        value: Any = self.value.get(key)
+        if value is None:
+            return {}
+        found: dict[str, Any] = value
+        return found if type(value) is dict else self.fail(f"expected an object, found {kind_of(value)}", key)
+
+    def objects(self, key: str) -> list[dict[str, Any]]:
+        """Return a list of objects; empty if it is not there or null."""
+        value: Any = self.value.get(key)
+        if value is None:
+            return []
+        found: list[Any] = value
+        if type(value) is not list:
+            self.fail(f"expected a list, found {kind_of(value)}", key)
+        for index, each in enumerate(found):
+            if type(each) is not dict:
+                self.fail(f"expected an object, found {kind_of(each)}", key, index)
+        return found
+
+    def iso_time(self, key: str) -> datetime | None:
+        """Return a time written as ISO 8601; one without a zone is UTC."""
+        text = self.maybe_text(key)
+        if text is None:
+            return None
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"expected a time in ISO 8601, found {text[:40]!r}", key)
+        if time.tzinfo is UTC:
+            return time
+        try:
+            return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        except OverflowError:
+            self.fail("expected a time in the years 1 to 9999", key)
+
+    def called(self, invocation: str) -> str | None:
+        """Return the option that an invocation called, if that was read."""
+        call = self.reading.calls.get(invocation)
+        return call.payload.option_name if call is not None and call.payload.kind == "option_call" else None
+
+    def own_id(self, key: str) -> str:
+        """Return the unit's id; where it has none, one made from its place and content."""
+        found = self.id or self.maybe_text(key)
+        if found:
+            return found
+        if self._made_id is None:  # once: a unit may say thousands of messages
+            place = 0 if self.position is None else self.position
+            self._made_id = f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
+        return self._made_id
+
+    def refuse(self, exc: ValidationError) -> NoReturn:
+        """Say what the core refuses, and where in a message it would have been."""
+        error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+        self.fail(f"{error['msg']} ({'.'.join(map(str, error['loc']))[:80]})")
+
+    def say(
+        self,
+        payload: Payload | dict[str, Any],
+        *,
+        policy: str,
+        id: str | None = None,
+        role_hint_for_llm: Any = None,
+        turn_id: str | None = None,
+        thread_id: str | None = None,
+        to: tuple[str, ...] | None = None,
+        lane: Lane = "talk",
+        in_reply_to: str | None = None,
+        created_at: datetime | None = None,
+        usage: Usage | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Message:
+        """Make a message of this unit. The first has the unit's id, unless one is given; the others count on from it.
+
+        A payload is given as one, or as the fields of one with parts that are made already. What is not given here is as
+        the unit has it.
+        """
+        own_id, made, names = id or self.id or self.own_id("id"), self.made, self.reading.names
+        if made:
+            own_id = f"{own_id}#{len(made) + 1}"
+        metadata = self.metadata if metadata is None else metadata
+        if self.reading.mark:
+            metadata, once = self._marked(metadata), self.reading.once.pop("usage", None)
+            usage = usage or once
+        to, turn, time = self.to if to is None else to, turn_id or self.turn_id, created_at or self.created_at
+        hint, correlation = role_hint_for_llm, self.correlation_id
+        facts = (own_id, hint, None, turn, thread_id, to, lane, correlation, in_reply_to, None, time, usage, metadata)
+        # Without the checks that the parser and the look at the unit have made, unless something is in doubt.
+        if (
+            self.is_small
+            and names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to)
+            and (known := trusted_payload(payload, names)) is not None
+        ):
+            message = trusted.message(policy, known, *facts)
+        else:
+            message = self._carefully(policy, payload, dict(zip(_FACTS, facts, strict=True)))
+        made.append(message)
+        return message
+
+    def _marked(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata of a message with what every message gets."""
+        marked = {**self.reading.mark, **metadata}
+        if self.has_aliases:
+            marked[self.reading.dialect] = {**marked[self.reading.dialect], "aliased": True}
+        return marked
+
+    def with_notes(self, message: Message, notes: dict[str, Any]) -> Message:
+        """Return a message of this unit with more noted on it by the dialect."""
+        known = plain_of(message, "metadata")
+        metadata = {**known, self.reading.dialect: {**known.get(self.reading.dialect, {}), **notes}}
+        limits = self.reading.limits
+        if self.is_small and len(write(metadata)) <= min(limits.message_bytes // 4, limits.nodes):
+            fields: dict[str, Any] = {**message.__dict__, "metadata": metadata}
+            return trusted.message(**fields)
+        try:
+            return message.model_copy(update={"metadata": metadata})
+        except ValidationError as exc:
+            self.refuse(exc)
+
+    def _carefully(self, policy: str, payload: Payload | dict[str, Any], facts: dict[str, Any]) -> Message:
+        """Make a message with every check, and so its parts: they may have been made without."""
+        facts["metadata"] = dict(facts["metadata"])
+        try:
+            if isinstance(payload, dict) and "parts" in payload:
+                payload = {**payload, "parts": [part.model_copy() for part in payload["parts"]]}
+            return Message.model_validate({"policy": policy, "payload": payload, **facts})
+        except ValidationError as exc:
+            self.refuse(exc)
+
+
+def trusted_payload(fields: Payload | dict[str, Any], names: GoodNames) -> Payload | None:
+    """Return a payload from its fields, unless one of them is in doubt."""
+    if not isinstance(fields, dict):
+        return fields
+    kind = fields["kind"]
+    if kind == "parts":
+        return trusted.parts_payload(tuple(fields["parts"]))
+    get = fields.get
+    invocation, option = fields["invocation_id"], fields["option_name"]
+    if invocation is None or option is None or not names.hold(invocation, option):
+        return None
+    if kind == "option_call":
+        arguments, text = fields["arguments"], get("arguments_text")
+        if type(arguments) is not dict or not (text is None or type(text) is str):
+            return None
+        return trusted.option_call_payload(invocation, option, arguments, text)
+    is_error, error_type = get("is_error", False), get("error_type")
+    if is_error and not error_type:
+        return None
+    shown = tuple(get("parts", ()))
+    error = (is_error, error_type, get("error_message"), get("retryable"))
+    return trusted.option_result_payload(invocation, option, get("result"), shown, *error)
+
+
+def kind_of(value: Any) -> str:
+    """Say what a parsed value is, for an error."""
+    names = {
+        "dict": "an object",
+        "list": "a list",
+        "str": "text",
+        "bool": "a truth value",
+        "int": "a number",
+        "float": "a number",
+    }
+    return names.get(type(value).__name__, "nothing")

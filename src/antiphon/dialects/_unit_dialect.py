@@ -1,0 +1,181 @@
+"""Dialects of formats that have one JSON object per message: units are read to messages, messages written to units.
+
+A format gives four functions: `read` (a unit to messages), `together` (does this message go into the unit that was begun?),
+`write` (the messages of one unit to a unit) and `recognise`. The rest is the same for all: parsing, positions in errors, ids
+where a unit has none, the residue that brings the same data back, the shape of the whole (one unit or a list), and losses,
+which are measured as those of all other dialects are. A format gives only the reasons for them.
+
+The order of decoding matters for the residue: all units are read first, then written again in the full conversation, and only
+then compared with what was there, so that encoding later sees exactly what was compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from antiphon.checks import projected
+from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._losses import Piece, Written, all_losses, reported
+from antiphon.dialects._reading import Reading, Unit, fresh, kind_of, notes_of, parsed_loosely
+from antiphon.dialects._residue import residue, restore
+from antiphon.messages import Conversation, Message, Part, Payload, thaw
+from antiphon.messages._model import plain_of
+
+_NO_ALIASES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Writing:
+    """One conversation being written: where units and calls are."""
+
+    conversation: Conversation
+    heads: frozenset[str] = frozenset()
+    """The ids of those messages that a unit begins with: the ones that can be referred to."""
+    as_policy: str | None = None
+    """Whose words are the assistant's; None: as the hints and names say."""
+    gives_away: bool = False
+    """Whether the conversation is of no use any more, so that its JSON need not be copied."""
+    _calls: dict[int, Message] | None = None
+    """The call of each result, by the identity of the result."""
+
+    def json(self, payload: Payload | Part, name: str) -> Any:
+        """Return a JSON field as plain JSON for the value that is written."""
+        return plain_of(payload, name) if self.gives_away else fresh(payload, name)
+
+    def call_of(self, result: Message) -> Message | None:
+        """Return the call that a result answers."""
+        if self._calls is None:
+            self._calls = self._paired()
+        return self._calls.get(id(result))
+
+    def _paired(self) -> dict[int, Message]:
+        """Return the call of each result.
+
+        Where an invocation is called twice only the conversation knows which call is meant; elsewhere its index, which
+        takes longer to build, would say the same. (The journal, whose calls are apart, is not written.)
+        """
+        calls: dict[str, Message] = {}
+        paired: dict[int, Message] = {}
+        for message in self.conversation:
+            payload = message.payload
+            if payload.kind == "option_call":
+                if payload.invocation_id in calls:
+                    messages = list(self.conversation)
+                    return {id(messages[result]): messages[call] for call, result in self.conversation.pairs()}
+                calls[payload.invocation_id] = message
+            elif payload.kind == "option_result" and payload.invocation_id in calls:
+                paired[id(message)] = calls[payload.invocation_id]
+        return paired
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDialect:
+    """A format of one JSON object per message."""
+
+    name: str
+    summary: str
+    read: Callable[[Unit], None]
+    """Say the messages of one unit."""
+    together: Callable[[Sequence[Message], Message], bool]
+    """Whether a message goes into the unit that these have begun."""
+    write: Callable[[Sequence[Message], Writing], dict[str, Any]]
+    """Write the messages of one unit."""
+    recognise: Callable[[Any], str | None]
+    otherwise: str
+    """Why a facet is lost, if `reasons` does not say."""
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why a facet is lost, where there is more to say than that the format has no place for it."""
+
+    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+        value = parsed_loosely(data, self.name)
+        units = self._read(value)
+        plain = Conversation(message for unit in units for message in unit.made)
+        writing = Writing(plain, frozenset(unit.made[0].id for unit in units))
+        messages: list[Message] = []
+        for unit in units:
+            first, *more = unit.made
+            patch = residue(self.write(unit.made, writing), unit.value)
+            messages += [unit.with_notes(first, {"residue": patch}) if patch else first, *more]
+        shape = {} if isinstance(value, list) else {self.name: {"shape": "one"}}
+        return Conversation(messages, metadata=shape)
+
+    def skim(self, data: Any) -> Conversation:
+        """Read a conversation that will be written in another format: without what brings the same data back."""
+        units = self._read(parsed_loosely(data, self.name))
+        return Conversation([message for unit in units for message in unit.made])
+
+    def _read(self, value: Any) -> list[Unit]:
+        """Read all units; each has made the messages it says."""
+        reading = Reading(self.name)
+        alone = not isinstance(value, list)
+        units: list[Unit] = []
+        for position, each in enumerate([value] if alone else cast("list[Any]", value)):
+            unit = Unit(reading, each, None if alone else position)
+            if not isinstance(each, dict):
+                unit.fail(f"expected an object, found {kind_of(each)}")
+            try:
+                self.read(unit)
+            except ValidationError as exc:
+                unit.refuse(exc)
+            reading.messages += unit.made
+            units.append(unit)
+        return units
+
+    def encode(
+        self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
+    ) -> Encoded:
+        if options:
+            raise TypeError(f"{self.name} has no option {min(options)!r}")
+        said = _said(conversation)
+        units = self._units(said, as_policy)
+        alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
+        encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, as_policy))
+        return reported(self.name, encoded, losses)
+
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
+        """Write a conversation that was skimmed from another format and is of no use any more: its JSON is not copied."""
+        groups = self._groups(conversation)
+        writing = self._writing(conversation, groups, as_policy)
+        writing.gives_away = True
+        return [self.write(group, writing) for group in groups], _NO_ALIASES
+
+    def _writing(self, said: Conversation, groups: list[list[Message]], as_policy: str | None) -> Writing:
+        return Writing(said, frozenset(group[0].id for group in groups), as_policy)
+
+    def _units(self, said: Conversation, as_policy: str | None) -> list[Any]:
+        """Write what is said, with the residue of what was read put back."""
+        groups = self._groups(said)
+        writing = self._writing(said, groups, as_policy)
+        return [self._restored(group, self.write(group, writing)) for group in groups]
+
+    def _losses(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
+        """Write once more, read that back, and compare."""
+        said = _said(conversation)
+        written = Written([Piece(group, 1) for group in self._groups(said)])
+        again = self._read(parsed_loosely(self._units(said, as_policy), self.name))
+        read = [unit.made for unit in again]
+        reasons, otherwise = self.reasons, self.otherwise
+        return all_losses(conversation, said, written, read, (), target=self.name, reasons=reasons, otherwise=otherwise)
+
+    def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
+        groups: list[list[Message]] = []
+        for message in messages:
+            if groups and self.together(groups[-1], message):
+                groups[-1].append(message)
+            else:
+                groups.append([message])
+        return groups
+
+    def _restored(self, group: Sequence[Message], unit: dict[str, Any]) -> Any:
+        patch = notes_of(group[0], self.name).get("residue")
+        return unit if patch is None else restore(unit, thaw(patch))
+
+
+def _said(conversation: Conversation) -> Conversation:
+    """Return what is written: all but the journal, and what a repair keeps out."""
+    return Conversation(message for message in projected(conversation) if message.lane != "effect")

@@ -1,0 +1,248 @@
+"""Citations and files, both ways; and the digests by which Pydantic AI knows files inside a tool's return.
+
+A citation of theirs may have several sources; in the core each source is one, and those of one citation are marked. A file is
+given by URL, as bytes, or held by a provider. Bytes are base64 in the URL-safe alphabet here, and in the standard one in the
+core, where every other format wants it.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Mapping, Sequence
+from hashlib import sha1, sha256
+from typing import Any, TypeAlias, cast
+
+from pydantic import ValidationError
+
+from antiphon.dialects._content import as_data_url, file_id, file_urn, mime_of, modality_of, split_data_url
+from antiphon.dialects._reading import as_object
+from antiphon.dialects._writing import BodyWriting
+from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled
+from antiphon.messages import Citation, MediaPart, thaw
+from antiphon.messages._json import plain
+from antiphon.messages._names import is_name
+
+# ---------------------------------------------------------------- citations
+
+_WORDS = {"web": {"url": "url", "title": "title"}, "document": {"document_id": "source", "title": "title"}}
+"""Our words for what a source holds, by its kind."""
+
+
+def read_citations(given: Any) -> tuple[Citation, ...]:
+    """Return what a text rests on; what is no citation is left to the residue."""
+    if not isinstance(given, list):
+        return ()
+    found = (as_object(each) or {} for each in cast("list[Any]", given))
+    return tuple(citation for each in found for citation in _of_one(each))
+
+
+def _of_one(given: dict[str, Any]) -> list[Citation]:
+    sources = given.get("sources")
+    known = [as_object(each) or {} for each in cast("list[Any]", sources)] if isinstance(sources, list) else []
+    if not all(str(each.get("kind")) in _WORDS for each in known):
+        return []
+    anchor = as_object(given.get("anchor")) or {}
+    return [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(known)]
+
+
+def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool) -> Citation:
+    words = _WORDS[source["kind"]]
+    said: dict[str, Any] = {words[key]: value for key, value in source.items() if key in words and isinstance(value, str)}
+    notes: dict[str, Any] = {} if is_first else {"joined": True}
+    excerpts = source.get("excerpts")
+    quotes = [each for each in cast("list[Any]", excerpts) if isinstance(each, str)] if isinstance(excerpts, list) else []
+    if quotes:
+        said["quote"] = quotes[0]
+    if quotes[1:]:
+        notes["excerpts"] = quotes[1:]
+    if anchor.get("kind") == "marker":
+        notes["anchor"] = "marker"
+    said |= {key: anchor[key] for key in ("start", "end") if type(anchor.get(key)) is int and 0 <= anchor[key] <= 2**53}
+    return Citation(**said, metadata={NAME: notes} if notes else {})
+
+
+def write_citations(citations: Sequence[Citation]) -> list[dict[str, Any]] | None:
+    """Write what a text rests on; None for nothing."""
+    written: list[dict[str, Any]] = []
+    for citation in citations:
+        notes = plain(citation.metadata).get(NAME, {})
+        source = _source(citation, notes)
+        if source is None:
+            continue
+        if written and notes.get("joined"):
+            written[-1]["sources"].append(source)
+        else:
+            written.append({"sources": [source], "anchor": _anchor(citation, notes)})
+    return written or None
+
+
+def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return where it comes from; None if nothing says so."""
+    excerpts = ([] if citation.quote is None else [citation.quote]) + thaw(notes.get("excerpts", []))
+    if citation.url is not None:
+        return {"url": citation.url, "title": citation.title, "excerpts": excerpts, "kind": "web"}
+    if not (citation.source or citation.title or excerpts):
+        return None
+    return {"document_id": citation.source, "title": citation.title, "excerpts": excerpts, "kind": "document"}
+
+
+def _anchor(citation: Citation, notes: Mapping[str, Any]) -> dict[str, Any] | None:
+    if citation.start is None or citation.end is None or citation.end <= citation.start:
+        return None
+    return {"start": citation.start, "end": citation.end, "kind": notes.get("anchor", "content")}
+
+
+# ---------------------------------------------------------------- files
+
+_Item: TypeAlias = Mapping[str, Any]
+
+_MODALITIES = {"image-url": "image", "audio-url": "audio", "video-url": "video", "document-url": "document"}
+_PROVIDERS = ("anthropic", "openai", "google", "google-cloud", "google-gla", "google-vertex", "bedrock", "xai")
+"""Who may hold a file."""
+_KEYS = frozenset({"url", "force_download", "vendor_metadata", "kind", "media_type", "identifier"})
+_HELD_KEYS = (_KEYS - {"url", "force_download"}) | {"file_id", "provider_name"}
+_LOCATED = ("https://", "http://", "gs://", "s3://")
+_DETAIL = ("openai-chat", "openai-responses")
+"""Dialects that know how closely to look at an image."""
+_TO_STANDARD = str.maketrans("-_", "+/")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_file(item: _Item) -> MediaPart | None:
+    """Return the file that an object describes; None if it describes none, or one that the core cannot hold."""
+    kind = str(item.get("kind"))
+    located = _bytes(item) if kind == "binary" else _held(item) if kind == "uploaded-file" else _linked(item, kind)
+    if located is None:
+        return None
+    try:
+        return MediaPart(**located)
+    except ValidationError:  # a URL or a name that the core does not take
+        return None
+
+
+def _bytes(item: _Item) -> dict[str, Any] | None:
+    data = _decoded(item["data"]) if isinstance(item.get("data"), str) else None
+    mime = item.get("media_type")
+    if data is None or not isinstance(mime, str):
+        return None
+    url = as_data_url(mime, b64encode(data).decode())
+    if split_data_url(url) is None:
+        return None
+    return {"modality": modality_of(mime), "url": url, **_names(item, data), **_notes(_vendor(item))}
+
+
+def _decoded(data: str) -> bytes | None:
+    """Return the bytes that base64 of either alphabet spells; the padding may be missing."""
+    standard = data.translate(_TO_STANDARD)
+    try:
+        return a2b_base64(standard + "=" * (-len(standard) % 4), strict_mode=True)
+    except (Base64Error, ValueError):
+        return None
+
+
+def _held(item: _Item) -> dict[str, Any] | None:
+    file, owner = item.get("file_id"), item.get("provider_name")
+    if not isinstance(file, str) or owner not in _PROVIDERS:
+        return None
+    is_located = file.startswith(_LOCATED)
+    notes = {**_vendor(item), **({"provider_name": owner} if is_located else {})}
+    url = file if is_located else file_urn(f"{owner}-file", file)
+    mime = item.get("media_type")
+    mime = mime if isinstance(mime, str) else "application/octet-stream"
+    return {"modality": modality_of(mime), "url": url, "mime": mime, **_names(item, file.encode()), **_notes(notes)}
+
+
+def _linked(item: _Item, kind: str) -> dict[str, Any] | None:
+    url, mime = item.get("url"), item.get("media_type")
+    if kind not in _MODALITIES or not isinstance(url, str):
+        return None
+    notes = {**_vendor(item), **kept(item, kind)}
+    mime = mime if isinstance(mime, str) and mime else None
+    return {"modality": _MODALITIES[kind], "url": url, "mime": mime, **_names(item, url.encode()), **_notes(notes)}
+
+
+def _vendor(item: _Item) -> dict[str, Any]:
+    """Return a provider's settings for a file; the one that several dialects know has a name of its own."""
+    given = as_object(item.get("vendor_metadata"))
+    if given is None:
+        return {}
+    detail = given.get("detail")
+    named = {"detail": detail} if isinstance(detail, str) else {}
+    rest = {key: value for key, value in given.items() if key not in named}
+    return {**named, **({"vendor_metadata": rest} if rest or not named else {})}
+
+
+def _names(item: _Item, content: bytes) -> dict[str, Any]:
+    identifier = item.get("identifier")
+    return {"id": identifier} if is_name(identifier) and identifier != _identifier(content) else {}
+
+
+def _notes(notes: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": {NAME: notes}} if notes else {}
+
+
+def _identifier(content: bytes) -> str:
+    """Return the name that Pydantic AI gives to a file which has none."""
+    return sha1(content, usedforsecurity=False).hexdigest()[:6]
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write_file(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+    """Write a file; None for one that a provider holds which Pydantic AI does not know."""
+    split = split_data_url(part.url)
+    data = None if split is None else _decoded(split[1])
+    if split is not None and data is not None:
+        mime = part.url[len("data:") :].rpartition(",")[0][: -len(";base64")] or mime_of(part)
+        spelling = {"data": urlsafe_b64encode(data).decode(), "media_type": mime, "kind": "binary"}
+        return _written(spelling, part, data, writing)
+    notes = writing.notes(part)
+    owner = next((each for each in _PROVIDERS if part.url.startswith(f"urn:{each}-file:")), None)
+    file = part.url if "provider_name" in notes else file_id(part.url, f"{owner}-file")
+    if file is not None:
+        holder = notes.get("provider_name", owner)
+        spelling = {"file_id": file, "provider_name": holder, "media_type": mime_of(part), "kind": "uploaded-file"}
+        return _written(spelling, part, file.encode(), writing)
+    if part.url[:4].lower() == "urn:":
+        return None
+    kind = f"{part.modality}-url"
+    spelling = {"url": part.url, **spelled(kind, notes), "media_type": mime_of(part), "kind": kind}
+    return _written(spelling, part, part.url.encode(), writing)
+
+
+def _written(spelling: dict[str, Any], part: MediaPart, content: bytes, writing: BodyWriting) -> dict[str, Any]:
+    vendor: dict[str, Any] | None = thaw(writing.notes(part).get("vendor_metadata"))
+    if (detail := writing.setting(part, "detail", *_DETAIL)) is not None:
+        vendor = {**(vendor or {}), "detail": detail}
+    return {**spelling, "vendor_metadata": vendor, "identifier": part.id or _identifier(content)}
+
+
+# ---------------------------------------------------------------- files inside a tool's return
+
+
+def digest(item: Any) -> str:
+    """Return the fingerprint by which a tool's return says that an object in it is a file."""
+    return sha256(json.dumps(item, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def is_recorded(item: _Item, digests: list[Any] | None) -> bool:
+    """Whether a tool's return says that an object in it is a file, and no data that only looks like one.
+
+    Bytes need no fingerprint. A return that records none at all is an old one: there, a link to the web is a file.
+    """
+    kind, mime = str(item.get("kind")), item.get("media_type")
+    if kind == "binary":
+        return True
+    if kind == "uploaded-file":
+        return digests is not None and item.keys() <= _HELD_KEYS and digest(item) in digests
+    if kind not in _MODALITIES or "media_type" not in item or mime == "":
+        return False
+    if digests is None:
+        return str(item.get("url")).lower().startswith(("http://", "https://"))
+    return item.keys() <= _KEYS and digest(item) in digests

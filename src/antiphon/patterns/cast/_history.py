@@ -1,0 +1,246 @@
+"""What a pattern is asked: a text, a message, or a conversation that began elsewhere and goes on here.
+
+A conversation is split into the *request*, which is its last message if a user said it, and the *history* before that.
+`TaskInput.hand_over` writes both to the thread before anybody is asked. The ledger stores them as it stores everything
+from outside: as talk that nothing acts on. A call that is open in it gets an error result and is never executed.
+
+An agent is then told the thread's history: the talk that no call of the thread has produced. What was imported into a
+thread before is history too, so a text is enough to go on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, TypeAlias, cast
+
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent, UserPromptPart
+
+from antiphon.dialects import decode, encode
+from antiphon.ledger import Ledger, is_foreign
+from antiphon.messages import (
+    Conversation,
+    DataPart,
+    JsonObject,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    PartsPayload,
+    TextPart,
+    dumps,
+)
+from antiphon.runtime import System
+
+__all__ = [
+    "MessageHistory",
+    "Task",
+    "TaskInput",
+    "ThreadHistory",
+    "as_messages",
+    "model_messages",
+    "read_answer",
+    "read_history",
+    "untrusted_source",
+    "user_content",
+]
+
+Task: TypeAlias = str | Message | Conversation
+"""What a pattern can be asked to do."""
+MessageHistory: TypeAlias = Iterable[Message] | Sequence[ModelMessage]
+"""What was said before: messages, or messages of Pydantic AI."""
+
+GO_ON: Final = "Go on."
+"""The request where a conversation does not end with one."""
+ATTACHED: Final = "See the attached message."
+"""The words of a request that has none."""
+_DIALECT: Final = "pydantic-ai"
+_SHOWN: Final = (TextPart, DataPart, MediaPart)
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInput:
+    """A task, split into the request and the history before it."""
+
+    text: str
+    """The words of the request."""
+    message: Message | None = None
+    """The request, if it is more than words."""
+    history: tuple[Message, ...] = ()
+
+    @classmethod
+    def of(cls, task: Task, message_history: MessageHistory = ()) -> TaskInput:
+        """Read a task.
+
+        Raises:
+            ValueError: there is nothing to do: the conversation is empty.
+            DecodeError: the history is no history of Pydantic AI.
+        """
+        before = as_messages(message_history)
+        if isinstance(task, str):
+            return cls(task, None, before)
+        said = (*before, *((task,) if isinstance(task, Message) else task))
+        if not said:
+            raise ValueError("the conversation is empty: give it at least one message")
+        *earlier, last = said
+        if not _is_request(last):
+            return cls(GO_ON, None, said)
+        text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart))
+        return cls(text or ATTACHED, None if _is_plain(last) else last, tuple(earlier))
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What makes it the same task as another, whatever the ids of its messages."""
+        said = [*self.history, *(() if self.message is None else (self.message,))]
+        bare = {"id": "-", "thread_id": None, "created_at": None}
+        digests = (sha256(dumps(each.model_copy(update=bare))).hexdigest() for each in said)
+        return (self.text, *digests)
+
+    async def hand_over(self, system: System, thread_id: str, request_id: str) -> str | None:
+        """Write the history, and a request that is more than words, to the thread; return the id that the request has there.
+
+        If the thread has the request `request_id` already, nothing is written: the task is taken up again.
+
+        Raises:
+            LedgerError: it cannot be written.
+        """
+        own_id = None if self.message is None else f"{request_id}.given"
+        rows = [each.model_copy(update={"thread_id": thread_id}) for each in self.history]
+        if self.message is not None:
+            rows.append(self.message.model_copy(update={"thread_id": thread_id, "id": own_id}))
+        if rows and not await system.ledger.by_invocation(request_id, thread_id=thread_id):
+            await system.append_history(thread_id, rows)
+        return own_id
+
+
+def as_messages(history: MessageHistory) -> tuple[Message, ...]:
+    """Return a history as messages.
+
+    Raises:
+        DecodeError: it is no history of Pydantic AI.
+    """
+    given = list(cast("Iterable[Message | ModelMessage]", history))
+    if all(isinstance(each, Message) for each in given):
+        return tuple(cast("list[Message]", given))
+    units = ModelMessagesTypeAdapter.dump_python(cast("list[ModelMessage]", given), mode="json")
+    return tuple(decode(units, _DIALECT))
+
+
+def _is_request(message: Message) -> bool:
+    """Whether a message says what a user wants."""
+    is_shown = any(isinstance(part, _SHOWN) for part in message.parts)
+    return message.kind == "parts" and is_shown and (message.role_hint_for_llm or message.policy) == "user"
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether a request is nothing but a user's words: then it is the same as the text."""
+    is_text = len(message.parts) == 1 and isinstance(message.parts[0], TextPart)
+    return is_text and message.policy == "user" and untrusted_source(message) is None
+
+
+# ---------------------------------------------------------------- what the thread has
+
+
+class ThreadHistory:
+    """Goes through a thread, and picks the talk that no call of the thread has produced."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._calls: set[str] = set()
+
+    def copy(self) -> ThreadHistory:
+        """Return the same, to go on from here."""
+        other = ThreadHistory()
+        other.messages, other._calls = [*self.messages], {*self._calls}
+        return other
+
+    def take(self, message: Message) -> bool:
+        """Take the next message of the thread into account; return whether it is history."""
+        payload = message.payload
+        if message.lane == "control" and isinstance(payload, OptionCallPayload):
+            self._calls.add(payload.invocation_id)
+        if message.lane != "talk" or is_foreign(message) or self._is_produced(message.parent_id):
+            return False
+        self.messages.append(message)
+        return True
+
+    def _is_produced(self, parent_id: str | None) -> bool:
+        """Whether a message was said in the course of a call: its parent is the call, or something below it."""
+        place = parent_id or ""
+        while place:
+            if place in self._calls:
+                return True
+            place = place.rpartition("/")[0]
+        return False
+
+
+async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> Conversation:
+    """Return the history of a thread before the message with the id `until`.
+
+    Raises:
+        LedgerError: it cannot be read.
+    """
+    history = ThreadHistory()
+    async for record in ledger.read(thread_id):
+        if record.message.id == until:
+            break
+        history.take(record.message)
+    return Conversation(history.messages)
+
+
+async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Message], bool]) -> tuple[Message, ...]:
+    """Return the last talk of a thread that is an answer, with the answers right before it.
+
+    Raises:
+        LedgerError: it cannot be read.
+    """
+    found: list[Message] = []
+    async for record in ledger.read(thread_id, reverse=True):
+        if record.message.lane != "talk":
+            continue
+        if is_answer(record.message):
+            found.append(record.message)
+        elif found:
+            break
+    return tuple(reversed(found))
+
+
+def untrusted_source(message: Message) -> str | None:
+    """Return where the content of a message comes from, if it has the mark of untrusted content."""
+    own = message.metadata.get("antiphon")
+    source = own.get("untrusted") if isinstance(own, JsonObject) else None
+    return source if isinstance(source, str) else None
+
+
+# ---------------------------------------------------------------- what a model is told
+
+
+def model_messages(messages: Iterable[Message], agent: str) -> list[ModelMessage]:
+    """Return messages as the model of an agent is told them.
+
+    What an assistant without a name has said is the agent's own; what other agents have said is told as a user's.
+    """
+    own = (_as_own(message, agent) for message in messages)
+    units: Any = encode(Conversation(own), _DIALECT, as_policy=agent).value
+    return ModelMessagesTypeAdapter.validate_python(units)
+
+
+def _as_own(message: Message, agent: str) -> Message:
+    is_unnamed = message.policy == message.role_hint_for_llm == "assistant"
+    return message.model_copy(update={"policy": agent}) if is_unnamed else message
+
+
+def user_content(message: Message) -> Sequence[UserContent]:
+    """Return what a message shows, as the content of a prompt: words, data and media."""
+    payload = message.payload
+    parts = () if isinstance(payload, OptionCallPayload) else payload.parts
+    shown = tuple(part for part in parts if isinstance(part, _SHOWN))
+    if not shown:
+        return ()
+    said = Message(policy="user", payload=PartsPayload(parts=shown), role_hint_for_llm="user")
+    (request,) = model_messages([said], "assistant")
+    content = cast("UserPromptPart", request.parts[0]).content
+    return [content] if isinstance(content, str) else content

@@ -1,0 +1,308 @@
+"""The agents of the six phases: how each is set up now, on which models, with which tools.
+
+A thread records how an agent was set up when a phase began, and runs it like that until the phase ends. Tools are functions of
+the program, built in, or of a toolkit, which decides who may use what. Without a toolkit, an agent has the tools that its
+phase names. With one, all of them are in it: each call is checked, decided on and recorded, and where a person must approve,
+nothing starts before. The tools that the program's own configuration names are granted, unless the toolkit has a rule for
+them. Those that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not: only a program can grant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Unpack
+from weakref import WeakKeyDictionary
+
+from pydantic_ai import RunContext, Tool
+from pydantic_ai.models import Model
+from pydantic_ai.toolsets import ToolsetTool
+from typing_extensions import override
+
+from antiphon.agents import Toolkit
+from antiphon.agents._guards import Guards
+from antiphon.agents.models import model as named_model
+from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
+from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.errors import AntiphonError, RefusedError, UnguardedToolError
+from antiphon.ledger import Ledger, Record
+from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Gate, Hear
+from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError, current_agent
+from antiphon.patterns.postchain._protocol import agent_of, config_thread
+from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
+
+
+async def go_on_with(phase: Phase, reason: str) -> str:
+    """Do not answer yet: have the question go through another phase first.
+
+    Args:
+        phase: The phase to go on with, and all that follow it.
+        reason: What is missing.
+    """
+    return f"after this, the thread goes on with {phase}, if it may"
+
+
+GO_ON_WITH: Final = go_on_with.__name__
+"""What the tool is called."""
+
+_built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
+"""What chains have put into toolkits, by name, with the ledger that it looks into."""
+_SCRIPT = Path(__file__).with_name("script.toml")
+"""What the scripted model says in a chain, unless another script is named: `scripted:mine.toml`."""
+_MARK = "toolkit"
+_GO_ON = Tool[Any](go_on_with, metadata={"antiphon": {"effects": "none", "allows_untrusted": True}})
+_BUILT_IN = (*BUILTIN_TOOLS, _GO_ON.name)
+
+
+class ChainCast(Cast):
+    """The agents of the phases, on the models and with the tools of one chain."""
+
+    def __init__(self, ledger: Ledger, config: ChainConfig, gate: Gate, **options: Unpack[CastOptions]) -> None:
+        """Gather them; nothing is asked yet.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be had.
+            ValueError: the toolkit has a tool of the name of one of `tools`.
+        """
+        self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"))
+        self.tools.grant({phase: config.agent(phase).tools or () for phase in PHASES})
+        self._config = config
+        self._configs: dict[Phase, AgentConfig] = {}
+        own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
+        own.setdefault("patience", config.patience)
+        super().__init__(ledger, gate=gate, **own)
+
+    @override
+    def tools_of(self, spec: AgentSpec) -> AgentTools:
+        return AgentTools(self.tools.plain(spec.tools), self.tools.guarded(spec.name, spec.tools))
+
+    async def ask_phase(self, phase: Phase, config: AgentConfig, prompt: str, hear: Hear | None) -> Answer[str]:
+        """Have the agent of a phase answer, set up as `config` says.
+
+        Raises:
+            UnguardedToolError: its tools are guarded by a toolkit that is not here.
+            RefusedError, DeliveryError, LedgerError: as `Cast.ask` does.
+        """
+        if (reason := self.tools.lacks(config)) is not None:
+            raise UnguardedToolError(reason)
+        fallback = self._config.fallback
+        spec = AgentSpec(
+            name=phase,
+            instructions=config.system_prompt or "",
+            model=config.model,
+            fallback=None if fallback == config.model else fallback,
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            tools=config.tools or (),
+        )
+        return await self.ask(spec, prompt, hear=hear, known_as=agent_of(phase))
+
+    async def agent_config(self, phase: Phase) -> AgentConfig:
+        """Return how the agent of a phase is set up now."""
+        if phase not in self._configs:
+            config = await current_agent(self.ledger, phase, self._config.agent(phase))
+            self._configs[phase] = self.tools.marked(config)
+        return self._configs[phase]
+
+    def seen(self, record: Record) -> None:
+        """Take a record that was written just now: it may change how an agent is set up."""
+        thread_id = record.message.thread_id or ""
+        for phase in PHASES if thread_id.startswith("system/") else ():
+            if thread_id == config_thread(phase):
+                self._configs.pop(phase, None)
+
+    async def check(self, phase: Phase, config: AgentConfig) -> None:
+        """Refuse how an agent is to be set up, where it could not run so.
+
+        Raises:
+            RefusedError: the model cannot be had, or a tool is not there or not the phase's.
+        """
+        await self.tools.check(phase, config.tools or ())
+        if config.model is None:
+            return
+        try:
+            self.model(config.model)
+        except AntiphonError as exc:
+            raise RefusedError(f"the model {config.model!r} cannot be had: {exc}", ErrorCode.VALIDATION_ERROR) from exc
+
+
+def make_named_model(name: str | None) -> Model:
+    """Return the model of a name; none is the default one.
+
+    Raises:
+        AntiphonError: it cannot be had; the text says why.
+    """
+    return named_model(name or None, script=_SCRIPT if name == "scripted" else None)
+
+
+def _models(options: CastOptions) -> Callable[[str | None], Model]:
+    """Return how models are made of names: the one that the program gave is known by its id."""
+    model, make = options.get("model"), options.get("make_model", make_named_model)
+    given = model if isinstance(model, Model) else None
+    return lambda name: given if given is not None and name in (None, given.model_id) else make(name)
+
+
+class ChainTools:
+    """What agents of a chain may be given by name."""
+
+    def __init__(
+        self, ledger: Ledger, tools: Iterable[Callable[..., Any] | Tool[Any]] = (), toolkit: Toolkit | None = None
+    ) -> None:
+        """Gather them.
+
+        Raises:
+            ValueError: the toolkit has a tool of the name of one of `tools`.
+        """
+        self._ledger = ledger
+        self._toolkit = toolkit
+        self._own = {tool.name: tool for tool in map(_as_tool, tools)}
+        if toolkit is not None:
+            with suppress(ImportError):  # asked for with the first agent: a second in which an event loop would stand still
+                import_module("pydantic_ai.mcp")
+            for tool in self._own.values():
+                toolkit.add(tool)
+
+    def marked(self, config: AgentConfig) -> AgentConfig:
+        """Return how an agent is set up with a mark that says which toolkit guards its tools, if one does.
+
+        It is recorded with the thread: a process without the toolkit must not go on with that agent's tools unguarded.
+        """
+        said = config.model_dump(mode="json", exclude_unset=True)
+        said.pop(_MARK, None)
+        if self._toolkit is not None and config.tools:
+            said[_MARK] = self._toolkit.name
+        return AgentConfig.model_validate(said)
+
+    def lacks(self, config: AgentConfig) -> str | None:
+        """Return why an agent that was set up elsewhere cannot be had here; None if it can."""
+        name = config.model_extra.get(_MARK)
+        if name is None or (self._toolkit is not None and self._toolkit.name == name):
+            return None
+        return f"its tools are those of the toolkit {name!r}, which only the program has that the thread is of"
+
+    async def unguarded(self, thread_id: str, phase: Phase, config: AgentConfig) -> str | None:
+        """Return why the tools of an agent cannot be started here, by what the thread says of toolkits; None if they can."""
+        guards = Guards()
+        async for record in self._ledger.read(thread_id):
+            guards.heard(record.message, thread_id)
+        try:
+            if self._toolkit is None:
+                guards.check_plain(None, config.tools or (), thread_id)
+            else:
+                async with await self._toolkit.connect():
+                    tools = await self._toolkit.tools()
+                named = {name: tools[name] for name in config.tools or () if name in tools}
+                guards.enter(self._toolkit.policy.cover(self._toolkit.name, phase, named), thread_id)
+        except UnguardedToolError as exc:
+            return exc.reason
+        return None
+
+    def grant(self, named: Mapping[Phase, tuple[str, ...]]) -> None:
+        """Let phases use what the program's configuration names for them.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError: a tool that is built in cannot be had; the text says why.
+        """
+        if (toolkit := self._toolkit) is None:
+            return
+        for phase, names in named.items():
+            self._have(toolkit, names)
+            for name in names:
+                if not any(change.covers(phase, name) for change in toolkit.permissions.changes):
+                    toolkit.grant(phase, name)
+
+    async def check(self, phase: Phase, names: Iterable[str]) -> None:
+        """Refuse names that no tool has, and tools that a phase may not use.
+
+        Raises:
+            RefusedError: there is one.
+        """
+        there = {*self._own, *_BUILT_IN, *await self._offered()}
+        for name in names:
+            if name not in there:
+                raise RefusedError(
+                    f"there is no tool {name!r}; there are {', '.join(sorted(there))}", ErrorCode.VALIDATION_ERROR
+                )
+            if self._toolkit is not None and not self._toolkit.permissions.knows(phase, name):
+                how = f"the program can, by `toolkit.grant({phase!r}, {name!r})`"
+                raise RefusedError(f"nobody has granted {name!r} to {phase!r}; {how}", ErrorCode.VALIDATION_ERROR)
+
+    async def _offered(self) -> Iterable[str]:
+        if self._toolkit is None:
+            return ()
+        async with await self._toolkit.connect():
+            return tuple(await self._toolkit.tools())
+
+    # ------------------------------------------------------------ for an agent
+
+    def plain(self, names: tuple[str, ...]) -> list[Tool[Any]]:
+        """Return the tools of some names, for an agent of a chain without a toolkit.
+
+        Raises:
+            ValueError: one cannot be had; the text says why.
+        """
+        if self._toolkit is not None:
+            return []
+        own = [self._own[name] for name in names if name in self._own]
+        return own + [self._built_in(name) for name in names if name not in self._own]
+
+    def _built_in(self, name: str) -> Tool[Any]:
+        return _GO_ON if name == _GO_ON.name else builtin_tools([name], ledger=self._ledger)[0]
+
+    def guarded(self, phase: str, names: tuple[str, ...]) -> list[ToolkitCapability]:
+        """Return the same of the toolkit, if there is one and the agent has tools at all.
+
+        Raises:
+            AntiphonError, ModuleNotFoundError: a tool that is built in cannot be had; the text says why.
+        """
+        if self._toolkit is None or not names:
+            return []
+        self._have(self._toolkit, names)
+        return [_Named(self._toolkit, phase, frozenset(names))]
+
+    def _have(self, toolkit: Toolkit, names: Iterable[str]) -> None:
+        """Have what is built in in the toolkit too; what the program has put there under such a name is what is meant."""
+        there = _built_in.setdefault(toolkit, {})
+        for name in names:
+            if name in there:
+                self._check_ledger(name, there[name])
+            elif name in _BUILT_IN and name not in self._own:
+                tool = self._built_in(name)
+                try:
+                    toolkit.add(tool)
+                except ValueError:
+                    continue  # the program's own
+                there[name] = self._ledger
+
+    def _check_ledger(self, name: str, ledger: Ledger) -> None:
+        if ledger is not self._ledger and name != _GO_ON.name:
+            reason = f"{name!r} of this toolkit looks into the ledger of another chain"
+            raise ChainConfigError(f"{reason}: give each chain with a ledger of its own a toolkit of its own")
+
+
+@dataclass
+class _Named(ToolkitCapability):
+    """What a phase may use of a toolkit: of what it was granted, what it names."""
+
+    names: frozenset[str] = frozenset()
+
+    @override
+    def get_toolset(self) -> AgentToolset:
+        return _NamedToolset(self.toolkit, self.agent, self.names)
+
+
+class _NamedToolset(AgentToolset):
+    def __init__(self, toolkit: Toolkit, agent: str, names: frozenset[str]) -> None:
+        super().__init__(toolkit, agent)
+        self._names = names
+
+    @override
+    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        return {name: tool for name, tool in (await super().get_tools(ctx)).items() if name in self._names}
+
+
+def _as_tool(tool: Callable[..., Any] | Tool[Any]) -> Tool[Any]:
+    return tool if isinstance(tool, Tool) else Tool[Any](tool)  # pyright: ignore[reportUnknownVariableType]

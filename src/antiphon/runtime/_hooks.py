@@ -1,0 +1,260 @@
+"""Hooks: the one place that calls the observer, so that nothing an observer does can harm an actor.
+
+Every part of the runtime that reports something has an optional `Hooks`. Without an observer it is None, and each report
+costs one comparison. An observer that raises is not called again.
+
+`DeadLetters` keeps the latest messages that no actor will handle, and counts all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import Token
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from antiphon.errors import DeliveryError, LedgerError
+from antiphon.ledger import Redaction
+from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
+from antiphon.protocol import Heartbeat
+from antiphon.runtime._envelope import Course, DeliveryState
+from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, about
+from antiphon.runtime._observer import (
+    Activity,
+    AgentOperation,
+    DeadLetter,
+    Delivery,
+    EffectRun,
+    ModelOperation,
+    Observer,
+    Operation,
+    ToolOperation,
+    WatchedSystem,
+    current,
+)
+
+UNKNOWN_OUTCOME: Final = "UNKNOWN_OUTCOME"
+"""The code of an effect whose outcome nobody knows: what must not be done twice is then parked."""
+
+ResultT = TypeVar("ResultT")
+Rules: TypeAlias = "Callable[[str], Awaitable[Redaction | None]]"
+
+
+class DeclaresTypes(Protocol):
+    """What knows the types of messages that an actor has handlers for."""
+
+    def declares(self, message_type: str) -> bool:
+        """Whether there is a handler for messages of a type."""
+        ...
+
+
+class Hooks:
+    """An observer, behind something that catches what it raises."""
+
+    def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
+        """Make it; `rules` are those by which what is said in a thread is redacted."""
+        self._observer = observer
+        self._rules = rules
+        self.now = now
+
+    @property
+    def records_content(self) -> bool:
+        """Whether the observer keeps what is said."""
+        return self._observer.records_content
+
+    def opened(self, system: WatchedSystem) -> None:
+        self.tell(self._observer.opened, system)
+
+    def closed(self, system: WatchedSystem) -> None:
+        self.tell(self._observer.closed, system)
+
+    def said(self, delivery: DeliveryState) -> None:
+        """Note in which trace something is said, if that is not in the course of a message."""
+        if delivery.parent is None and delivery.origin is None:
+            origin = self.tell(self._observer.origin)
+            if origin is not None:
+                delivery.come_from(origin)
+
+    def accepted(self, delivery: DeliveryState) -> None:
+        delivery.accepted_at = self.now()
+        self.tell(self._observer.accepted, Delivery(delivery))
+
+    def restarted(self, address: str, incarnation: int) -> None:
+        self.tell(self._observer.restarted, str(address), incarnation)
+
+    def parked(self, delivery: DeliveryState) -> None:
+        self.tell(self._observer.parked, Delivery(delivery))
+
+    def died(self, letter: DeadLetter) -> None:
+        self.tell(self._observer.died, letter)
+
+    async def run(self, cell: DeclaresTypes, delivery: DeliveryState, running: Awaitable[ResultT]) -> ResultT:
+        """Have a message handled, and tell the observer. Heartbeats are nobody's concern."""
+        if delivery.type == Heartbeat.message_type:
+            return await running
+        activity = Activity(delivery.thread_id, str(delivery.to), Delivery(delivery))
+        if delivery.accepted_at is not None:
+            activity.waited, delivery.accepted_at = self.now() - delivery.accepted_at, None
+        delivery.activity = activity
+        await self._redact(activity)
+        with _Watched(self, activity):
+            try:
+                outcome = activity.outcome = await running
+            finally:
+                activity.is_declared = cell.declares(delivery.type) or delivery.is_command
+        return outcome
+
+    def effect(
+        self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
+    ) -> Callable[[str], Awaitable[Json]]:
+        """Return what does an effect and tells the observer."""
+        handled = Delivery(course) if isinstance(course, DeliveryState) else None
+
+        async def watched(key: str) -> Json:
+            activity, around = Activity(course.thread_id, str(course.to), handled, effect, operation=operation), current.get()
+            await self._redact(activity)
+            try:
+                with _Watched(self, activity):
+                    result = activity.outcome = await run(key)
+            finally:
+                _count(activity, around)
+            return result
+
+        return watched
+
+    async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Have something done that effects are part of, such as a run of an agent, and tell the observer."""
+        activity = Activity(course.thread_id, str(course.to), operation=operation)
+        await self._redact(activity)
+        with _Watched(self, activity):
+            try:
+                return await running()
+            finally:
+                if isinstance(activity.operation, AgentOperation):
+                    activity.operation = replace(activity.operation, usage=activity.usage)
+
+    def replayed(self) -> None:
+        """Count a request or a tool call whose outcome the ledger has: it is not made, and has no activity."""
+        if (around := current.get()) is not None:
+            around.replayed += 1
+
+    async def _redact(self, activity: Activity) -> None:
+        """Give an activity the rules of its thread. If they cannot be read, the usual ones stay: nothing fails for this."""
+        if self.records_content and activity.thread_id is not None:
+            with suppress(LedgerError):
+                activity.redaction = await self._rules(activity.thread_id)
+
+    def begin(self, activity: Activity) -> None:
+        self.tell(self._observer.began, activity)
+
+    def end(self, activity: Activity) -> None:
+        self.tell(self._observer.ended, activity)
+
+    def tell(self, hear: Callable[..., ResultT], *what: Any) -> ResultT | None:
+        """Tell the observer something, and return what it says; one that raises is not told anything any more."""
+        try:
+            return hear(*what)
+        except Exception as exc:  # noqa: BLE001 (whatever it is, it is the observer's own)
+            failure = Failure.of(exc, "", 0, None)
+            name = type(self._observer).__qualname__
+            self._observer = Observer()
+            text = "the observer %s is switched off: it raised %s at %s"
+            LOG.error(text, name, failure.error_type, failure.where, extra=about(error=exc))
+            return None
+
+
+class _Watched:
+    """A block in which an activity goes on."""
+
+    __slots__ = ("_activity", "_began", "_hooks", "_token")
+
+    def __init__(self, hooks: Hooks, activity: Activity) -> None:
+        self._hooks = hooks
+        self._activity = activity
+
+    def __enter__(self) -> None:
+        self._token: Token[Activity | None] = current.set(self._activity)
+        self._began = self._hooks.now()
+        self._hooks.begin(self._activity)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        activity = self._activity
+        activity.seconds = self._hooks.now() - self._began
+        activity.error_type = _error_in(activity) if error is None else _error_type(error, activity.delivery)
+        self._hooks.end(activity)
+        with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
+            current.reset(self._token)
+
+
+def _error_type(error: BaseException, delivery: Delivery | None) -> str:
+    if isinstance(error, asyncio.CancelledError) and delivery is not None and delivery.withdrawn is not None:
+        return delivery.withdrawn
+    if isinstance(error, UnknownOutcomeError):
+        return UNKNOWN_OUTCOME
+    return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
+
+
+def _count(activity: Activity, around: Activity | None) -> None:
+    """Count a request or a tool call for what it is part of."""
+    if around is not None and activity.operation is not None:
+        around.done += 1
+        if isinstance(activity.operation, ModelOperation):
+            around.usage = added(around.usage, activity.operation.usage)
+
+
+def _error_in(activity: Activity) -> str | None:
+    if isinstance(activity.operation, ToolOperation) and activity.operation.error_type is not None:
+        return activity.operation.error_type
+    payload = activity.outcome.payload if isinstance(activity.outcome, Message) else activity.outcome
+    if isinstance(payload, OptionResultPayload) and payload.is_error:
+        return payload.error_type or "ERROR"
+    return None
+
+
+def added(one: Usage | None, other: Usage | None) -> Usage | None:
+    """Return the tokens of two operations together; None where nobody counted."""
+    if one is None or other is None:
+        return one or other
+    return Usage(
+        input_tokens=_sum(one.input_tokens, other.input_tokens),
+        output_tokens=_sum(one.output_tokens, other.output_tokens),
+        cache_read_tokens=_sum(one.cache_read_tokens, other.cache_read_tokens),
+        cache_write_tokens=_sum(one.cache_write_tokens, other.cache_write_tokens),
+        reasoning_tokens=_sum(one.reasoning_tokens, other.reasoning_tokens),
+    )
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else one + other
+
+
+class DeadLetters:
+    """The latest dead letters, and how many there were by code."""
+
+    def __init__(self, limit: int, hooks: Hooks | None = None) -> None:
+        self._hooks = hooks
+        self._kept: deque[DeadLetter] = deque(maxlen=limit)
+        self.counts: Counter[str] = Counter()
+
+    def add(self, delivery: DeliveryState, code: str, reason: str) -> None:
+        """Keep a message that nobody will handle. Its body is not logged."""
+        self.counts[code] += 1
+        letter = DeadLetter(delivery.message, delivery.to, code, reason, current_port().now())
+        self._kept.append(letter)
+        if self._hooks is not None:
+            self._hooks.died(letter)
+        fields = about(delivery, error=code)
+        LOG.warning("dead letter: %s to %s: %s", delivery.type or "talk", delivery.to, code, extra=fields)
+
+    def add_unless_asked(self, delivery: DeliveryState, error: DeliveryError) -> None:
+        """Keep a message that ends with an error, if no caller gets to know."""
+        if delivery.waiter is None and not delivery.is_call:
+            self.add(delivery, error.code, error.reason)
+
+    @property
+    def kept(self) -> tuple[DeadLetter, ...]:
+        return tuple(self._kept)

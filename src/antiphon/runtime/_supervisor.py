@@ -1,0 +1,230 @@
+"""Supervisor: the actor that decides what happens to failed actors, by the rules in `_supervision.py`.
+
+It carries out a decision by messages: RESTART and STOP, which the journal keeps like all others. If the ledger is
+unavailable, it does the same without a message, since an actor must not stay down because nothing can be written.
+
+A child that waits for an answer or an effect has not missed a heartbeat: each of these has its own time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from antiphon.errors import DeliveryError, LedgerUnavailableError
+from antiphon.protocol import ErrorAcknowledged, ErrorNotification, Heartbeat, Restart, Stop, Supervise, SupervisionStarted
+from antiphon.runtime._actor import Actor, handles
+from antiphon.runtime._context import Context
+from antiphon.runtime._failures import BLOCKED, LOG, about, words
+from antiphon.runtime._supervision import Decision, Supervision, concerned, decide
+
+if TYPE_CHECKING:
+    from antiphon.runtime._cell import Cell
+    from antiphon.runtime._escalation import Escalation
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._tree import Lifecycle, Tree
+
+_TAKEN: dict[str, Literal["restart", "stop", "escalate", "ignore"]] = {
+    "restart": "restart",
+    "replace": "restart",
+    "stop": "stop",
+    "escalate": "escalate",
+    "ignore": "ignore",
+}
+
+
+_MOST = 1000
+"""Children of which it is remembered when they were begun anew, before it is looked which of them still counts."""
+
+
+class _Escalation(Exception):  # noqa: N818 (the failure of a supervisor is that it gives up)
+    """A supervisor gives up, and its own supervisor decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorParts:
+    """What the supervisors of a system work with."""
+
+    lifetime: Lifetime
+    tree: Tree
+    lifecycle: Lifecycle
+    escalation: Escalation
+    random: Callable[[], float]
+
+
+class Supervisor(Actor):
+    """Looks after the actors that were spawned under its address."""
+
+    concurrency = 1000  # a restart may wait a while; others that fail meanwhile must not
+
+    def __init__(self, supervision: Supervision = Supervision()) -> None:  # noqa: B008 (frozen)
+        self.supervision = supervision
+        self._histories: dict[str, tuple[float, ...]] = {}
+        self._missed: Counter[str] = Counter()
+        """By child, how many heartbeats in a row."""
+        self._revived: set[str] = set()
+        """The children that are being begun anew because they missed too many."""
+
+    def equip(self, parts: SupervisorParts) -> None:
+        """Take what it works with. A system does it before the supervisor begins."""
+        self._parts = parts
+
+    def _now(self) -> float:
+        return self._parts.lifetime.loop.time()
+
+    async def started(self, context: Context) -> None:
+        if self.supervision.heartbeat is not None:
+            self._parts.lifetime.start(self._beat(context, self.supervision.heartbeat))
+
+    # ------------------------------------------------------------ deciding
+
+    @handles
+    async def child_failed(self, notification: ErrorNotification, context: Context) -> ErrorAcknowledged | None:
+        """Decide what becomes of an actor that has failed, have it done, and only then acknowledge."""
+        tree, address = self._parts.tree, notification.actor_id
+        cell = tree.at(address) if tree.has(address) else None
+        if cell is None or _is_past(cell, notification) or cell.state == "stopped":
+            return ErrorAcknowledged(actor_id=address, action_taken="ignore", error_logged=True)
+        decision = self._decide(cell, blocked=notification.error_code == BLOCKED)
+        acknowledged = ErrorAcknowledged(actor_id=address, action_taken=_TAKEN[decision.action], error_logged=True)
+        if decision.action == "escalate":
+            await context.reply(acknowledged)
+            raise _Escalation(f"{address} fails too often: {notification.error_message}")
+        await self._carry_out(decision, address, notification.error_message, context)
+        return acknowledged
+
+    def _decide(self, cell: Cell, *, blocked: bool) -> Decision:
+        key = cell.address if self.supervision.strategy == "one_for_one" else ""
+        decision = decide(
+            self.supervision,
+            cell.props.restart,
+            self._histories.get(key, ()),
+            now=self._now(),
+            chance=self._parts.random(),
+            blocked=blocked,
+        )
+        self._histories[key] = decision.history
+        if len(self._histories) > _MOST:
+            self._forget_old(self._now() - self.supervision.period)
+        return decision
+
+    def _forget_old(self, since: float) -> None:
+        """Forget restarts that count no more: children come and go."""
+        self._histories = {key: history for key, history in self._histories.items() if history and history[-1] >= since}
+
+    async def _carry_out(self, decision: Decision, address: str, reason: str, context: Context) -> None:
+        tree, lifecycle = self._parts.tree, self._parts.lifecycle
+        match decision.action:
+            case "ignore":
+                tree.at(address).resume()
+            case "stop":
+                try:
+                    await context.ask(address, Stop(actor_id=address, reason=reason))
+                except LedgerUnavailableError:
+                    await lifecycle.stop(tree.at(address), reason)
+            case _:
+                await asyncio.sleep(decision.delay)
+                if decision.action == "replace":
+                    await lifecycle.empty(tree.at(address), reason)
+                children = tree.children(context.address)
+                await self._restart(concerned(self.supervision.strategy, children, address), reason, context)
+
+    async def _restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
+        """Have actors begin anew, in their order. None of them goes on while another is still the old one."""
+        cells = [self._parts.tree.at(address) for address in addresses]
+        for cell in cells:
+            cell.suspend()
+        try:
+            for cell in cells:
+                try:
+                    await context.ask(cell.address, Restart(actor_id=cell.address, reason=reason))
+                except LedgerUnavailableError:
+                    await self._parts.lifecycle.restart(cell, reason)  # what cannot be written down is done all the same
+        finally:
+            for cell in cells:  # one that was begun anew by another process was only suspended
+                if not cell.has_failed:
+                    cell.resume()
+
+    # ------------------------------------------------------------ watching
+
+    @handles
+    async def watch(self, request: Supervise, context: Context) -> SupervisionStarted:
+        """Look after an actor from now on."""
+        self._parts.tree.adopt(request.actor_id, context.address)
+        return SupervisionStarted(actor_id=request.actor_id)
+
+    async def _beat(self, context: Context, interval: float) -> None:
+        """Ask the children again and again whether they live, as long as this is the supervisor."""
+        loop = self._parts.lifetime.loop
+        due = loop.time() + interval
+        while True:
+            await asyncio.sleep(due - loop.time())
+            if not context.is_current(self):
+                return
+            is_late = loop.time() - due > interval / 2
+            due = loop.time() + interval
+            if not is_late:  # else the event loop was blocked: nobody could have answered
+                await self._feel_all(context, interval)
+
+    async def _feel_all(self, context: Context, interval: float) -> None:
+        """Ask all children once; a function of its own, so that nothing of them is kept until the next time."""
+        children = self._parts.tree.children(context.address)
+        self._missed = Counter({child: self._missed[child] for child in children if child in self._missed})
+        await asyncio.gather(*(self._feel(child, context, interval) for child in children))
+
+    async def _feel(self, child: str, context: Context, interval: float) -> None:
+        """Ask a child whether it lives, unless that is known; if it has not answered for too long, have it begun anew."""
+        cell = self._parts.tree.cells.get(child)
+        if cell is None or cell.state != "active" or child in self._revived or _surely_lives(cell):
+            del self._missed[child]
+            return
+        asked_at = self._now()
+        try:
+            await context.system.ask(child, Heartbeat(), within=interval, sender=context.address)
+        except DeliveryError as exc:
+            was_blocked = self._now() - asked_at > interval * 3 / 2
+            if cell.is_waiting or cell.measured > asked_at or was_blocked:
+                del self._missed[child]  # it has gone on meanwhile, or nobody could
+                return
+            self._missed[child] += 1
+            if self._missed[child] >= self.supervision.misses:
+                self._revived.add(child)
+                self._parts.lifetime.start(self._revive(child, exc, context))  # others must not wait until it is done
+        else:
+            del self._missed[child]
+
+    async def _revive(self, child: str, error: DeliveryError, context: Context) -> None:
+        """Treat an actor that does not answer as one that has failed."""
+        notification = ErrorNotification(
+            actor_id=child, error_message="it misses heartbeats", error_code=error.code, details=str(error)
+        )
+        try:
+            await self._parts.escalation.notify(context.address, notification, child)
+        except DeliveryError as exc:
+            LOG.warning("%s misses heartbeats, and nobody decides: %s", child, words(exc), extra=about(child, error=exc))
+        finally:
+            self._revived.discard(child)
+            del self._missed[child]
+
+
+def _surely_lives(cell: Cell) -> bool:
+    """Whether an actor need not be asked: it has nothing to do, or only waits; and has no answer of its own.
+
+    What waits for an answer or an effect does not hang, however long it takes: a model that does not answer runs out of the
+    time that it was given, and to begin its actor anew would only ask it again.
+    """
+    if cell.actor is None:
+        return not cell.drains  # nobody has needed it yet; or it hangs while it begins
+    return type(cell.actor).heartbeat is Actor.heartbeat and (cell.is_waiting or cell.is_idle)
+
+
+def _is_past(cell: Cell, notification: ErrorNotification) -> bool:
+    """Whether the actor that failed has been begun anew since."""
+    match notification.details:
+        case {"incarnation": int(incarnation)}:
+            return incarnation != cell.incarnation
+        case _:
+            return False

@@ -1,0 +1,54 @@
+"""What a library needs that builds on the runtime: rows of the journal, effects outside of actors, decisions, wire messages.
+
+A program that has actors needs `antiphon.runtime` only. `antiphon.agents` and `antiphon.patterns` are built on this module: a
+run of an agent has no actor, and writes the same rows as a handler does. These names may change with a minor version; rows
+that are stored keep their meaning.
+"""
+
+from antiphon.runtime._effects import Effect, Park, Run
+from antiphon.runtime._envelope import Course
+from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._results import error_of, error_response, from_wire, response_type
+from antiphon.runtime._rows import (
+    AGAIN,
+    PARK,
+    Standing,
+    again_id,
+    begun,
+    cut_result,
+    ended,
+    is_too_large,
+    park_id,
+    says_the_same_value,
+    text_of,
+    unused,
+)
+from antiphon.runtime._supervision import Decision, concerned, decide
+
+__all__ = [
+    "AGAIN",
+    "PARK",
+    "Course",
+    "Decision",
+    "Effect",
+    "Journal",
+    "Park",
+    "Run",
+    "Standing",
+    "again_id",
+    "begun",
+    "concerned",
+    "cut_result",
+    "decide",
+    "ended",
+    "error_of",
+    "error_response",
+    "from_wire",
+    "is_too_large",
+    "observe",
+    "park_id",
+    "response_type",
+    "says_the_same_value",
+    "text_of",
+    "unused",
+]

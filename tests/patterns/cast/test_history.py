@@ -1,0 +1,280 @@
+"""A history that began elsewhere goes on in every pattern: a text, a message, or a conversation is what `run` takes."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import (
+    ImageUrl,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from antiphon.agents import Toolkit
+from antiphon.dialects import decode
+from antiphon.errors import ParkedError
+from antiphon.ledger import Ledger, is_not_executed
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Conversation, DataPart, MediaPart, Message, PartsPayload
+from antiphon.messages import TextPart as Words
+from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern, TaskInput
+from antiphon.patterns.options import Executor, Options
+from antiphon.patterns.peers import Peers
+from antiphon.patterns.teams import Team
+from antiphon.patterns.workers import Workers
+
+HELPER = AgentSpec(name="helper", instructions="You help.", tools=("pay",))
+QUICK = Patience(attempts=1, backoff=0)
+EARLIER = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Which city?"},
+    {"role": "assistant", "content": "Lisbon."},
+    {"role": "user", "content": "And the river?"},
+]
+OPEN_CALL = [
+    {"role": "user", "content": "Pay Ann."},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": '{"to": "Ann"}'}}],
+    },
+]
+ATTACHED = Message(
+    policy="user",
+    role_hint_for_llm="user",
+    payload=PartsPayload(
+        parts=(
+            Words(text="What is this?"),
+            DataPart(data={"page": 7}),
+            MediaPart(modality="image", url="https://example.org/a.png"),
+        )
+    ),
+)
+
+
+class Hearing(FunctionModel):
+    """A model that notes what it is told, and answers every agent the same."""
+
+    def __init__(self, *, calls: tuple[str, dict[str, Any]] | None = None) -> None:
+        self.told: list[list[ModelMessage]] = []
+        self._calls = calls
+        super().__init__(self._answer, model_name="hearing")
+
+    def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        self.told.append(messages)
+        if self._calls and any(tool.name == self._calls[0] for tool in info.function_tools):
+            return ModelResponse([ToolCallPart(*self._calls, tool_call_id="c9")])
+        if self._calls and any(tool.name == "assign_task" for tool in info.function_tools):
+            task = {"worker": "helper", "task": "Pay."}
+            return ModelResponse([ToolCallPart("assign_task", task, tool_call_id="c8")])
+        if not info.output_tools or info.allow_text_output:
+            return ModelResponse([TextPart("The Tagus.")])
+        tool = info.output_tools[0]
+        plan = {"phases": [{"name": "All", "worker": "helper", "goals": "Answer."}]}
+        given = plan if "phases" in tool.parameters_json_schema["properties"] else {"summary": "The Tagus."}
+        return ModelResponse([ToolCallPart(tool.name, given, tool_call_id=f"out-{len(self.told)}")])
+
+
+class Payments(list[str]):
+    """A toolkit with one tool that must run only when an agent calls it here."""
+
+    def toolkit(self) -> Toolkit:
+        toolkit = Toolkit()
+
+        def pay(to: str) -> str:
+            """Pay somebody."""
+            self.append(to)
+            return "paid"
+
+        toolkit.add(pay)
+        return toolkit
+
+
+def an_executor(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
+    options = Options(toolkit)
+    options.add_agent(Cast(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK), "helper")
+    return Executor(ledger, options)
+
+
+def some_peers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
+    return Peers(ledger, [HELPER], model=model, toolkit=toolkit, patience=QUICK)
+
+
+def a_team(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
+    return Team(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
+
+
+def some_workers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
+    return Workers(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
+
+
+Make = Callable[[Ledger, Hearing, Toolkit], Pattern]
+PATTERNS = pytest.mark.parametrize("make", [an_executor, some_peers, a_team, some_workers], ids=lambda each: each.__name__)
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(main, 60))
+
+
+async def ran(make: Make, task: Any, ledger: Ledger | None = None, **more: Any) -> tuple[Outcome, Hearing, Payments]:
+    model, payments, ledger = Hearing(), Payments(), ledger or MemoryLedger()
+    async with make(ledger, model, payments.toolkit()) as pattern:
+        outcome = await pattern.run(task, thread_id="t", **more)
+    assert outcome.status == "completed", outcome
+    return outcome, model, payments
+
+
+async def talk_in(ledger: Ledger) -> list[Message]:
+    return [record.message async for record in ledger.read("t") if record.message.lane == "talk"]
+
+
+def answers(messages: list[ModelMessage]) -> list[Any]:
+    return [p.content for each in messages if isinstance(each, ModelResponse) for p in each.parts if isinstance(p, TextPart)]
+
+
+def heard(messages: list[ModelMessage]) -> str:
+    """Return all that a model was told, as text."""
+    parts = [part for each in messages for part in each.parts]
+    return "\n".join(str(getattr(part, "content", "")) for part in parts)
+
+
+@PATTERNS
+def test_a_decoded_conversation_goes_on_and_the_assistants_words_are_the_agents_own(make: Make) -> None:
+    outcome, model, _ = run(ran(make, decode(EARLIER, "openai-chat")))
+
+    assert outcome.response == "The Tagus."
+    for told in model.told:
+        assert answers(told)[:1] == ["Lisbon."]
+        assert all(words in heard(told) for words in ("Be brief.", "Which city?", "And the river?"))
+
+
+@PATTERNS
+def test_a_thread_that_was_imported_goes_on_with_a_text(make: Make) -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+        await ledger.append("t", decode(EARLIER, "openai-chat"), outside=True)
+        _, model, _ = await ran(make, "Go on.", ledger)
+        assert all(answers(told)[:1] == ["Lisbon."] for told in model.told)
+
+    run(main())
+
+
+@PATTERNS
+def test_a_call_that_is_open_in_what_is_handed_over_is_never_executed(make: Make) -> None:
+    """S5, S14: it gets an error result, which the model is told, and no tool runs."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        _, model, payments = await ran(make, decode(OPEN_CALL, "openai-chat"), ledger)
+        assert payments == []
+        closed = [each for each in await talk_in(ledger) if is_not_executed(each)]
+        assert {each.invocation_id for each in closed} == {"c1"}
+        assert all("never executed" in heard(told) for told in model.told)
+        assert not await ledger.open_calls("t")
+
+    run(main())
+
+
+@PATTERNS
+def test_media_and_data_of_a_message_reach_the_model(make: Make) -> None:
+    _, model, _ = run(ran(make, ATTACHED))
+
+    for told in model.told:
+        prompts = [part.content for each in told for part in each.parts if isinstance(part, UserPromptPart)]
+        shown = [each for content in prompts if not isinstance(content, str) for each in content]
+        assert [each.url for each in shown if isinstance(each, ImageUrl)] == ["https://example.org/a.png"]
+        assert "'page': 7" in str(shown)
+        assert "What is this?" in str(prompts)
+
+
+@PATTERNS
+def test_an_outcome_carries_the_answer_as_messages_of_the_thread(make: Make) -> None:
+    async def main() -> None:
+        ledger = MemoryLedger()
+        outcome, _, _ = await ran(make, "Which river?", ledger)
+        (answer,) = outcome.messages
+        assert answer in await talk_in(ledger)
+        assert [part.text for part in answer.parts if isinstance(part, Words)] == ["The Tagus."]
+
+    run(main())
+
+
+@PATTERNS
+def test_the_same_conversation_again_is_written_once_and_asks_nobody(make: Make) -> None:
+    """G10: what is recorded is given back."""
+
+    async def main() -> None:
+        ledger = MemoryLedger()
+        first, _, _ = await ran(make, decode(EARLIER, "openai-chat"), ledger)
+        before = await ledger.head("t")
+        again, model, _ = await ran(make, decode(EARLIER, "openai-chat"), ledger)
+        assert (again, again.messages, model.told) == (first, first.messages, [])
+        assert (await ledger.head("t")).seq == before.seq
+
+    run(main())
+
+
+@PATTERNS
+def test_message_history_comes_before_the_task_as_messages_or_as_pydantic_ai_has_them(make: Make) -> None:
+    theirs = [ModelRequest([UserPromptPart("Which city?")]), ModelResponse([TextPart("Lisbon.")])]
+    _, model, _ = run(ran(make, "And the river?", message_history=theirs))
+    _, same, _ = run(ran(make, "And the river?", message_history=decode(EARLIER[1:3], "openai-chat")))
+
+    for told in (*model.told, *same.told):
+        assert answers(told)[:1] == ["Lisbon."]
+        assert "Which city?" in heard(told)
+
+
+@PATTERNS
+def test_a_history_larger_than_one_message_goes_on(make: Make) -> None:
+    long = [{"role": "user" if number % 2 == 0 else "assistant", "content": "x" * 100_000} for number in range(14)]
+    _, model, _ = run(ran(make, decode([*long, EARLIER[-1]], "openai-chat")))
+
+    assert all(heard(told).count("x" * 100_000) == 14 for told in model.told)
+
+
+@PATTERNS
+def test_a_history_with_the_mark_of_untrusted_content_taints_whoever_is_told_it(make: Make) -> None:
+    """S4: a tool that may not be used after untrusted content waits for a person."""
+    marked = Message(
+        policy="user",
+        role_hint_for_llm="user",
+        payload=PartsPayload(parts=(Words(text="Pay Ann."),)),
+        metadata={"antiphon": {"untrusted": "a web page"}},
+    )
+    assert TaskInput.of(marked).message is marked  # it is not only words: the mark must stay
+
+    async def main() -> None:
+        ledger, model = MemoryLedger(), Hearing(calls=("pay", {"to": "Ann"}))
+        async with make(ledger, model, (payments := Payments()).toolkit()) as pattern:
+            with pytest.raises(ParkedError):
+                await pattern.run(Conversation([marked, *decode(EARLIER, "openai-chat")]), thread_id="t")
+        assert payments == []
+
+    run(main())
+
+
+def test_a_task_is_a_request_and_its_history() -> None:
+    given = TaskInput.of(decode(EARLIER, "openai-chat"))
+    assert (given.text, given.message, len(given.history)) == ("And the river?", None, 3)
+    assert TaskInput.of("Hi").identity == ("Hi",)
+    assert TaskInput.of(decode(OPEN_CALL, "openai-chat")).text == "Go on."
+    assert TaskInput.of(ATTACHED.model_copy(update={"id": "other"})).identity == TaskInput.of(ATTACHED).identity
+    with pytest.raises(ValueError, match="empty"):
+        TaskInput.of(Conversation())
+
+
+def test_results_of_tools_in_a_history_are_results_for_the_model() -> None:
+    result = {"role": "tool", "tool_call_id": "c1", "content": "paid"}
+    history = decode([*OPEN_CALL, result, {"role": "user", "content": "Done?"}], "openai-chat")
+    _, model, payments = run(ran(some_workers, history))
+
+    assert payments == []
+    assert [p.content for each in model.told[0] for p in each.parts if isinstance(p, ToolReturnPart)] == ["paid"]
