@@ -1,5 +1,6 @@
 """Ways to run the command line: as a process of its own, in a terminal, and inside the test."""
 
+import functools
 import json
 import os
 import pty
@@ -9,10 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import typer.testing
 from typer.testing import CliRunner, Result
 
 from antiphon import Conversation, Message, PartsPayload, dumps
 from antiphon.cli import app
+
+typer.testing._get_command = functools.cache(typer.testing._get_command)
+"""Typer builds all commands anew for each run, which takes longer than most of them."""
 
 COMMAND = (sys.executable, "-m", "antiphon")
 OWN = {"FORCE_COLOR", "COLUMNS", "NO_COLOR", "TERM", "ANTIPHON_LEDGER"}

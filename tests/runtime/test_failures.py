@@ -422,7 +422,7 @@ async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> 
     assert await system.ask(address, Ping(text="back")) == Pong(text="back!")
 
 
-# Mutant: Supervisor._feel counts no misses, or Supervisor._revive tells nobody -> this test is red.
+# Mutant: Supervisor._check_heartbeat counts no misses, or Supervisor._report_missed tells nobody -> this test is red.
 async def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
     """CH-127, G14: its handler hangs; nobody else notices. Its supervisor has never got a message."""
     async with System() as system:
@@ -449,7 +449,7 @@ async def _decided(system: System, address: str) -> list[tuple[str, str, str]]:
     ]
 
 
-# Mutant: Supervisor._feel revives a child that has missed one heartbeat -> this test is red.
+# Mutant: Supervisor._check_heartbeat revives a child that has missed one heartbeat -> this test is red.
 @pytest.mark.parametrize(("seconds", "restarts"), [(0.9, 0), (2.9, 0), (4.5, 1), (1000.0, 1)])
 async def test_as_many_heartbeats_may_be_missed_as_the_supervisor_allows(seconds: float, restarts: int) -> None:
     """CH-127: it asks every second; whoever does not answer for the third time is begun anew, and not before."""

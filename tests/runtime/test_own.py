@@ -96,7 +96,7 @@ def test_an_envelope_is_frozen_and_what_the_ledger_redacts_gets_another() -> Non
         envelope.to = "b/1"
     said = delivery.message
     stored = said.model_copy(update={"payload": own_call("r1", Restart.message_type, {"actor_id": "a/1"})})
-    delivery.take(Record(7, b"", "", datetime(2026, 1, 1, tzinfo=UTC), stored))
+    delivery.use_stored(Record(7, b"", "", datetime(2026, 1, 1, tzinfo=UTC), stored))
     assert (delivery.message, delivery.seq, delivery.type) == (stored, 7, Restart.message_type)
     assert delivery.envelope == envelope._replace(said=None, message=stored)
     assert envelope.said is not None

@@ -1,7 +1,7 @@
 """Budgets of agents: how much they may use, in a thread and in a run of it, and how much they have used.
 
-What is used is counted from the thread, so it is the same after a crash. What is recorded costs nothing when it is taken from
-the journal; what would be done anew is refused when a budget is used up; what was begun may end.
+Usage is counted from the thread, so it is the same after a crash. A recorded outcome costs nothing. When a budget is used up,
+a new effect is refused; one that has begun may end.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class AgentBudget:
     depth: int | None = None
     """How many agents may run inside of each other."""
     seconds: float | None = None
-    """Since it began, pauses and crashes included; a model request that is not answered by then is given up."""
+    """Since the run began, pauses and crashes included. A model request that takes longer is cancelled."""
 
 
 @dataclass(slots=True)
 class Amount:
-    """What was used."""
+    """What was used so far."""
 
     requests: int = 0
     tool_calls: int = 0
@@ -45,19 +45,19 @@ class Amount:
     began: datetime | None = None
 
     def begin(self, kind: Kind) -> None:
-        """Count something that is begun."""
+        """Count an effect that begins."""
         if kind == "request":
             self.requests += 1
         else:
             self.tool_calls += 1
 
     def pay(self, usage: Usage) -> None:
-        """Count what an answer has cost."""
+        """Count the cost of an answer."""
         self.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
         self.cost += usage.cost or 0
 
     def used_up(self, budget: AgentBudget, kind: Kind, depth: int, now: datetime) -> str | None:
-        """Return what of a budget is used up, if it must not be for another thing of a kind; None if nothing is."""
+        """Return the limit that forbids another effect of a kind; None if none does."""
         passed = 0.0 if self.began is None else (now - self.began).total_seconds()
         limits: list[tuple[float | Decimal | None, float | Decimal, str]] = [
             (budget.requests if kind == "request" else None, self.requests, "requests"),
@@ -82,26 +82,26 @@ class BudgetLimits:
 
 
 class Bounds:
-    """The budgets of the agents that are at work in a run: what is done beside them, by a toolkit, counts for all of them."""
+    """The budgets of the agents that are active in a run. A toolkit's calls count for all of them."""
 
     def __init__(self) -> None:
         self.limits: list[BudgetLimits] = []
 
     def add(self, limits: BudgetLimits) -> None:
-        """Have one more agent's budgets count."""
+        """Add the budgets of an agent."""
         if limits != BudgetLimits() and limits not in self.limits:
             self.limits.append(limits)
 
 
 class Spending:
-    """What was used in a thread, and in one run of it."""
+    """Usage of a thread, and of one run of it."""
 
     def __init__(self) -> None:
         self.thread = Amount()
         self.run = Amount()
 
     def heard(self, message: Message, root: str) -> None:
-        """Count what a row of the thread says."""
+        """Count a row of the thread."""
         is_of_run = (message.parent_id if message.lane == "talk" else message.invocation_id or "") or ""
         amounts = [self.thread, self.run] if is_of_run.startswith(f"{root}/") else [self.thread]
         kind = kind_of(message)
@@ -112,18 +112,18 @@ class Spending:
                 amount.pay(message.usage)
 
     def begin(self, kind: Kind) -> None:
-        """Count something that is begun now."""
+        """Count an effect that begins now."""
         for amount in (self.thread, self.run):
             amount.begin(kind)
 
     def pay(self, usage: Usage | None) -> None:
-        """Count what an answer has cost that is there now."""
+        """Count the cost of a new answer."""
         if usage is not None:
             for amount in (self.thread, self.run):
                 amount.pay(usage)
 
     def seconds_left(self, limits: BudgetLimits, now: datetime) -> float | None:
-        """Return how long something may take that is begun now; None: as long as it takes."""
+        """Return how many seconds an effect may take that begins now; None: no limit."""
         each = ((self.run, limits.run), (self.thread, limits.thread))
         left = [
             budget.seconds - (now - amount.began).total_seconds()
@@ -133,7 +133,7 @@ class Spending:
         return min(left, default=None)
 
     def check(self, limits: BudgetLimits, kind: Kind, *, depth: int, now: datetime, where: str) -> None:
-        """Refuse something new where a budget is used up.
+        """Refuse a new effect if a budget is used up.
 
         Raises:
             BudgetExceededError: one is.
@@ -144,7 +144,7 @@ class Spending:
 
 
 def kind_of(message: Message) -> Kind | None:
-    """Return what kind of thing a row begins; None for any other row."""
+    """Return the kind of effect that a row begins; None for any other row."""
     payload = message.payload
     if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
         return None

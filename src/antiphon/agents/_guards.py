@@ -1,8 +1,8 @@
-"""Guards: which toolkits the agents of a thread were begun under, so that no program goes on without them.
+"""Guards: the toolkits under which the agents of a thread began, so that no program continues without them.
 
-A toolkit checks permissions and asks people. A program that is started again without it, and gives the same functions to the
-agent as plain tools, would do what a person has denied. So what an agent was begun under is a row of its thread: a mark
-`TOOLKIT_GUARD`, with the tools that the toolkit lets the agent call, and those of them that a person must approve.
+A toolkit checks permissions and asks people. A program that is restarted without it, and gives the same functions to the agent
+as plain tools, would execute what a person has denied. So the thread records the toolkit of an agent: a row `TOOLKIT_GUARD`,
+with the tools that the agent may call, and those of them that a person must approve.
 
 | the thread has | and the program | it gets |
 |---|---|---|
@@ -10,10 +10,10 @@ agent as plain tools, would do what a person has denied. So what an agent was be
 | a mark of a run of an agent | gives it a tool of the toolkit as a plain tool | `UnguardedToolError` |
 | a tool that must be approved | gives it to any agent as a plain tool | `UnguardedToolError` |
 | a tool that must be approved, for an agent | gives it to that agent in a toolkit that does not ask | `UnguardedToolError` |
-| anything else | has more tools, or other grants | what it wants |
+| anything else | has more tools, or other grants | no error |
 
-That a tool must be approved is said by marks, and also by every question to a person and every decision to ask one: threads
-from before there were marks have those. For which arguments a rule asks may change.
+That a tool must be approved follows from marks, and also from each question to a person and each decision to ask one: threads
+that are older than marks have those. The arguments for which a rule asks may change.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _GUARD: Final = "TOOLKIT_GUARD"
 _DECISION: Final = "TOOL_PERMISSION"
 _APPROVE: Final = "APPROVE"
 TAINTED: Final = "this turn has read untrusted content"
-"""How the reason begins where a person is asked only because of what was read."""
+"""How the reason begins if a person is asked only because of taint."""
 
 
 @dataclass(frozen=True)
 class Cover:
-    """What a toolkit holds over an agent."""
+    """What a toolkit enforces for an agent."""
 
     toolkit: str
     agent: str
     tools: tuple[str, ...]
-    """What the agent may call."""
+    """The tools that the agent may call."""
     asks: tuple[str, ...]
     """The tools that a person must approve, always or by a rule."""
     run: str | None = None
     """The run of the agent, where it has an id that stays the same."""
     lenient: frozenset[str] = field(default=frozenset(), compare=False)
-    """The tools that may be called by who has read untrusted content; it is not written down."""
+    """The tools that may be called after untrusted content was read; not stored."""
 
     @property
     def digest(self) -> str:
@@ -68,7 +68,7 @@ class Cover:
         return b32encode(sha256(said).digest()).decode().rstrip("=").lower()
 
     def row(self) -> Message:
-        """Return it as the mark that is written down; its id is that of its place."""
+        """Return it as the mark that is stored; its id is that of its place."""
         said: dict[str, Json] = {
             "type": _GUARD,
             "toolkit": self.toolkit,
@@ -84,7 +84,7 @@ class Cover:
 
 
 class _Mark(BaseModel):
-    """A mark as it is read; what is no mark of ours is none."""
+    """A mark as it is read from a row."""
 
     toolkit: str
     agent: str
@@ -94,7 +94,7 @@ class _Mark(BaseModel):
 
 
 class _Asked(BaseModel):
-    """What a question to a person, or the decision to ask one, is about."""
+    """The call that a question to a person, or the decision to ask one, is about."""
 
     agent: str
     tool: str
@@ -102,28 +102,28 @@ class _Asked(BaseModel):
 
 
 class ThreadGuards:
-    """What a thread says about the toolkits of its agents."""
+    """What the rows of a thread say about the toolkits of its agents."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[str, str], str] = {}
-        """The calls of tools that the run has from when it was begun before: by course and id, their digests."""
+        """The tool calls of earlier attempts of the run: their digests, by course and id."""
         self._covers: set[Cover] = set()
         self._begun: dict[str, set[Cover]] = {}
         """By run of an agent."""
         self._asks: dict[str, dict[str, set[str]]] = {}
-        """By tool and agent: whether a person is asked in any case, or because of what was read."""
+        """By tool and agent: whether a person is always asked, or only because of taint."""
         self._here: dict[str, frozenset[str]] = {}
-        """By run of an agent: what it has of a toolkit in this program."""
+        """By run of an agent: its toolkit in this program."""
 
     # ------------------------------------------------------------ what the thread says
 
     def heard(self, message: Message, root: str) -> None:
-        """Take in a row of the thread; `root` is the run that reads it."""
+        """Read a row of the thread; `root` is the run that reads it."""
         payload = message.payload
         if message.lane == "effect":
             self._heard_call(message, root)
         elif message.lane != "control" or message.policy != RUNTIME_POLICY:
-            return  # whatever it says, it is talk
+            return  # talk is never evidence, whatever it says
         elif isinstance(payload, OptionCallPayload):
             if payload.option_name == _APPROVE:
                 self._heard_question(payload.arguments)
@@ -176,7 +176,7 @@ class ThreadGuards:
     # ------------------------------------------------------------ what a program may do
 
     def enter(self, cover: Cover, thread_id: str) -> Message | None:
-        """Have an agent begin, or go on, under a toolkit; return the mark that is to be written, if it is not there.
+        """Let an agent begin or continue under a toolkit. Return the mark to write; None if the thread has it.
 
         Raises:
             UnguardedToolError: the toolkit does not ask for an approval that the thread asks for.
@@ -195,10 +195,10 @@ class ThreadGuards:
         return cover.row()
 
     def check_plain(self, run: str | None, names: Iterable[str], thread_id: str) -> None:
-        """Refuse tools that an agent has, and that are started without a toolkit, where the thread has them guarded.
+        """Refuse plain tools of an agent that the thread says are guarded by a toolkit.
 
         Raises:
-            UnguardedToolError: one is, or the run was begun under a toolkit and the program does not give the agent any.
+            UnguardedToolError: one is guarded, or the run began under a toolkit and the program gives the agent none.
         """
         begun = self._begun.get(run or "", ())
         here = self._here.get(run or "")

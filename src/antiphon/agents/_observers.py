@@ -44,13 +44,13 @@ _PROVIDERS: Final = {
     "moonshotai": "moonshot_ai",
     "xai": "x_ai",
 }
-"""By the name that Pydantic AI has for a provider, that of the conventions, where it is another:
+"""Pydantic AI's name of a provider to that of the conventions, where they differ:
 https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/registry/attributes/gen-ai.md"""
 _SEVERAL: Final = "fallback:"
 
 
-def provider_of(ctx: RunContext[Any]) -> str:
-    """Return the provider of the model that a run uses; of several, the first one that is asked."""
+def provider_of(ctx: RunContext[object]) -> str:
+    """Return the provider of a run's model; of a fallback model, the first one."""
     system: str = getattr(ctx.model, "system", "")
     return provider_named(system.removeprefix(_SEVERAL).partition(",")[0])
 
@@ -60,23 +60,25 @@ def provider_named(name: str) -> str:
     return _PROVIDERS.get(name, name)
 
 
-def capabilities_of(ctx: RunContext[Any]) -> list[AbstractCapability[Any]]:
-    """Return the capabilities of a run, also those inside of others."""
-    found: list[AbstractCapability[Any]] = []
+def capabilities_of(ctx: RunContext[object]) -> list[AbstractCapability[object]]:
+    """Return the capabilities of a run, nested ones included."""
+    found: list[AbstractCapability[object]] = []
     if ctx.root_capability is not None:
         ctx.root_capability.apply(found.append)
     return found
 
 
-def is_told(run: LedgerRun, ctx: RunContext[Any]) -> bool:
-    """Whether somebody watches who is to be told of models, tools and agents: not where Pydantic AI tells the same."""
+def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:
+    """Whether operations are reported to observers: there are some, and Pydantic AI does not report the same."""
     if run.journal.hooks is None:
         return False
     return not any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
 
 
-async def told_as_agent(run: LedgerRun, ctx: RunContext[Any], name: str, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Have an agent run, and tell that to whoever watches. `name` is what the journal calls it."""
+async def told_as_agent(
+    run: LedgerRun, ctx: RunContext[object], name: str, running: Callable[[], Awaitable[ResultT]]
+) -> ResultT:
+    """Run an agent, and report that to observers. `name` is its name in the journal."""
     hooks = run.journal.hooks
     if hooks is None or not is_told(run, ctx):
         return await running()
@@ -94,17 +96,17 @@ async def told_as_agent(run: LedgerRun, ctx: RunContext[Any], name: str, running
 # ---------------------------------------------------------------- live
 
 _ROOM = 1_000
-"""How many deltas wait for whoever listens, before some are missed."""
+"""How many deltas wait for a listener before it misses some."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Something that happens in a thread just now."""
+    """One event of a model's answer, while it is streamed."""
 
     thread_id: str
     agent: str | None
     invocation_id: str | None
-    """The request in whose course it happens; the same comes again if the request is made again. None: between requests."""
+    """The request that it belongs to; the same if the request is repeated. None: between requests."""
     event: AgentStreamEvent
 
 
@@ -113,7 +115,7 @@ _listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[Delta]]]] = W
 
 @asynccontextmanager
 async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[Delta], None]:
-    """Listen to what agents say in a thread, for an `async with` block; iterate over what it gives.
+    """Listen to the agents of a thread, for an `async with` block; iterate over the deltas it yields.
 
     Their `LedgerDurability` must say `live=True`, and they must run in this process.
     """
@@ -134,7 +136,7 @@ async def _each(queue: asyncio.Queue[Delta]) -> AsyncIterator[Delta]:
 
 
 def live_handler(handler: EventStreamHandler[AgentDepsT] | None) -> EventStreamHandler[AgentDepsT]:
-    """Return what hands events to those who listen, and then to a handler, if there is one."""
+    """Return a handler that publishes events to listeners, and then passes them to another handler, if there is one."""
 
     async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
         events = _published(None if ctx.agent is None else ctx.agent.name, stream)

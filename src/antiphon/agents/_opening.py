@@ -46,20 +46,20 @@ _LENGTH = 120
 
 
 def as_key(name: str) -> str:
-    """Return a name as a key: itself, where it can be one, else a digest of it."""
+    """Return a name as a key: the name itself if it is a valid key, else a digest of it."""
     if name and len(name) <= _LENGTH and not _FORBIDDEN.search(name) and not name.isdigit():
         return name
     return f"sha256:{sha256(name.encode(errors='replace')).hexdigest()[:32]}"
 
 
 class EffectKeys:
-    """What was done, by name, so that the second of a name is told from the first."""
+    """Numbers effects of the same name, so that each has a key of its own."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def next_key(self, name: str | None = None) -> str:
-        """Return what the next thing of a name is known by."""
+        """Return the key of the next effect of a name."""
         key = as_key(name or "effect")
         self._counts[key] += 1
         count = self._counts[key]
@@ -78,11 +78,11 @@ class RunCourse(EffectKeys):
         self.open_effects: tuple[Message, ...] = ()
 
     def wait(self, change: int) -> None:
-        """Nothing: nobody watches what is no actor."""
+        """Do nothing: a run has no mailbox whose waiting is counted."""
 
 
 class RunPart(EffectKeys):
-    """A part of a course, which numbers what it does for itself: an agent's run, or what a tool does."""
+    """A part of a course with numbers of its own: the run of one agent, or the work of one tool."""
 
     def __init__(self, whole: Course, invocation_id: str, to: str) -> None:
         super().__init__()
@@ -92,17 +92,17 @@ class RunPart(EffectKeys):
 
     @property
     def thread_id(self) -> str | None:
-        """That of the whole."""
+        """The one of the whole course."""
         return self._whole.thread_id
 
     @property
     def attempt(self) -> int:
-        """That of the whole."""
+        """The one of the whole course."""
         return self._whole.attempt
 
     @property
     def open_effects(self) -> tuple[Message, ...]:
-        """Those of the whole."""
+        """The ones of the whole course."""
         return self._whole.open_effects
 
     @open_effects.setter
@@ -110,7 +110,7 @@ class RunPart(EffectKeys):
         self._whole.open_effects = rows
 
     def wait(self, change: int) -> None:
-        """Have the whole wait."""
+        """Count waiting in the whole course."""
         self._whole.wait(change)
 
     @override
@@ -129,9 +129,9 @@ _RECOVERIES = Settings().recoveries
 
 
 class _Owned(Journal):
-    """The journal of a thread that is claimed once: if another process takes it over, it is lost for good.
+    """The journal of a thread that is claimed once: after a takeover by another process, it never claims the thread back.
 
-    To claim it back would be to go on beside the other, and to begin what the other has begun.
+    To claim it back would mean to execute effects that the new owner has begun.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -139,10 +139,10 @@ class _Owned(Journal):
 
     @override
     def has_had_owners(self, thread_id: str) -> bool:
-        return False  # it claims once, and a run that was begun before is a second attempt
+        return False  # it claims once, and a run that was begun before is a further attempt
 
     def passing(self, admit: Admit | None, observer: Observer | None) -> Self:
-        """Return the same for one of the runs: its effects pass `admit` when they begin, and the observer is told of them."""
+        """Return the journal for one of the runs, with the `admit` and the observer of that run."""
         own = copy(self)
         own.admit = admit or self.admit
         observe(own, observer)
@@ -150,7 +150,7 @@ class _Owned(Journal):
 
 
 class _Finished(Journal):
-    """The journal of a run that is finished: it can be read, which takes the thread from nobody."""
+    """The journal of a finished run. It is only read, so the thread is not claimed."""
 
     @override
     async def own(self, thread_id: str) -> int:
@@ -161,7 +161,7 @@ class _Finished(Journal):
         rows: list[Message] = list(messages)
         written: dict[str, Record] = {}
         async for record in self.ledger.read(thread_id):
-            written.setdefault(record.message.id, record)  # a later one of the same id is of a history from elsewhere
+            written.setdefault(record.message.id, record)  # a later one of the same id comes from an imported history
         if missing := [row for row in rows if row.id not in written]:
             where = missing[0].parent_id
             reason = (
@@ -177,27 +177,27 @@ class _Finished(Journal):
 
 @dataclass(frozen=True)
 class Opened:
-    """What a run writes to."""
+    """An opened run: its journal, its course, and what its parts share."""
 
     journal: Journal
     course: Course
     park: Park
     forgiven: Collection[str] = ()
     agents: Collection[str] = ()
-    """The runs of agents that the thread has of this run, from when it was begun before."""
+    """The runs of agents that an earlier attempt of this run has recorded."""
     tenure: Tenure | None = field(default=None, repr=False)
     again: tuple[str, ...] = ()
-    """The rows that say it was begun again."""
+    """The rows that record further attempts."""
     root: str = ""
-    """The invocation of the whole run."""
+    """The invocation id of the whole run."""
     began: datetime | None = None
-    """When it was begun the first time."""
+    """When the first attempt began."""
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
-    """What all parts of the run have in common, by its class."""
+    """Objects that all parts of the run share, by class."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run ended in an earlier program: nothing is started any more."""
+        """Whether the run has ended in an earlier process: nothing is started."""
         return isinstance(self.journal, _Finished)
 
     def within(self, course: Course) -> Opened:
@@ -215,13 +215,13 @@ class Opened:
         )
 
     def share(self, cls: type[SharedT]) -> SharedT:
-        """Return the one thing of a class that all parts of the run have in common."""
+        """Return the object of a class that all parts of the run share."""
         if cls not in self.shared:
             self.shared[cls] = cls()
         return cast("SharedT", self.shared[cls])
 
     async def close(self) -> None:
-        """Write down that the run has ended, if that is for us to say."""
+        """Write the end of the run, if this process owns it."""
         if self.tenure is None or self.is_finished:
             return
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
@@ -231,7 +231,7 @@ class Opened:
         await self.journal.write(thread_id, rows)
 
     async def _open_effects(self, thread_id: str) -> Sequence[Message]:
-        """Return what was begun and has not ended, here or in a process that died: it may not have been come by again."""
+        """Return effects that began and did not end, here or in a process that died, and that this attempt did not reach."""
         if not self.again:
             return self.course.open_effects
         await self.journal.settle(thread_id)
@@ -241,7 +241,7 @@ class Opened:
         return [row for row in own if _option(row) != PARK and row.invocation_id not in parked]
 
     def leave(self) -> None:
-        """Let the thread go, if it was taken for this run."""
+        """Release the thread, if it was claimed for this run."""
         if self.tenure is not None:
             self.tenure.leave(self.course.invocation_id)
 
@@ -251,7 +251,7 @@ def _option(call: Message) -> str | None:
 
 
 def _abandoned(intent: Message, thread_id: str) -> Message:
-    """Return what becomes of an effect that the run has left behind: if it must not be done twice, a person looks."""
+    """Return the row that closes an effect the run has left open. One with effects `once` is parked for a person."""
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
@@ -265,19 +265,19 @@ def _abandoned(intent: Message, thread_id: str) -> Message:
 
 
 class Tenure:
-    """A thread that this process owns, and the runs in it that are at work."""
+    """A thread that this process owns, and its running runs."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.journal = _Owned(ledger)
         self.at_work: set[str] = set()
 
     def leave(self, invocation_id: str) -> None:
-        """Have one run less at work."""
+        """Remove one run."""
         self.at_work.discard(invocation_id)
 
 
 _tenures: WeakKeyDictionary[Ledger, dict[str, Tenure]] = WeakKeyDictionary()
-"""By ledger and thread: runs in one thread share its owner's epoch; a thread that nobody works in is claimed anew."""
+"""By ledger and thread: the runs of a thread share its epoch. A thread without running runs is claimed again."""
 
 
 def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
@@ -290,12 +290,12 @@ def _tenure(ledger: Ledger, thread_id: str) -> Tenure:
 async def open_run(
     ledger: Ledger, thread_id: str, id: str, admit: Admit | None = None, observer: Observer | None = None
 ) -> Opened:
-    """Begin a run, or take it up where it was; its effects pass `admit` when they begin, and the observer is told of them.
+    """Begin or continue a run. `admit` is called before each effect, and the observer is notified of each.
 
     Raises:
-        ParkedError: it was taken up too often, and a person must look.
-        FencedError: another process has taken the thread over while other runs of it are at work in this one.
-        RuntimeError: it is at work in this process.
+        ParkedError: it was continued too often, and a person must look at it.
+        FencedError: another process has taken the thread over while other runs of it are running in this one.
+        RuntimeError: it is running in this process.
         LedgerError: the ledger cannot be used.
     """
     tenure, invocation_id = _tenure(ledger, thread_id), f"{thread_id}/{as_key(id)}"
@@ -310,7 +310,7 @@ async def open_run(
 
 
 class _Opening:
-    """What is done to open a run."""
+    """The steps that open a run."""
 
     def __init__(
         self, tenure: Tenure, thread_id: str, invocation_id: str, admit: Admit | None, observer: Observer | None
@@ -357,10 +357,10 @@ class _Opening:
         return self._opened(attempt, again=rows, forgiven=forgiven, agents=agents, began=run.recorded_at)
 
     async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return what failed and was the last thing that the run did: it may be tried again, where that does no harm.
+        """Return the failed effects that were the last of the run: they are retried, where that is safe.
 
-        Whatever came before something else stays as it is: the program has seen it fail and gone on. Also return the runs of
-        agents: whatever has asked a model.
+        An earlier failure stays: the program has seen it and gone on. Also return the runs of agents: the courses with a model
+        request.
         """
         harmless: set[str] = set()
         agents: set[str] = set()
@@ -380,7 +380,7 @@ class _Opening:
         return frozenset(failed), frozenset(agents)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
-        """Leave an effect to a person; the other effects of the run may go on."""
+        """Park an effect for a person. The other effects of the run go on."""
         await self._park_row(str(evidence["effect"]), {"reason": reason, "to": "program", **evidence})
 
     async def _unused(self, name: Callable[[int], str], first: int) -> int:

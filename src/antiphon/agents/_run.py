@@ -1,9 +1,9 @@
 """Runs: what a program does in a thread, so that it can be killed anywhere, started again, and go on.
 
-A run is known by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends; whatever
-is done in it is an effect of that call. The same program run again finds the call, and every effect that is recorded gives
-back its outcome instead of being done. Whoever opens a run owns the thread: a process that was thought dead cannot write
-any more.
+A run is identified by its thread and its id. It is a call `RUN` in the thread's journal, open until the block ends. What is
+done in it are effects of that call. The same program, run again, finds the call, and every recorded effect returns its
+outcome instead of being executed. The process that opens a run owns the thread: an earlier owner that was thought dead is
+fenced.
 
 `current_run()` is where tools, toolkits and models find the run that they are part of.
 """
@@ -32,7 +32,7 @@ from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
 
 class _Shared:
-    """A ledger, and how many use it."""
+    """A ledger and its number of users."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -46,11 +46,11 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = Weak
 
 @asynccontextmanager
 async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
-    """Have a ledger open for an `async with` block: the same for all blocks that overlap.
+    """Keep a ledger open for an `async with` block. Blocks that overlap share it.
 
     Raises:
         LedgerError: it cannot be opened.
-        ValueError: the URL is none that is known.
+        ValueError: the URL is of an unknown kind.
     """
     shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(url, _Shared())
     async with shared.lock:
@@ -77,27 +77,27 @@ _effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.agents.effect",
 
 @dataclass(frozen=True, slots=True)
 class CurrentEffect:
-    """The effect that is being done."""
+    """The effect that is being executed."""
 
     key: str
-    """The same whenever it is tried: give it to whoever can tell a second try by it."""
+    """The idempotency key: the same for every attempt. Pass it to services that detect a repeated request by it."""
     option: str
     """What the journal calls it."""
     effects: Effects
 
 
 def current_effect() -> CurrentEffect | None:
-    """Return the effect that is being done here; None outside of one."""
+    """Return the current effect; None outside of one."""
     return _effect.get()
 
 
 def current_run() -> LedgerRun | None:
-    """Return the run that this is part of; None outside of one."""
+    """Return the current run; None outside of one."""
     return _run.get()
 
 
 class LedgerRun:
-    """What a program does in a thread; or a part of that: an agent's run, what a tool does."""
+    """What a program does in a thread, or a part of it: the run of one agent, or the work of one tool."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class LedgerRun:
         self.agent = agent
         """The agent whose run this is part of; None outside of one."""
         self.depth = depth
-        """How many runs of agents this is inside of."""
+        """How many agents run around this one."""
         self._admit = admit
         self._observer = observer
         self._opened: Opened | None = None
@@ -130,7 +130,7 @@ class LedgerRun:
 
     @property
     def is_open(self) -> bool:
-        """Whether a ledger was given to it."""
+        """Whether it has a ledger."""
         return self._opened is not None
 
     @property
@@ -138,7 +138,7 @@ class LedgerRun:
         """What it writes to.
 
         Raises:
-            RuntimeError: no ledger was given to it yet.
+            RuntimeError: it has no ledger yet.
         """
         if self._opened is None:
             raise RuntimeError(
@@ -148,7 +148,7 @@ class LedgerRun:
 
     @property
     def ledger(self) -> Ledger:
-        """Where it is written down."""
+        """The ledger that it is stored in."""
         return self.opened.journal.ledger
 
     @property
@@ -158,22 +158,22 @@ class LedgerRun:
 
     @property
     def course(self) -> Course:
-        """What effects are part of."""
+        """The course that its effects belong to."""
         return self.opened.course
 
     @property
     def park(self) -> Park:
-        """How something is left to a person."""
+        """Parks an effect for a person."""
         return self.opened.park
 
     @property
     def forgiven(self) -> Collection[str]:
-        """The effects whose failure ended the run the last time: they are tried again."""
+        """The effects whose failure ended the run the last time: they are retried."""
         return self.opened.forgiven
 
     @property
     def is_again(self) -> bool:
-        """Whether the thread has some of this run already."""
+        """Whether the run was begun before, so that the thread has rows of it."""
         return self.course.attempt > 1
 
     # ------------------------------------------------------------ doing
@@ -188,7 +188,7 @@ class LedgerRun:
         option: str | None = None,
         parent_id: str | None = None,
     ) -> Any:
-        """Do something to the world once, and return what came of it, as JSON; when the program runs again, the same.
+        """Execute an effect once and return its result, as JSON. When the program runs again, return the recorded result.
 
         `run` is given a key that stays the same over all tries. `option` is what the journal calls it, if not by the key;
         `parent_id` the call that it follows from.
@@ -196,9 +196,9 @@ class LedgerRun:
         Raises:
             EffectFailedError: `run` raised.
             RefusedError: `run` failed with a code of its own.
-            ParkedError: nobody knows whether it was done, and it must not be done twice; a person settles it.
-            HistoryMismatchError: the program did something else the last time it ran.
-            LedgerError: it could not be written down.
+            ParkedError: its outcome is unknown, and it must not be executed twice; a person settles it.
+            HistoryMismatchError: the program does not repeat what it did in its last run.
+            LedgerError: it could not be stored.
         """
         effect = Effect(
             self.journal,
@@ -219,30 +219,30 @@ class LedgerRun:
         return await effect.perform(inside)
 
     async def note(self, message: Message, *, key: str = "note") -> Record:
-        """Append a control message that says something about the run, such as a decision; when it runs again, not twice.
+        """Append a control message about the run, such as a decision, once: not again when the program runs again.
 
-        Its id is made of the run's and the key, and its time is the ledger's.
+        Its id consists of the run's id and the key; its time is the ledger's.
 
         Raises:
-            HistoryMismatchError: the program noted something else here the last time it ran.
-            LedgerError: it could not be written down.
+            HistoryMismatchError: the program noted something else here in its last run.
+            LedgerError: it could not be stored.
         """
         return await self._append(message, key, "control")
 
     async def note_soon(self, message: Message, *, key: str) -> None:
-        """Do as `note`, with the next rows of the thread: before anything begins that follows from it, and without a commit.
+        """Do as `note`, but write it with the next rows: without a commit of its own, and before anything that depends on it.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be stored.
         """
         await self.journal.write_soon(self.thread_id, [self._row(message, key, "control")])
 
     async def say(self, message: Message, *, key: str = "say") -> Record:
-        """Append something that is said, as talk; when the program runs again, not twice. Otherwise as `note`.
+        """Append a talk message, once; otherwise as `note`.
 
         Raises:
-            HistoryMismatchError: the program said something else here the last time it ran.
-            LedgerError: it could not be written down.
+            HistoryMismatchError: the program said something else here in its last run.
+            LedgerError: it could not be stored.
         """
         return await self._append(message, key, "talk")
 
@@ -264,11 +264,11 @@ class LedgerRun:
     # ------------------------------------------------------------ parts
 
     async def open(self, ledger: Ledger | str) -> None:
-        """Begin it in a ledger (a URL is opened until the run ends), or go on with it there; nothing where that was done.
+        """Begin or continue the run in a ledger; do nothing if it has one. A URL is opened until the run ends.
 
         Raises:
             ParkedError: a person must settle something first.
-            LedgerError: it cannot be written down.
+            LedgerError: it cannot be stored.
         """
         if self._opened is None:
             async with self._opening:
@@ -277,7 +277,7 @@ class LedgerRun:
             raise RuntimeError(f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger")
 
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
-        """Open it, unless somebody else has while we waited, and return its ledger."""
+        """Open it, unless another task did while this one waited, and return its ledger."""
         if self._opened is None:
             if isinstance(ledger, str):
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
@@ -285,16 +285,16 @@ class LedgerRun:
         return ledger
 
     def attach(self, opened: Opened) -> None:
-        """Be part of something that is opened already."""
+        """Attach this part to a run that is open."""
         self._opened = opened
 
     @property
     def invocation_id(self) -> str:
-        """What its effects are known by, with a key each."""
+        """The prefix of the ids of its effects."""
         return f"{self.thread_id}/{as_key(self.id)}" if self._opened is None else self._opened.course.invocation_id
 
     def next_agent(self, name: str) -> str:
-        """Return what the next run of an agent is known by."""
+        """Return the id of the next run of an agent."""
         run_id = f"{self.invocation_id}/{self._agents.next_key(name)}"
         self._taken_up.add(run_id)
         return run_id
@@ -313,11 +313,11 @@ class LedgerRun:
         """Have a run of an agent at work.
 
         Raises:
-            HistoryMismatchError: the thread says that another agent ran here. What that one did would be paid for again.
+            HistoryMismatchError: the thread says that another agent ran here. Its requests would be paid for again.
         """
         own = part.course.invocation_id
         self._taken_up.add(own)
-        if own not in self.opened.agents and not self._at_work:  # beside others, one may be ahead of the next
+        if own not in self.opened.agents and not self._at_work:  # agents that run in parallel may begin in another order
             self._check_agents(f"runs agent {own!r}")
         self._at_work.add(own)
         try:
@@ -326,7 +326,7 @@ class LedgerRun:
             self._at_work.discard(own)
 
     def _check_agents(self, deed: str) -> None:
-        """Stop a program that has left out an agent which ran when it was run before."""
+        """Refuse to close a run in which an agent did not run that ran before."""
         prefix = f"{self.course.invocation_id}/"
         left = [each for each in self.opened.agents if each.startswith(prefix) and each not in self._taken_up]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
@@ -341,21 +341,21 @@ class LedgerRun:
         return part
 
     async def close(self) -> None:
-        """Write down that it has ended.
+        """Write that it has ended.
 
         Raises:
             HistoryMismatchError: an agent did not run that ran before.
-            LedgerError: that cannot be written down.
+            LedgerError: that cannot be stored.
         """
         if self._opened is not None:
             self._check_agents("ends")
             await self._opened.close()
 
     async def leave(self) -> None:
-        """Let go of it; if it was not closed, for the next time."""
+        """Release the thread. A run that was not closed stays open, and can be continued."""
         try:
             if self._opened is not None:
-                with suppress(LedgerError):  # whoever did something was told so, or the run has failed already
+                with suppress(LedgerError):  # its caller has the error, or the run has failed already
                     await self._opened.journal.settle(self.thread_id)
         finally:
             if self._opened is not None:
@@ -364,7 +364,7 @@ class LedgerRun:
 
 
 class _Scope(AbstractContextManager[CurrentT, None]):
-    """A block in which something is the current one of its kind."""
+    """A block that sets a context variable."""
 
     __slots__ = ("_current", "_token", "_variable")
 
@@ -401,21 +401,21 @@ async def ledger_run(
     admit: Admit | None = None,
     observer: Observer | None = None,
 ) -> AsyncGenerator[LedgerRun, None]:
-    """Have everything that agents do in the block written down in a thread, and taken from there when it was done before.
+    """Store everything that agents do in the block in a thread, and reuse what was stored when the program runs again.
 
-    A run is known by its thread and its `id`: the same again goes on where it was, or gives back what is recorded if it was
-    finished; for more in the same thread, give it another id. The ledger is that of the agents' `LedgerDurability`, unless
-    you give one. In a handler of an actor, give its context instead of a thread: what is done is part of the handling.
-    `admit` is given the thread whenever something is about to begin, and returns an `async with` block to begin it in: while
-    it waits, nothing begins, and if it raises, nothing does (a handler's effects pass what its system was given). `observer`
-    is told of what is done, as that of a system is; in a handler it is the system's.
+    A run is identified by its thread and its `id`. The same again continues where it was, or returns what is recorded, if it
+    was finished. For another run in the same thread, give another id. The ledger is that of the agents' `LedgerDurability`,
+    unless you give one. In a handler of an actor, give its context instead of a thread: the effects belong to the handled
+    message. `admit` is called with the thread before each effect, and returns an `async with` block to begin it in: while it
+    waits, nothing begins, and if it raises, nothing does (in a handler, the system's `admit` is used). `observer` is notified
+    of the effects, as that of a system is; in a handler it is the system's.
 
     If the block raises, the run stays open.
 
     Raises:
         ParkedError: a person must settle something first.
         FencedError: another process has taken the thread over.
-        HistoryMismatchError: the program does something else than the last time it ran.
+        HistoryMismatchError: the program does not repeat what it did in its last run.
         LedgerError: the ledger cannot be used.
     """
     if isinstance(thread_id, Context):

@@ -86,7 +86,7 @@ class Dialect(Protocol):
         """What it is, in a phrase."""
         ...
 
-    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+    def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         """Read a conversation from bytes, text or parsed JSON; `aliases` are those of the `Encoded` that it answers.
 
         Raises:
@@ -104,7 +104,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def recognise(self, data: Any) -> str | None:
+    def recognise(self, data: object) -> str | None:
         """Say why parsed JSON looks like this format, or None if it does not."""
         ...
 
@@ -113,7 +113,7 @@ class Dialect(Protocol):
 class Converts(Dialect, Protocol):
     """A dialect that can do less where a conversation only passes through: `convert` asks it to."""
 
-    def skim(self, data: Any) -> Conversation:
+    def skim(self, data: object) -> Conversation:
         """Read a conversation that will be written in another format: without what brings the same data back."""
         ...
 

@@ -50,7 +50,7 @@ class Body:
     """What holds for every message: the time of a response."""
     id: str | None = None
     """The id of a response that is one unit."""
-    beside: dict[str, Any] = field(default_factory=dict[str, Any])
+    beside: dict[str, object] = field(default_factory=dict[str, Any])
     """What stands beside a unit that is alone and says more about it: the sources of an answer."""
 
 
@@ -64,7 +64,7 @@ def said_together(group: Sequence[Message], message: Message) -> bool:
     return same_breath(last, message)
 
 
-def nothing_before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> Any:
+def nothing_before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> object:
     """Return what must stand before a unit that is not the format's own: nothing."""
     return None
 
@@ -102,7 +102,7 @@ class BodyFormat:
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Why a facet is lost, where there is more to say than that the format has no place for it."""
 
-    def write_slot(self, group: Sequence[Message], writing: BodyWriting) -> list[Any]:
+    def write_slot(self, group: Sequence[Message], writing: BodyWriting) -> list[object]:
         """Write what stands in the instructions' own place; nothing, where the format has none."""
         return [] if self.write_instructions is None else [self.write_instructions(group, writing)]
 
@@ -110,7 +110,7 @@ class BodyFormat:
 # ---------------------------------------------------------------- reading a body
 
 
-def opened(form: BodyFormat, data: Any) -> Body:
+def opened(form: BodyFormat, data: object) -> Body:
     """Take data apart, which must not be nested too deep."""
     body = form.open(parsed_loosely(data, form.name))
     refuse_depth([body.rest, body.tools], form.name)
@@ -163,7 +163,7 @@ def _read_one(unit: Unit, read: Callable[[Unit], None]) -> Unit:
 def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[dict[str, Any]]], previous: Sequence[Message]) -> list[Message]:
     """Return the messages of one unit with what is needed to write it again as it was."""
     group = unit.made
-    notes: list[dict[str, Any]] = [{"residue": share} if share else {} for share in shares] or [{} for _ in group]
+    notes: list[dict[str, object]] = [{"residue": share} if share else {} for share in shares] or [{} for _ in group]
     if unit.is_slot:
         notes[0]["slot"] = True
     elif previous and form.together(previous, group[0]):
@@ -179,7 +179,7 @@ def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[dict[str, Any]]],
 # ---------------------------------------------------------------- tools, and what else there is
 
 
-def read_tools(form: BodyFormat, tools: Sequence[Any], aliases: Mapping[str, str]) -> list[Tool]:
+def read_tools(form: BodyFormat, tools: Sequence[object], aliases: Mapping[str, str]) -> list[Tool]:
     """Return the tools that the core has a word for."""
     read = [form.read_tool(tool) for tool in tools]
     try:
@@ -188,7 +188,7 @@ def read_tools(form: BodyFormat, tools: Sequence[Any], aliases: Mapping[str, str
         _refuse(form, exc, "a tool", "tools")
 
 
-def _named(form: BodyFormat, tool: dict[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+def _named(form: BodyFormat, tool: dict[str, Any], aliases: Mapping[str, str]) -> dict[str, object]:
     """Return a tool under our name; one that has a name which the format should refuse keeps it there."""
     name = tool["name"]
     if name in aliases:
@@ -214,7 +214,7 @@ def _envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
     return envelope
 
 
-def _native_name(tool: Any) -> str:
+def _native_name(tool: object) -> str:
     """Return what a tool is called that the provider runs, or knows the schema of."""
     found = as_object(tool) or {}
     return str(found.get("type") or found.get("name") or "a tool")

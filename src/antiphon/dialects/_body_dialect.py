@@ -47,10 +47,10 @@ def _invocations(messages: Sequence[Message]) -> set[str]:
 class BodyDialect(BodyFormat):
     """A provider's format, with the verbs of a dialect."""
 
-    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+    def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         return read_body(self, opened(self, data), aliases or {}, began(self, None, {}))
 
-    def skim(self, data: Any) -> Conversation:
+    def skim(self, data: object) -> Conversation:
         """Read a conversation that will be written in another format: without what brings the same data back."""
         body = opened(self, data)
         messages = [message for unit in read_units(self, body, {}) for message in unit.made]
@@ -64,17 +64,17 @@ class BodyDialect(BodyFormat):
         encoded = Encoded(self.close(body), lambda: self._losses(conversation, as_policy, options), given)
         return reported(self.name, encoded, losses)
 
-    def _checked(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _checked(self, options: Mapping[str, object]) -> Mapping[str, object]:
         if unknown := options.keys() - self.options:
             raise TypeError(f"{self.name} has no option {min(unknown)!r}")
         return options
 
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str]]:
         """Write a conversation that was skimmed from another format and is of no use any more."""
         body, writing = write_body(self, conversation, as_policy, {})
         return self.close(body), writing.aliases.given
 
-    def _losses(self, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]) -> tuple[Loss, ...]:
+    def _losses(self, conversation: Conversation, as_policy: str | None, options: Mapping[str, object]) -> tuple[Loss, ...]:
         written = Written()
         writing = began(self, as_policy, options)
         shown = projected(conversation)

@@ -26,7 +26,7 @@ _NONE: Mapping[str, Any] = {}
 _CONTROL = "the protocol of actors is not said to a model"
 
 
-def began(form: BodyFormat, as_policy: str | None, options: Mapping[str, Any]) -> BodyWriting:
+def began(form: BodyFormat, as_policy: str | None, options: Mapping[str, object]) -> BodyWriting:
     """Return what is known before anything is written."""
     return BodyWriting(form.name, as_policy, options, Aliases(TARGETS[form.name]))
 
@@ -37,7 +37,7 @@ def talk(messages: Iterable[Message]) -> list[Message]:
 
 
 def write_body(
-    form: BodyFormat, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]
+    form: BodyFormat, conversation: Conversation, as_policy: str | None, options: Mapping[str, object]
 ) -> tuple[Body, BodyWriting]:
     """Write a conversation, the short way if it is plain."""
     writing = began(form, as_policy, options)
@@ -120,13 +120,13 @@ def _envelope(form: BodyFormat, conversation: Conversation) -> Mapping[str, Any]
     return cast("Mapping[str, Any]", plain(conversation.metadata).get(form.name, _NONE))
 
 
-def _shape(envelope: Mapping[str, Any], said: Sequence[Message], writing: BodyWriting) -> str:
+def _shape(envelope: Mapping[str, object], said: Sequence[Message], writing: BodyWriting) -> str:
     """Return the shape it came in, as long as that can hold it."""
     shape = str(envelope.get("shape", "request"))
     return shape if shape in ("request", "list") or all(map(writing.is_native, said)) else "request"
 
 
-def _write_tools(form: BodyFormat, conversation: Conversation, writing: BodyWriting) -> list[Any]:
+def _write_tools(form: BodyFormat, conversation: Conversation, writing: BodyWriting) -> list[object]:
     tools = [form.write_tool(tool, _tool_name(tool, writing)) for tool in conversation.tools]
     patch = _envelope(form, conversation).get("tools")
     return tools if patch is None else restore(tools, thaw(patch))
@@ -183,7 +183,7 @@ def joins(form: BodyFormat, group: Sequence[Message], message: Message, writing:
     return form.together(group, message)
 
 
-def _added(form: BodyFormat, group: Sequence[Message], writing: BodyWriting) -> list[Any]:
+def _added(form: BodyFormat, group: Sequence[Message], writing: BodyWriting) -> list[object]:
     """Return what the format wants before the unit of a group, if that is not written as it was."""
     if writing.is_native(group[0]) and not writing.is_other_than_it_was(group[0]):
         return []
@@ -191,6 +191,6 @@ def _added(form: BodyFormat, group: Sequence[Message], writing: BodyWriting) -> 
     return [] if added is None else [added]
 
 
-def _restored(form: BodyFormat, group: Sequence[Message], units: list[Any], writing: BodyWriting) -> list[Any]:
+def _restored(form: BodyFormat, group: Sequence[Message], units: list[Any], writing: BodyWriting) -> list[object]:
     changes = gathered(group, units, writing, form.invocation_in)
     return restore(units, changes) if changes else units

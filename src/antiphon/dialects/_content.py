@@ -36,7 +36,7 @@ def request_of(payload: Payload) -> str | None:
     return request if isinstance(request, str) else None
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Return a JSON value as compact text; text as itself."""
     return value if isinstance(value, str) else write(plain(value)).decode()
 
@@ -91,7 +91,7 @@ _LATEST = 253_402_300_799
 _TYPED = re.compile(r"([A-Za-z_][\w.-]{0,63}): (.*)", re.DOTALL)
 
 
-def count_of(value: Any) -> int | None:
+def count_of(value: object) -> int | None:
     """Return a number that counts something, if it is one that every JSON reader has exactly."""
     return value if type(value) is int and 0 <= value <= _MOST else None
 
@@ -120,13 +120,13 @@ def read_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
     return cast("dict[str, Any]", arguments), None if write(arguments).decode() == given else str(given)
 
 
-def _unwrapped(arguments: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+def _unwrapped(arguments: dict[str, object]) -> tuple[dict[str, object], str | None]:
     """Return arguments; of an object that only stands for a text, the text."""
     raw = arguments.get(_RAW) if len(arguments) == 1 else None
     return ({}, raw) if isinstance(raw, str) else (arguments, None)
 
 
-def arguments_object(call: OptionCallPayload) -> dict[str, Any]:
+def arguments_object(call: OptionCallPayload) -> dict[str, object]:
     """Return arguments as an object; a text that spells none is wrapped in one."""
     text = call.arguments_text
     if text is None or call.arguments or text.strip() in ("", "{}"):

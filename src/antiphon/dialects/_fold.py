@@ -107,7 +107,7 @@ class Fold(Protocol):
         """All that has come, as plain JSON."""
         ...
 
-    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+    def add(self, event: dict[str, object]) -> Iterator[Delta]:
         """Take an event, which is then the fold's own, and yield what it adds.
 
         Raises:
@@ -119,7 +119,7 @@ class Fold(Protocol):
         """Take note that the server has marked the end of the stream."""
         ...
 
-    def failure_in(self, event: Mapping[str, Any]) -> Failure | None:
+    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
         """Return what went wrong, if that is what an event says."""
         ...
 
@@ -155,7 +155,7 @@ class Folding:
         return {each.name: settled(getattr(self, each.name)) for each in fields(self) if not each.metadata}
 
     @classmethod
-    def resumed(cls, state: Mapping[str, Any]) -> Self:
+    def resumed(cls, state: Mapping[str, object]) -> Self:
         """Make a fold of a stored state.
 
         Raises:
@@ -173,7 +173,7 @@ class Folding:
     def end(self) -> None:
         self.ended = True
 
-    def failure_in(self, event: Mapping[str, Any]) -> Failure | None:
+    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
         """Providers say it as `{"error": {"message", "code" or "type"}}`, some as `{"type": "error", "message"}`."""
         error = event.get("error")
         if event.get("type") != "error" and not (error and isinstance(error, dict | str)):
@@ -203,7 +203,7 @@ class Folding:
         """Tell of something that is no text."""
         yield Delta(kind, None if piece is None else self.number(piece), value=freeze(settled(value)))
 
-    def tell_call(self, piece: str, name: Any, invocation_id: Any) -> Iterator[Delta]:
+    def tell_call(self, piece: str, name: object, invocation_id: object) -> Iterator[Delta]:
         """Tell that a call begins: once, and not before its name is known."""
         if piece not in self.pieces and isinstance(name, str) and name:
             given = invocation_id if isinstance(invocation_id, str) else None
@@ -230,7 +230,7 @@ class Folding:
 # ---------------------------------------------------------------- text that grows
 
 
-def grow(holder: dict[str, Any], key: str, text: str) -> None:
+def grow(holder: dict[str, object], key: str, text: str) -> None:
     """Add to a text; one that is not there, or null, begins.
 
     Raises:
@@ -257,7 +257,7 @@ def said(holder: Mapping[str, Any], key: str) -> str:
     return held.getvalue() if isinstance(held, StringIO) else held if isinstance(held, str) else ""
 
 
-def settled(value: Any) -> Any:
+def settled(value: object) -> Any:
     """Return a copy in which text that grows is text."""
     if isinstance(value, StringIO):
         return value.getvalue()
@@ -268,7 +268,7 @@ def settled(value: Any) -> Any:
     return value
 
 
-def called(name: Any, invocation_id: Any) -> str:
+def called(name: object, invocation_id: object) -> str:
     """Name a call for a reader."""
     return f"the call {settled(name)!r}" + (f" ({invocation_id})" if invocation_id else "")
 
@@ -288,7 +288,7 @@ def json_object(text: str) -> dict[str, Any] | None:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Return the JSON text of a value in an event.
 
     Raises:
@@ -311,7 +311,7 @@ def text_in(holder: Mapping[str, Any], key: str) -> str:
     return value or ""
 
 
-def object_in(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
+def object_in(holder: Mapping[str, object], key: str) -> dict[str, Any]:
     """Return an object; an empty one if it is not there or null."""
     value = holder.get(key)
     if value is not None and not isinstance(value, dict):
@@ -319,7 +319,7 @@ def object_in(holder: Mapping[str, Any], key: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value or {})
 
 
-def objects_in(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def objects_in(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
     """Return a list of objects; an empty one if it is not there or null."""
     value = holder.get(key)
     if value is not None and not isinstance(value, list):
@@ -330,7 +330,7 @@ def objects_in(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", value or [])
 
 
-def kept_list(holder: dict[str, Any], key: str) -> list[Any]:
+def kept_list(holder: dict[str, object], key: str) -> list[Any]:
     """Return the list that is kept under a key; one that is not there, or null, begins."""
     value = holder.get(key)
     if value is None:
@@ -340,7 +340,7 @@ def kept_list(holder: dict[str, Any], key: str) -> list[Any]:
     return cast("list[Any]", value)
 
 
-def index_in(holder: Mapping[str, Any], key: str, default: int | None = None) -> int:
+def index_in(holder: Mapping[str, object], key: str, default: int | None = None) -> int:
     """Return a position, which must be there unless there is a default for its absence."""
     value = holder.get(key, default)
     if type(value) is not int or value < 0:

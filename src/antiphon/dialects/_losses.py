@@ -77,10 +77,10 @@ _REFUSING = ("openai-chat", "openai-responses")
 """Formats that tell a refusal from other texts."""
 _NAMING = frozenset({"openai-chat", "openai-responses"})
 """Formats in which a file has a name."""
-_NOTHING: tuple[Any, ...] = (None, (), [], "")
+_NOTHING: tuple[object, ...] = (None, (), [], "")
 
 
-def meaning(conversation: Conversation) -> tuple[dict[str, Any], ...]:
+def meaning(conversation: Conversation) -> tuple[dict[str, object], ...]:
     """Return what each message of talk and control says, as a dict of facets."""
     said = Conversation(message for message in conversation if message.lane != "effect")
     places = {message.id: place for place, message in reversed(list(enumerate(said)))}
@@ -93,7 +93,7 @@ def meaning(conversation: Conversation) -> tuple[dict[str, Any], ...]:
 
 def _facets(
     message: Message, answered: int | None, places: dict[str, int], turns: dict[str | None, list[int]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     together = turns[message.turn_id] if message.turn_id is not None else []
     facets = {
         "speaker": message.policy,
@@ -112,7 +112,7 @@ def _facets(
     return {name: value for name, value in facets.items() if value not in _NOTHING}
 
 
-def _payload_facets(message: Message, answered: int | None) -> dict[str, Any]:
+def _payload_facets(message: Message, answered: int | None) -> dict[str, object]:
     match message.payload:
         case OptionCallPayload() as call:
             spelled = call.arguments_text if call.arguments_text is not None and not call.arguments else None
@@ -161,7 +161,7 @@ def _old_name(part: MediaPart, were_names: bool) -> str | None:
     return part.prompt_hint if is_file or part.url.startswith("urn:openai-file:") else None
 
 
-def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dict[str, Any]:
+def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dict[str, object]:
     # What was read from OpenAI's formats before the name of a file had a place of its own has it as the hint.
     were_names = message is not None and not _NAMING.isdisjoint(message.metadata)
     media = [part for part in parts if isinstance(part, MediaPart)]
@@ -179,12 +179,12 @@ def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dic
     }
 
 
-def facets_of_parts(parts: tuple[Part, ...]) -> dict[str, Any]:
+def facets_of_parts(parts: tuple[Part, ...]) -> dict[str, object]:
     """Return what parts say, by facet, with nothing in it that is not said."""
     return {name: value for name, value in _part_facets(parts).items() if value not in _NOTHING}
 
 
-def _spelled_out(result: Any) -> Any:
+def _spelled_out(result: Any) -> object:
     """Return the JSON that a text spells, if it spells an object or an array."""
     if isinstance(result, str) and result[:1] in ("{", "["):
         try:
@@ -200,7 +200,7 @@ def _spelled_out(result: Any) -> Any:
 # writer need not say what it leaves out, and cannot forget to. A reason comes from the dialect's table, by facet.
 
 _TOOLS = ("functions", "tools")
-_MARKERS: tuple[Any, ...] = (None, False, "", {}, [])
+_MARKERS: tuple[object, ...] = (None, False, "", {}, [])
 """What a dialect keeps in the place of something that is read."""
 _PLACES = ("answers", "reply", "turn")
 """Facets that name another message by its place."""
@@ -366,7 +366,7 @@ def _is_other(facet: str, ours: Any, theirs: Any) -> bool:
     return bool(ours != theirs)
 
 
-def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, Any]:
+def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, object]:
     """Return facets with the places of the messages as they were before."""
     changed = {name: became_from.get(facets[name], "elsewhere") for name in _PLACES if isinstance(facets.get(name), int)}
     return {**facets, **changed}

@@ -70,7 +70,7 @@ CLAUDE_KEYS = frozenset({"anthropic_beta", "anthropic_version", "stop_sequences"
 """Keys of a request of Anthropic Messages that other formats with `messages` do not have."""
 
 
-def content_parts(unit: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+def content_parts(unit: Mapping[str, object]) -> list[dict[str, object]] | None:
     """Return the parts of a message's content, none of a text; None if they are of a format whose parts have no type."""
     content = unit.get("content")
     parts = cast("list[Any]", content) if isinstance(content, list) else []
@@ -78,7 +78,7 @@ def content_parts(unit: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return parts if are_typed else None
 
 
-def parsed(data: Any, dialect: str) -> Any:
+def parsed(data: object, dialect: str) -> object:
     """Return data as plain JSON values of our own: bytes and text are parsed, values are copied and checked.
 
     Raises:
@@ -90,7 +90,7 @@ def parsed(data: Any, dialect: str) -> Any:
     return value
 
 
-def parsed_loosely(data: Any, dialect: str) -> Any:
+def parsed_loosely(data: object, dialect: str) -> object:
     """Return data as plain JSON values of our own, without a look at how deep they are.
 
     Raises:
@@ -106,7 +106,7 @@ def parsed_loosely(data: Any, dialect: str) -> Any:
         raise DecodeError(exc.reason, dialect=dialect, where=_path(exc.path)) from None
 
 
-def refuse_depth(value: Any, dialect: str, *where: str | int) -> None:
+def refuse_depth(value: object, dialect: str, *where: str | int) -> None:
     """Refuse parsed JSON that is nested deeper than a message and what is around it can be."""
     limits = _no_count()
     text = canonical(value)
@@ -126,11 +126,11 @@ def notes_of(thing: Message | Part | Tool, dialect: str) -> Mapping[str, Any]:
     """Return what a dialect has noted on a message, a part or a tool: plain JSON, not to be changed."""
     if thing.__dict__["metadata"] is EMPTY:
         return _NONE
-    noted: Mapping[str, Any] = plain_of(thing, "metadata").get(dialect, _NONE)
+    noted: Mapping[str, object] = plain_of(thing, "metadata").get(dialect, _NONE)
     return noted
 
 
-def fresh(model: Payload | Part, name: str) -> Any:
+def fresh(model: Payload | Part, name: str) -> object:
     """Return a JSON field as plain JSON that is the caller's own; what is text still is parsed for it alone."""
     kept = model.__dict__[name]
     return orjson.loads(kept) if type(kept) is bytes else thaw(kept)
@@ -168,7 +168,7 @@ class GoodNames:
         return True
 
 
-def _is_small(value: Any, limits: Limits) -> bool:
+def _is_small(value: object, limits: Limits) -> bool:
     """Whether nothing in a unit can be beyond a limit of one message, by a look at its text.
 
     Brackets count wherever they stand, because a text in the unit may be JSON that will be parsed too.
@@ -194,7 +194,7 @@ class Reading:
     waiting: dict[str, list[Message]] = field(default_factory=dict[str, list[Message]])
     """Open calls in order, by whatever the format pairs them with where it gives no id."""
     ids: set[str] = field(default_factory=set[str])
-    mark: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    mark: dict[str, dict[str, object]] = field(default_factory=dict[str, dict[str, Any]])
     """Metadata that every message gets."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of ours by what the format was given instead."""
@@ -202,7 +202,7 @@ class Reading:
     """What every message gets besides."""
     once: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the next message gets besides, and no other."""
-    beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    beside: Mapping[str, object] = field(default_factory=dict[str, Any])
     """What stands beside the unit and says more about it."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     """What the dialect remembers of what it has read so far."""
@@ -277,7 +277,7 @@ class Unit:
         value = self.value.get(key)
         return value if value is None or type(value) is str else self.text(key)
 
-    def object(self, key: str) -> dict[str, Any]:
+    def object(self, key: str) -> dict[str, object]:
         """Return an object; empty if it is not there or null."""
         value: Any = self.value.get(key)
         if value is None:
@@ -432,7 +432,7 @@ def trusted_payload(fields: Payload | dict[str, Any], names: GoodNames) -> Paylo
     return trusted.option_result_payload(invocation, option, get("result"), shown, *error)
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """Say what a parsed value is, for an error."""
     names = {
         "dict": "an object",

@@ -63,7 +63,7 @@ def get(name: str) -> Dialect:
     raise LookupError(f"no dialect is called {name!r}; there are {', '.join(names())}")
 
 
-def detect(data: Any) -> Detected:
+def detect(data: object) -> Detected:
     """Say which dialect some data is in, and why.
 
     Raises:
@@ -80,7 +80,7 @@ def detect(data: Any) -> Detected:
             return Detected(None, f"it may be {' or '.join(several)}: say which", tuple(several))
 
 
-def _recognised(name: str, value: Any) -> str | None:
+def _recognised(name: str, value: object) -> str | None:
     """Ask one dialect. One of another package that cannot be loaded, or fails, recognises nothing, and breaks nothing."""
     if name in _OURS:
         return get(name).recognise(value)
@@ -90,7 +90,7 @@ def _recognised(name: str, value: Any) -> str | None:
         return None
 
 
-def _first_lines(data: Any) -> Any:
+def _first_lines(data: object) -> Any:
     """Return data as JSON; of JSON Lines, the list of them."""
     try:
         return parsed(data, "json")
@@ -112,7 +112,7 @@ class HouseDialect:
     name = "house"
     summary = "antiphon's own format"
 
-    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+    def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         if not isinstance(data, bytes | bytearray | str):
             lines = parsed(data, self.name)
             data = b"\n".join(write(line) for line in (cast("list[Any]", lines) if isinstance(lines, list) else [lines]))
@@ -129,7 +129,7 @@ class HouseDialect:
             raise TypeError(f"house has no option {min(options)!r}")
         return Encoded([parse(line) for line in dumps(conversation).splitlines()])
 
-    def recognise(self, data: Any) -> str | None:
+    def recognise(self, data: object) -> str | None:
         first = cast("Any", data[0] if isinstance(data, list) and data else data)
         return "the key antiphon, with a version" if isinstance(first, dict) and "antiphon" in first else None
 

@@ -33,7 +33,7 @@ from antiphon.messages._json import canonical
 _Path: TypeAlias = tuple[str | int, ...]
 
 
-def residue(written: Any, original: Any) -> list[dict[str, Any]]:
+def residue(written: object, original: object) -> list[dict[str, Any]]:
     """Return the changes that turn what we write into what was there; none if they are the same data."""
     return [] if _same(written, original) else list(_changes(written, original, ()))
 
@@ -49,7 +49,7 @@ def _changes(written: Any, original: Any, path: _Path) -> Iterator[dict[str, Any
         yield {"at": list(path), "is": original, "was": _print(written)}
 
 
-def _changes_of_object(written: dict[str, Any], original: dict[str, Any], path: _Path) -> Iterator[dict[str, Any]]:
+def _changes_of_object(written: dict[str, object], original: dict[str, object], path: _Path) -> Iterator[dict[str, object]]:
     kind = {"in": _kind(written)} if path and isinstance(path[-1], int) else {}
     for key, value in sorted(original.items()):
         if key in written:
@@ -61,7 +61,7 @@ def _changes_of_object(written: dict[str, Any], original: dict[str, Any], path: 
             yield {"at": [*path, key], "drop": _print(value)}
 
 
-def _kind(item: dict[str, Any]) -> str:
+def _kind(item: dict[str, object]) -> str:
     """Return what kind of thing an item of a list is: what it says of itself, or the keys it has."""
     said = item.get("type")
     return said if isinstance(said, str) else " ".join(sorted(item))
@@ -101,14 +101,14 @@ def _change_item(box: Any, index: int, rest: list[str | int], change: dict[str, 
         box[index] = _changed(box[index], rest, change)
 
 
-def _change_key(box: dict[str, Any], key: str, rest: list[str | int], change: dict[str, Any]) -> None:
+def _change_key(box: dict[str, object], key: str, rest: list[str | int], change: dict[str, object]) -> None:
     if not rest and "is" not in change:
         _add_or_drop(box, key, change)
     elif key in box:
         box[key] = _changed(box[key], rest, change)
 
 
-def _add_or_drop(box: dict[str, Any], key: str, change: dict[str, Any]) -> None:
+def _add_or_drop(box: dict[str, object], key: str, change: dict[str, object]) -> None:
     if "add" in change:
         box.setdefault(key, change["add"])
     elif key in box and _print(box[key]) == change["drop"]:
@@ -138,7 +138,7 @@ _ITEM = 3
 _OWN = "own"
 
 
-def nobody(item: dict[str, Any]) -> None:
+def nobody(item: dict[str, object]) -> None:
     """Return whose item it is, where a unit holds one call or result at most: of nobody in particular."""
 
 
@@ -149,7 +149,7 @@ def stem(message: Message) -> str:
 
 def shared_out(
     patch: Iterable[dict[str, Any]], units: Sequence[Any], group: Sequence[Message], writing: BodyWriting, whose: InvocationIn
-) -> list[list[dict[str, Any]]]:
+) -> list[list[dict[str, object]]]:
     """Return the residue of a unit by message: each has its own item's, and the first has what is nobody's."""
     shares: list[list[dict[str, Any]]] = [[] for _ in group]
     items = _items(units, whose) if len(group) > 1 else {}
@@ -163,7 +163,7 @@ def shared_out(
 
 def gathered(
     group: Sequence[Message], units: Sequence[Any], writing: BodyWriting, whose: InvocationIn
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return all changes to the units of a group, each at the place where what it belongs to stands by now."""
     noted = [(message, writing.notes(message).get("residue")) for message in group]
     if not any(patch for _, patch in noted):
@@ -189,10 +189,10 @@ def _written(group: Sequence[Message], writing: BodyWriting) -> Iterator[str | N
         yield None if type(message.payload) is PartsPayload else writing.aliases.invocation(message)
 
 
-def _items(units: Sequence[Any], whose: InvocationIn) -> dict[Any, _Place]:
+def _items(units: Sequence[object], whose: InvocationIn) -> dict[object, _Place]:
     """Return where each call and result stands, by its id; not those that share one, which nobody can tell apart."""
-    found: dict[Any, _Place] = {}
-    shared: set[Any] = set()
+    found: dict[object, _Place] = {}
+    shared: set[object] = set()
     for place, unit in enumerate(units):
         for path, item in _listed(as_object(unit) or {}, place):
             invocation = whose(item)
@@ -202,7 +202,7 @@ def _items(units: Sequence[Any], whose: InvocationIn) -> dict[Any, _Place]:
     return {invocation: path for invocation, path in found.items() if invocation not in shared}
 
 
-def _listed(unit: dict[str, Any], place: int) -> Iterator[tuple[_Place, dict[str, Any]]]:
+def _listed(unit: dict[str, object], place: int) -> Iterator[tuple[_Place, dict[str, object]]]:
     for key, value in unit.items():
         for index, item in enumerate(cast("list[Any]", value) if isinstance(value, list) else ()):
             if (found := as_object(item)) is not None:

@@ -76,11 +76,11 @@ class Stream:
         """
         return self._collect(self._reader.feed(data))
 
-    def add(self, event: Mapping[str, Any]) -> tuple[Delta, ...]:
+    def add(self, event: Mapping[str, object]) -> tuple[Delta, ...]:
         """Take one event that is already parsed, and return what it adds. It raises what `feed` raises."""
         return self._collect([event])
 
-    def _collect(self, events: Iterable[RawEvent | Mapping[str, Any]]) -> tuple[Delta, ...]:
+    def _collect(self, events: Iterable[RawEvent | Mapping[str, object]]) -> tuple[Delta, ...]:
         if self._failed is not None:
             raise self._failed
         deltas: list[Delta] = []
@@ -96,7 +96,7 @@ class Stream:
             raise self._failed
         return tuple(deltas)
 
-    def _take(self, given: RawEvent | Mapping[str, Any]) -> Iterator[Delta]:
+    def _take(self, given: RawEvent | Mapping[str, object]) -> Iterator[Delta]:
         if isinstance(given, RawEvent) and given.data.strip() == b"[DONE]":
             self._fold.end()
             return
@@ -113,7 +113,7 @@ class Stream:
             raise self._failure(failure)
         self._last_event = _id_of(given, event) or self._last_event
 
-    def _event(self, given: RawEvent | Mapping[str, Any]) -> dict[str, Any]:
+    def _event(self, given: RawEvent | Mapping[str, object]) -> dict[str, Any]:
         """Return an event as an object of our own; one that is named an error is one, whatever it holds."""
         is_error = isinstance(given, RawEvent) and given.name == "error"
         try:
@@ -221,7 +221,7 @@ class Stream:
         }
 
     @classmethod
-    def resume(cls, state: Mapping[str, Any], *, reconnected: bool = False) -> Self:
+    def resume(cls, state: Mapping[str, object], *, reconnected: bool = False) -> Self:
         """Go on from a state.
 
         What comes next must follow the last byte that was fed. A server that was asked to go on after `last_event` sends whole
@@ -251,7 +251,7 @@ def _fold_of(dialect: str) -> type[Folding]:
     return cast("type[Folding]", import_module(_FOLDS[dialect]).FOLD)
 
 
-def _parsed(given: bytes | Mapping[str, Any], dialect: str) -> Any:
+def _parsed(given: bytes | Mapping[str, object], dialect: str) -> Any:
     """Parse an event. Half a character is let through, because its other half may be in the next event."""
     try:
         return parsed(given, dialect)
@@ -263,14 +263,14 @@ def _parsed(given: bytes | Mapping[str, Any], dialect: str) -> Any:
     return json.loads(text)
 
 
-def _in_ascii(event: Mapping[str, Any]) -> bytes:
+def _in_ascii(event: Mapping[str, object]) -> bytes:
     try:
         return json.dumps(event).encode()
     except (TypeError, ValueError, RecursionError):
         return b""  # not JSON at all
 
 
-def _id_of(given: RawEvent | Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
+def _id_of(given: RawEvent | Mapping[str, object], event: Mapping[str, object]) -> str | None:
     if isinstance(given, RawEvent) and given.id is not None:
         return given.id
     number = event.get("sequence_number")

@@ -43,7 +43,7 @@ class Writing:
     _calls: dict[int, Message] | None = None
     """The call of each result, by the identity of the result."""
 
-    def json(self, payload: Payload | Part, name: str) -> Any:
+    def json(self, payload: Payload | Part, name: str) -> object:
         """Return a JSON field as plain JSON for the value that is written."""
         return plain_of(payload, name) if self.gives_away else fresh(payload, name)
 
@@ -91,7 +91,7 @@ class UnitDialect:
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Why a facet is lost, where there is more to say than that the format has no place for it."""
 
-    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+    def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         value = parsed_loosely(data, self.name)
         units = self._read(value)
         plain = Conversation(message for unit in units for message in unit.made)
@@ -104,7 +104,7 @@ class UnitDialect:
         shape = {} if isinstance(value, list) else {self.name: {"shape": "one"}}
         return Conversation(messages, metadata=shape)
 
-    def skim(self, data: Any) -> Conversation:
+    def skim(self, data: object) -> Conversation:
         """Read a conversation that will be written in another format: without what brings the same data back."""
         units = self._read(parsed_loosely(data, self.name))
         return Conversation([message for unit in units for message in unit.made])
@@ -137,7 +137,7 @@ class UnitDialect:
         encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, as_policy))
         return reported(self.name, encoded, losses)
 
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str]]:
+    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str]]:
         """Write a conversation that was skimmed from another format and is of no use any more: its JSON is not copied."""
         groups = self._groups(conversation)
         writing = self._writing(conversation, groups, as_policy)
@@ -147,7 +147,7 @@ class UnitDialect:
     def _writing(self, said: Conversation, groups: list[list[Message]], as_policy: str | None) -> Writing:
         return Writing(said, frozenset(group[0].id for group in groups), as_policy)
 
-    def _units(self, said: Conversation, as_policy: str | None) -> list[Any]:
+    def _units(self, said: Conversation, as_policy: str | None) -> list[object]:
         """Write what is said, with the residue of what was read put back."""
         groups = self._groups(said)
         writing = self._writing(said, groups, as_policy)

@@ -14,7 +14,7 @@ from antiphon.messages import Conversation, Message, PartsPayload
 from antiphon.messages._port import new_id
 
 
-def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
+def decode(data: object, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
     """Read a conversation from somebody's format: bytes, text, or parsed JSON.
 
     `aliases` are those of the `Encoded` that was sent, where the format refused some of our ids or names. What has no id
@@ -44,7 +44,7 @@ def encode(
 
 
 def convert(
-    data: Any, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: Any
+    data: object, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: object
 ) -> Encoded:
     """Turn data in one format into another.
 

@@ -26,7 +26,7 @@ class BodyWriting:
 
     dialect: str
     as_policy: str | None
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
     aliases: Aliases
     media: int = 0
     """How many media have a label so far."""

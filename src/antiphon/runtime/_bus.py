@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from antiphon.errors import DeliveryError, LedgerError, ReplyTimeoutError, UndeliverableError
 from antiphon.messages import Message, OptionResultPayload
 from antiphon.runtime._envelope import outside
-from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
-from antiphon.runtime._rows import origin_of, travelled
+from antiphon.runtime._rows import hops_and_deadline, origin_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._dispatch import Dispatcher
@@ -159,16 +159,16 @@ class Remote:
     async def _serve(self, parcel: Parcel) -> None:
         """Handle what another system asks, and answer. What cannot be written down is not answered: it will come again."""
         message = parcel.message
-        hops, deadline = travelled(message)
+        hops, deadline = hops_and_deadline(message)
         delivery = outside(parcel.to, message, message.thread_id, message.policy, None, hops=hops)
         if (origin := origin_of(message)) is not None:
-            delivery.come_from(origin)
+            delivery.set_origin(origin)
         try:
             answer = await self._outcome(delivery, None if deadline is None else deadline - self._lifetime.loop.time())
             await self._bus.send(Parcel(parcel.reply_to, answer, self.name))
         except (LedgerError, UndeliverableError) as exc:
             text = "%s of %s is not answered: %s"
-            LOG.warning(text, delivery.type, parcel.reply_to, words(exc), extra=about(delivery, error=exc))
+            LOG.warning(text, delivery.type, parcel.reply_to, log_text(exc), extra=log_fields(delivery, error=exc))
 
     async def _outcome(self, delivery: DeliveryState, within: float | None) -> Message:
         try:

@@ -41,7 +41,7 @@ from antiphon.errors import (
 )
 from antiphon.protocol import ErrorCode
 from antiphon.runtime._context import Context, Handling
-from antiphon.runtime._failures import LOG, Failure, about, words
+from antiphon.runtime._failures import LOG, Failure, log_fields, log_text
 from antiphon.runtime._results import result_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Mailbox:
         self.waiting += 1
         return True
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until there is room, and take it; whoever waits longest comes first."""
         if self._senders is None:
             self._senders = deque()
@@ -232,7 +232,7 @@ _TURN = 64
 """How many messages a drain handles before it lets others have a turn."""
 
 
-class _BeginError(Exception):
+class _StartError(Exception):
     """The actor could not be made or begun. It is not the fault of the message that came next."""
 
 
@@ -240,11 +240,11 @@ class Outcomes(Protocol):
     """Ends messages, or has them delivered again."""
 
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
-    async def put_away(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
+    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None: ...
     async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None: ...
-    async def leave(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
-    def let_go(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None: ...
 
 
@@ -252,7 +252,7 @@ class Supervising(Protocol):
     """Decides what becomes of actors that fail, or want to end."""
 
     def report(self, cell: Cell, failure: Failure) -> None: ...
-    async def leave(self, cell: Cell, reason: str) -> None: ...
+    async def actor_stops(self, cell: Cell, reason: str) -> None: ...
 
 
 class Idling(Protocol):
@@ -275,7 +275,7 @@ class CellParts:
     idling: Idling
     children: Callable[[str], tuple[str, ...]]
     """Given an address, whom the actor there supervises."""
-    equip: Callable[[Actor], None]
+    provide: Callable[[Actor], None]
     """Gives an actor that is part of the runtime what it works with."""
 
 
@@ -285,18 +285,18 @@ class Cell:
     __slots__ = (
         "actor",
         "address",
+        "average_seconds",
         "began",
-        "beginning",
         "drains",
         "has_failed",
         "held",
         "incarnation",
+        "last_handled_at",
         "mailbox",
-        "measured",
         "parts",
         "props",
+        "starting",
         "state",
-        "usual",
         "wants_rest",
     )
 
@@ -309,7 +309,7 @@ class Cell:
         self.mailbox: Mailbox | None = None
         self.drains: dict[asyncio.Task[None], DeliveryState | None] | None = None
         """The tasks that handle messages, and what each handles at present."""
-        self.beginning: asyncio.Lock | None = None
+        self.starting: asyncio.Lock | None = None
         """Held while the actor is made and begins, so that there is only one of it."""
         self.has_failed = False
         """Whether the actor is there only until its supervisor has decided."""
@@ -320,9 +320,9 @@ class Cell:
         self.incarnation = 1
         """Which actor this is, counted from 1."""
         self.began = parts.loop.time()
-        self.usual = 0.0
+        self.average_seconds = 0.0
         """Seconds that it has taken to handle a message of late."""
-        self.measured = self.began
+        self.last_handled_at = self.began
         """When the last one was handled."""
 
     @property
@@ -365,13 +365,13 @@ class Cell:
         """Whether the actor has a handler for messages of a type."""
         return self.actor is not None and message_type in self.actor.handlers
 
-    def leave(self, reason: str) -> None:
+    def stop_after_message(self, reason: str) -> None:
         """Have the actor end after this message, because it wants to."""
-        self.parts.lifetime.start(self.parts.supervising.leave(self, reason))
+        self.parts.lifetime.start(self.parts.supervising.actor_stops(self, reason))
 
     # ------------------------------------------------------------ taking messages in
 
-    async def room(self, delivery: DeliveryState, until: float) -> None:
+    async def wait_for_room(self, delivery: DeliveryState, until: float) -> None:
         """Wait for room in the mailbox, at most until a time.
 
         Raises:
@@ -383,7 +383,7 @@ class Cell:
             raise full  # it would wait for itself
         try:
             async with asyncio.timeout_at(until):
-                await self.box.room()
+                await self.box.wait_for_room()
         except TimeoutError:
             raise full from None
         if self.state == "stopped":
@@ -397,11 +397,11 @@ class Cell:
         self.box.put(delivery)
         self.wake()
 
-    def begin_early(self) -> None:
+    def start_early(self) -> None:
         """Have the actor made without a message, if there is none."""
-        if self.actor is None and self.beginning is None and self.state == "active":
-            self.beginning = asyncio.Lock()  # at once: more children may follow before it runs
-            self.parts.lifetime.start(self._begin_or_fail())
+        if self.actor is None and self.starting is None and self.state == "active":
+            self.starting = asyncio.Lock()  # at once: more children may follow before it runs
+            self.parts.lifetime.start(self._start_or_fail())
 
     def wake(self) -> None:
         """Have messages handled that were put into the mailbox."""
@@ -428,7 +428,7 @@ class Cell:
                 for _ in range(min(self.props.concurrency, self.mailbox.waiting + 1)):
                     self.wake()
             if self.parts.children(self.address):
-                self.begin_early()
+                self.start_early()
 
     def withdraw(self, delivery: DeliveryState) -> None:
         """Stop handling a message that nobody wants any more."""
@@ -465,14 +465,14 @@ class Cell:
     async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
         began = self.parts.loop.time()
         if delivery.withdrawn is not None or self._is_too_late(delivery, began):
-            await self.parts.outcomes.put_away(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
+            await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
         delivery.task = task
         try:
             hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
             outcome = await (running if hooks is None else hooks.run(self, delivery, running))
             delivery.task = None  # what it came to is being written down, which nobody may stop half way
-            if delivery.is_left:
+            if delivery.is_left_to_next:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler has gone on without what it waited for)
             if not delivery.is_settled:
                 if delivery.envelope.thread_id is None:
@@ -490,8 +490,8 @@ class Cell:
                 task.uncancel()
 
     def _measure(self, began: float) -> None:
-        self.measured = self.parts.loop.time()
-        self.usual += (self.measured - began - self.usual) / 4
+        self.last_handled_at = self.parts.loop.time()
+        self.average_seconds += (self.last_handled_at - began - self.average_seconds) / 4
 
     def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:
         """Whether a message cannot be handled in time while others wait that may.
@@ -500,7 +500,7 @@ class Cell:
         """
         if delivery.deadline is None or self.mailbox is None or not self.mailbox.waiting:
             return False
-        return delivery.deadline - now < self.usual and now - self.measured < _FRESH
+        return delivery.deadline - now < self.average_seconds and now - self.last_handled_at < _FRESH
 
     async def run(self, delivery: DeliveryState, context: Context) -> Any:
         """Have the actor handle a message; return a `Reply`, a message with a result, or None."""
@@ -510,7 +510,7 @@ class Cell:
     async def _run(self, delivery: DeliveryState, context: Context) -> Any:
         actor = self.actor
         if actor is None:
-            actor = await self._begin()
+            actor = await self._start_actor()
         said = delivery.envelope.said
         handler = actor.handlers.get(delivery.type if said is None else type(said))
         if handler is None:
@@ -534,28 +534,28 @@ class Cell:
             delivery.is_unsure = True
             raise ReplyTimeoutError(f"no answer to {delivery.type} in time", delivery.to) from exc
 
-    async def _begin(self) -> Actor:
+    async def _start_actor(self) -> Actor:
         incarnation = self.incarnation
-        lock = self.beginning = self.beginning or asyncio.Lock()
+        lock = self.starting = self.starting or asyncio.Lock()
         async with lock:
             if self.actor is not None:
                 return self.actor  # another drain has begun it
             try:
                 actor = self.props.factory()
-                self.parts.equip(actor)
+                self.parts.provide(actor)
                 context = Context(self, None)
                 with Handling(context):
                     await actor.started(context)
             except Exception as exc:
-                raise _BeginError from exc
+                raise _StartError from exc
             if self.incarnation == incarnation:  # else this one came too late
-                self.actor, self.beginning = actor, None
+                self.actor, self.starting = actor, None
             return actor
 
-    async def _begin_or_fail(self) -> None:
+    async def _start_or_fail(self) -> None:
         try:
-            await self._begin()
-        except _BeginError as exc:
+            await self._start_actor()
+        except _StartError as exc:
             self.state, self.has_failed = "suspended", True
             self.parts.supervising.report(self, Failure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
 
@@ -564,45 +564,45 @@ class Cell:
     async def _caught(self, delivery: DeliveryState, error: BaseException, task: asyncio.Task[None]) -> None:
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed
-        if delivery.is_left and not task.cancelling():
-            await self.parts.outcomes.leave(delivery, ActorStoppedError("the system ends", self.address))
+        if delivery.is_left_to_next and not task.cancelling():
+            await self.parts.outcomes.leave_to_next_system(delivery, ActorStoppedError("the system ends", self.address))
         elif isinstance(error, asyncio.CancelledError) and task.cancelling():
             if delivery.withdrawn is None or not delivery.was_cancelled:
                 raise error
-            await self.parts.outcomes.put_away(delivery, delivery.withdrawn)
+            await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn)
         elif isinstance(error, DeliveryError):
             await self._refuse(delivery, error)
         elif isinstance(error, FencedError):
-            self.parts.outcomes.let_go(delivery, error)
+            self.parts.outcomes.abandon(delivery, error)
         elif isinstance(error, LedgerUnavailableError):
-            self._wait_for_ledger(delivery, error)
+            self._pause_for_ledger(delivery, error)
         else:
             await self._fail(delivery, error)
 
     async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
         try:
-            await self.parts.outcomes.put_away(delivery, error)
+            await self.parts.outcomes.end_with_error(delivery, error)
         except ValueError as exc:  # what it says cannot be written down
             await self._fail(delivery, exc)
 
-    def _wait_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
+    def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
         """Begin anew in a while: nobody is to blame, and nothing can be written down at present."""
-        LOG.warning("%s waits for the ledger: %s", self.address, words(error), extra=about(delivery, error=error))
+        LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
         self.state, self.actor = "suspended", None
         if delivery.thread_id is None or delivery.is_settled:
             delivery.fail(error)
         else:
             self.parts.outcomes.put_back(self, delivery)
-        self.parts.lifetime.start(self._go_on())
+        self.parts.lifetime.start(self._resume_later())
 
-    async def _go_on(self) -> None:
+    async def _resume_later(self) -> None:
         await asyncio.sleep(_LEDGER_PAUSE)
         if not self.has_failed:
             self.resume()
 
     async def _fail(self, delivery: DeliveryState, error: BaseException) -> None:
         self.state, self.has_failed = "suspended", True
-        if isinstance(error, _BeginError):
+        if isinstance(error, _StartError):
             cause = error.__cause__ or error
             self.box.put_first(delivery)
             failure = Failure.of(cause, self.address, self.incarnation, None)

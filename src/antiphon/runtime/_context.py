@@ -61,7 +61,7 @@ class Home(Protocol):
 
     async def run(self, delivery: DeliveryState, context: Context) -> Any: ...
     async def run_at_once(self, delivery: DeliveryState) -> Any: ...
-    def leave(self, reason: str) -> None: ...
+    def stop_after_message(self, reason: str) -> None: ...
 
 
 # ---------------------------------------------------------------- what a handler is given
@@ -318,8 +318,15 @@ class Context:
         try:
             return await effect.perform(run)
         except asyncio.CancelledError:
-            self._handled.is_unsure = True  # it may have been written down that it is begun, or not
+            self.expect_leftovers()  # the row of its intent may have been written, or not
             raise
+
+    def expect_leftovers(self) -> None:
+        """Say that rows of this handler may be open of which it does not know: an effect was cancelled while it was written.
+
+        When the message ends, the open calls of its thread are read, and those that it has left are ended with it.
+        """
+        self._handled.is_unsure = True
 
     async def park(self, reason: str, evidence: dict[str, Json]) -> None:
         """Leave the message to a person, who settles it.
@@ -358,7 +365,7 @@ class Context:
 
     def leave_open(self, error: AntiphonError) -> None:
         """Leave the message open in its thread, to be delivered again later; the caller gets the error."""
-        self._services.messenger.let_go(self._handled, error)
+        self._services.messenger.abandon(self._handled, error)
 
     async def recover_thread(self, thread_id: str) -> None:
         """Deliver what is open in a thread, and set its timers.
@@ -388,7 +395,7 @@ class Context:
 
     def stop(self, reason: str = "it is done") -> None:
         """End after this message; an actor that is `permanent` begins anew."""
-        self._cell.leave(reason)
+        self._cell.stop_after_message(reason)
 
     def rest(self) -> None:
         """Say that the actor has nothing left to do: once it is idle it is let go of, and made anew for the next message.

@@ -25,7 +25,7 @@ from antiphon.errors import (
 from antiphon.messages import Message
 from antiphon.protocol import Heartbeat, Notice, Retry
 from antiphon.runtime._envelope import DeliveryState, Envelope
-from antiphon.runtime._failures import LOG, about
+from antiphon.runtime._failures import LOG, log_fields
 from antiphon.runtime._redelivery import Recent, find_original
 from antiphon.runtime._results import error_result, result_of
 
@@ -159,7 +159,7 @@ class Dispatcher:
         waiter = delivery.waiter = self._loop.create_future()
         try:
             if envelope.thread_id is not None:
-                await self._durable.say(cell, delivery, deadline)
+                await self._durable.append_and_deliver(cell, delivery, deadline)
             elif not (delivery.may_be_known and self._recent.knows(delivery)) and not self._deliver_at_once(cell, delivery):
                 await self._hand_over(cell, delivery, deadline)
             self._deadlines.add(delivery, deadline)
@@ -184,14 +184,14 @@ class Dispatcher:
         delivery.cell = cell
         is_done = False
         try:
-            if delivery.thread_id is not None and await self._durable.note(delivery):
+            if delivery.thread_id is not None and await self._durable.append_own(delivery):
                 outcome = delivery.outcome[0] if delivery.outcome else None
             else:
                 outcome = await cell.run_at_once(delivery)
                 await self.answer(delivery, outcome)
             is_done = True
         except DeliveryError as exc:
-            await self.put_away(delivery, exc)
+            await self.end_with_error(delivery, exc)
             is_done = True
             raise
         finally:
@@ -210,26 +210,26 @@ class Dispatcher:
         delivery.cell = delivery.parent.cell
         if self._hooks is not None:
             self._hooks.said(delivery)
-        call, result = await self._durable.known(delivery) if delivery.may_be_known else (None, None)
+        call, result = await self._durable.find_own(delivery) if delivery.may_be_known else (None, None)
         if result is not None:
             return result
         try:
             outcome = await handle(delivery)
         except DeliveryError as exc:
-            await self._worked_out(delivery, call, error_result(delivery, exc, delivery.to))
+            await self._defer_result(delivery, call, error_result(delivery, exc, delivery.to))
             raise
-        if delivery.said_count or delivery.keys:
+        if delivery.unnamed_count or delivery.keys:
             raise RuntimeError(f"{delivery.to}: what works out {delivery.type} must neither say nor do anything")
-        await self._worked_out(delivery, call, result_of(delivery, outcome))
+        await self._defer_result(delivery, call, result_of(delivery, outcome))
         return outcome
 
-    async def _worked_out(self, delivery: DeliveryState, call: Record | None, result: Message) -> None:
+    async def _defer_result(self, delivery: DeliveryState, call: Record | None, result: Message) -> None:
         """Have something that was worked out written down with the next row; at once, where its question is in the thread."""
         if call is not None:
-            delivery.take(call)
+            delivery.use_stored(call)
             await self._durable.answer(delivery, result)
         elif delivery.thread_id is not None and delivery.parent is not None:
-            delivery.parent.put_off += (delivery.message, result)
+            delivery.parent.deferred_rows += (delivery.message, result)
 
     async def tell(self, delivery: DeliveryState, within: float | None) -> None:
         """Deliver a message, and wait for no outcome: the time is for the delivery, not for what follows from it.
@@ -245,7 +245,7 @@ class Dispatcher:
             return
         cell = self._find(delivery)
         if delivery.thread_id is not None:
-            await self._durable.say(cell, delivery, until)
+            await self._durable.append_and_deliver(cell, delivery, until)
         elif not (delivery.may_be_known and self._recent.knows(delivery)):
             await self._hand_over(cell, delivery, until)
 
@@ -257,7 +257,7 @@ class Dispatcher:
             cell.wake()
             return
         if not cell.box.reserve():
-            await cell.room(delivery, until)
+            await cell.wait_for_room(delivery, until)
         cell.deliver(delivery)
 
     def _is_elsewhere(self, delivery: DeliveryState) -> bool:
@@ -291,7 +291,12 @@ class Dispatcher:
             CancelledError: it will run again in the next system.
         """
         parent = delivery.parent
-        if self._lifetime.is_closing and delivery.thread_id is not None and parent is not None and parent.leave():
+        if (
+            self._lifetime.is_closing
+            and delivery.thread_id is not None
+            and parent is not None
+            and parent.leave_to_next_system()
+        ):
             raise asyncio.CancelledError
 
     def _deliver_at_once(self, cell: Cell, delivery: DeliveryState) -> bool:
@@ -329,7 +334,7 @@ class Dispatcher:
         else:
             await self._durable.answer(delivery, outcome)
 
-    async def put_away(self, delivery: DeliveryState, error: DeliveryError) -> None:
+    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """End a message with an error; one that nobody waits for is a dead letter."""
         if delivery.is_settled:
             return
@@ -337,14 +342,14 @@ class Dispatcher:
         if delivery.thread_id is None:
             delivery.fail(error)
         else:
-            await self._durable.put_away(delivery, error)
+            await self._durable.end_with_error(delivery, error)
 
-    def let_go(self, delivery: DeliveryState, error: AntiphonError) -> None:
+    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Give an error to whoever waits, of which nothing can be written down."""
         if delivery.thread_id is None:
             delivery.fail(error)
         else:
-            self._in_flight.let_go(delivery, error)
+            self._in_flight.abandon(delivery, error)
 
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None:
         """See to a message whose handler has failed: in a thread it is delivered again after the restart."""
@@ -355,7 +360,7 @@ class Dispatcher:
             return
         wrapped = ActorFailedError(reason, delivery.to)
         wrapped.__cause__ = error
-        await self.put_away(delivery, wrapped)
+        await self.end_with_error(delivery, wrapped)
 
     async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
         """Deliver a message of a thread again whose handler was interrupted."""
@@ -365,9 +370,9 @@ class Dispatcher:
         """Have a message handled again of which that cannot be written down."""
         self._redelivery.put_back(cell, delivery)
 
-    async def leave(self, delivery: DeliveryState, error: AntiphonError) -> None:
+    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Leave a message of a thread to the next system, in good order."""
-        await self._durable.leave(delivery, error)
+        await self._durable.leave_to_next_system(delivery, error)
 
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
         """Leave a message to a person.
@@ -382,7 +387,7 @@ class Dispatcher:
         try:
             await self.tell(DeliveryState(Envelope(notice, None, sender, address)), None)
         except DeliveryError as exc:
-            LOG.info("%s cannot be told about %s: %s", address, sender, exc.code, extra=about(address, error=exc))
+            LOG.info("%s cannot be told about %s: %s", address, sender, exc.code, extra=log_fields(address, error=exc))
 
     def knows(self, address: str) -> bool:
         """Whether an actor lives at an address, or would be made for a message."""
@@ -394,13 +399,13 @@ class Dispatcher:
 
     async def forward(self, delivery: DeliveryState, to: str) -> None:
         """Pass a message on, to be answered by another actor."""
-        passed = delivery.pass_on(to)
+        passed = delivery.forwarded_to(to)
         try:
             cell = self._find(passed)
             if not cell.box.reserve():
-                await cell.room(passed, self._until(passed.parent, None))
+                await cell.wait_for_room(passed, self._until(passed.parent, None))
         except DeliveryError as exc:
-            await self.put_away(passed, exc)
+            await self.end_with_error(passed, exc)
             raise
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)

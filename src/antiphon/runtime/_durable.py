@@ -27,7 +27,7 @@ from antiphon.errors import (
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._model import MUCH
-from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._results import error_of, error_result, result_of
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
@@ -58,8 +58,8 @@ class Durable:
         redelivery: Redelivery,
         dead: DeadLetters,
         *,
-        obey: Callable[[Cell, DeliveryState], None],
-        doubt: Callable[[str], None],
+        run_command: Callable[[Cell, DeliveryState], None],
+        recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
@@ -70,76 +70,76 @@ class Durable:
         self._in_flight = in_flight
         self._redelivery = redelivery
         self._dead = dead
-        self._obey = obey
-        self._doubt = doubt
+        self._run_command = run_command
+        self._recover_later = recover_later
 
     # ------------------------------------------------------------ there
 
-    async def say(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+    async def append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message to its thread, then deliver it."""
         if delivery.parent is None:
-            self._journal.take_back(_thread(delivery))  # a caller from outside wants it here
+            self._journal.reclaim(_thread(delivery))  # a caller from outside wants it here
         cell.held += 1
         try:
-            await self._say(cell, delivery, until)
+            await self._append_and_deliver(cell, delivery, until)
         finally:
             cell.held -= 1
 
-    async def _say(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
-        if delivery.may_be_known and await self._recall(cell, delivery):
+    async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+        if delivery.may_be_known and await self._find_recorded(cell, delivery):
             return
         self._in_flight.take_over(delivery)  # before it is written: a recovery of its thread must not think that nobody has it
         try:
             await self._append(cell, delivery, until)
         except BaseException as exc:
-            self._drop_unsaid(delivery, exc)
+            self._drop_unwritten(delivery, exc)
             raise
 
-    def _drop_unsaid(self, delivery: DeliveryState, error: BaseException) -> None:
+    def _drop_unwritten(self, delivery: DeliveryState, error: BaseException) -> None:
         """Have a message in hand no more that could not be written down, or of which it is not sure that it was.
 
         Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
         """
         self._in_flight.drop(delivery)
-        delivery.disappoint(error)
+        delivery.fail_duplicates(error)
         if isinstance(error, LedgerUnavailableError):
-            self._doubt(_thread(delivery))
+            self._recover_later(_thread(delivery))
         elif isinstance(error, asyncio.CancelledError):
-            self._lifetime.start(self._take_back(delivery))
+            self._lifetime.start(self._withdraw_unconfirmed(delivery))
 
-    async def _take_back(self, delivery: DeliveryState) -> None:
+    async def _withdraw_unconfirmed(self, delivery: DeliveryState) -> None:
         """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
         if not delivery.is_call:
-            self._doubt(_thread(delivery))
+            self._recover_later(_thread(delivery))
             return
         await asyncio.sleep(A_WHILE)
         try:
             call, result = await self._recorded(delivery)
         except LedgerError:
-            self._doubt(_thread(delivery))
+            self._recover_later(_thread(delivery))
             return
         if call is not None and result is None and not self._in_flight.has(delivery):
-            delivery.take(call)
+            delivery.use_stored(call)
             delivery.waiter, delivery.is_unsure = None, True  # it may have been delivered again meanwhile
-            await self.put_away(delivery, WithdrawnError("whoever asked was cancelled", delivery.to))
+            await self.end_with_error(delivery, WithdrawnError("whoever asked was cancelled", delivery.to))
 
-    async def note(self, delivery: DeliveryState) -> bool:
+    async def append_own(self, delivery: DeliveryState) -> bool:
         """Append a message that is not delivered, because whoever says it handles it; say whether its outcome is there."""
         if delivery.parent is not None and delivery.parent.attempt > 1:
             call, result = await self._recorded(delivery)
             if call is not None:
                 _check_same(call.message, delivery)
-                delivery.take(call)
+                delivery.use_stored(call)
                 delivery.standing = delivery.parent.standing  # what it says may be known too
                 if result is not None:
                     delivery.may_be_known = True
                     delivery.settle(result)
                 return result is not None
         (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
-        delivery.take(record)
+        delivery.use_stored(record)
         return False
 
-    async def known(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
+    async def find_own(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
         """Return what the ledger has of something that an actor works out, and of its outcome.
 
         Raises:
@@ -155,21 +155,21 @@ class Durable:
         thread_id = _thread(delivery)
         if course is None or course.thread_id != thread_id:
             return await self._journal.write(thread_id, rows)
-        put_off, marks = course.take_put_off()
+        deferred_rows, marks = course.take_deferred()
         try:
-            return (await self._journal.write(thread_id, [*put_off, *rows], **marks))[len(put_off) :]
+            return (await self._journal.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
         except BaseException:
-            course.put_off, course.marks = (*put_off, *course.put_off), {**marks, **course.marks}
+            course.deferred_rows, course.marks = (*deferred_rows, *course.deferred_rows), {**marks, **course.marks}
             raise
 
     async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         await self._journal.check_budget(_thread(delivery), delivery.to)
         if not cell.box.reserve():
-            await cell.room(delivery, until)
+            await cell.wait_for_room(delivery, until)
         is_delivered = False
         try:
             (record, *_) = await self._write(delivery, delivery.parent, _said(delivery))
-            delivery.take(record)
+            delivery.use_stored(record)
             is_delivered = await self._hand_over(cell, delivery)
         finally:
             if not is_delivered:
@@ -190,7 +190,7 @@ class Durable:
         """Deliver what was appended; say whether it has taken the room in the mailbox."""
         self._in_flight.take_over(delivery)
         if delivery.is_command:
-            self._obey(cell, delivery)
+            self._run_command(cell, delivery)
             return False
         if cell.state == "stopped":
             await self._refuse(delivery, ActorStoppedError("it takes no more messages", delivery.to))
@@ -201,17 +201,17 @@ class Durable:
     async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """End a message that was appended, and whose actor takes no more; if that is for the system's end, leave it."""
         if self._lifetime.is_closing:
-            await self.leave(delivery, error)
+            await self.leave_to_next_system(delivery, error)
         elif not delivery.is_settled:
             self._dead.add_unless_asked(delivery, error)
-            await self.put_away(delivery, error)
+            await self.end_with_error(delivery, error)
 
-    async def _recall(self, cell: Cell, delivery: DeliveryState) -> bool:
+    async def _find_recorded(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Look whether a message was said before; if so, see to it that its outcome comes."""
         while True:
             if (known := self._in_flight.get(delivery)) is not None:
                 _check_same(known.message, delivery)
-                known.share(delivery)
+                known.share_outcome(delivery)
                 return True
             call, result = await self._recorded(delivery)
             if self._in_flight.has(delivery):
@@ -221,8 +221,8 @@ class Durable:
                 return False
             _check_same(call.message, delivery)
             if result is None:
-                delivery.take(call)
-                if await self._take_up_said(cell, delivery):
+                delivery.use_stored(call)
+                if await self._redeliver_said(cell, delivery):
                     return True
                 continue  # it has ended meanwhile
             if not (delivery.envelope.is_derived and _is_withdrawn(result)):
@@ -241,14 +241,14 @@ class Durable:
             return call, result
         return await self._journal.before(_thread(delivery), call), result
 
-    async def _take_up_said(self, cell: Cell, delivery: DeliveryState) -> bool:
+    async def _redeliver_said(self, cell: Cell, delivery: DeliveryState) -> bool:
         try:
-            return await self._take_up(cell, delivery, "it was said again")
+            return await self._redeliver(cell, delivery, "it was said again")
         except BaseException as exc:
-            self._drop_unsaid(delivery, exc)
+            self._drop_unwritten(delivery, exc)
             raise
 
-    async def take_up(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
         """Deliver a message that the ledger has and nobody has in hand; say whether it is still open.
 
         Raises:
@@ -256,17 +256,17 @@ class Durable:
             LedgerError: it could not be written down.
         """
         try:
-            is_open = await self._take_up(cell, delivery, reason)
+            is_open = await self._redeliver(cell, delivery, reason)
             if not is_open:
                 _, result = await self._recorded(delivery)
                 delivery.settle(result)  # somebody may have asked the same meanwhile
         except BaseException as exc:
             self._in_flight.drop(delivery)
-            delivery.disappoint(exc)
+            delivery.fail_duplicates(exc)
             raise
         return is_open
 
-    async def _take_up(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
+    async def _redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
         self._in_flight.take_over(delivery)
         cell.held += 1
         try:
@@ -294,7 +294,7 @@ class Durable:
             await self._close(delivery, _delivered(delivery))
             delivery.settle(None)
 
-    async def put_away(self, delivery: DeliveryState, error: DeliveryError) -> None:
+    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """Append that a message ends with an error, then give that to whoever waits."""
         policy = RUNTIME_POLICY if delivery.withdrawn is error else delivery.to
         row = error_result(delivery, error, policy) if delivery.is_call else _delivered(delivery, error)
@@ -302,9 +302,9 @@ class Durable:
             await self._close(delivery, row)
         except LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
-            LOG.warning(text, delivery.to, delivery.type, error.code, words(exc), extra=about(delivery, error=exc))
-            self._in_flight.let_go(delivery, exc)
-            self._doubt(_thread(delivery))
+            LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
+            self._in_flight.abandon(delivery, exc)
+            self._recover_later(_thread(delivery))
         else:
             delivery.fail(_as_written(row, error))
 
@@ -330,21 +330,21 @@ class Durable:
         rows = await self._journal.ledger.open_calls(_thread(delivery))
         return await leftovers(self._journal.ledger, rows, delivery.invocation_id, _thread(delivery), str(delivery.to))
 
-    async def leave(self, delivery: DeliveryState, error: AntiphonError) -> None:
+    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Leave a message to the next system, in good order: that it was delivered here is not held against it."""
         rows = endings(delivery)
         if rows:
             try:
                 await self._journal.write(_thread(delivery), rows)
             except LedgerError as exc:
-                LOG.warning("%s: %s", delivery.to, words(exc), extra=about(delivery, error=exc))
+                LOG.warning("%s: %s", delivery.to, log_text(exc), extra=log_fields(delivery, error=exc))
         parent = delivery.parent
-        if parent is not None and delivery.waiter is not None and parent.leave():
+        if parent is not None and delivery.waiter is not None and parent.leave_to_next_system():
             # Not the error: the handler that asked would answer with it, or with what it does about an error, for good.
             self._in_flight.drop(delivery)
             delivery.waiter.cancel()
         else:
-            self._in_flight.let_go(delivery, error)
+            self._in_flight.abandon(delivery, error)
 
 
 def _thread(delivery: DeliveryState) -> str:

@@ -107,7 +107,7 @@ class Effect:
     async def _perform(self, run: Run) -> Any:
         while True:
             epoch = await self.journal.own(self.thread_id)
-            intent, outcome = await self._recall() if self._may_be_recorded() else (None, None)
+            intent, outcome = await self._find_recorded() if self._may_be_recorded() else (None, None)
             if outcome is not None:
                 if self.operation is not None and self.journal.hooks is not None:
                     self.journal.hooks.replayed()
@@ -168,7 +168,7 @@ class Effect:
         """Whether the ledger may have something of it. The thread is owned, so nobody else begins it meanwhile."""
         return self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
 
-    async def _recall(self) -> tuple[Message | None, OptionResultPayload | None]:
+    async def _find_recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
         """Return the intent and the outcome that the ledger has: of the last try, where there were several."""
         intent, outcome = await self._recorded()
         while outcome is not None and outcome.is_error:

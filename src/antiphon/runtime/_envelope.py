@@ -28,7 +28,7 @@ from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
 from antiphon.runtime._address import SYSTEM, system_thread
-from antiphon.runtime._rows import OWN, Standing, child_id, option_of, own_call, own_message, renamed, told
+from antiphon.runtime._rows import OWN, Standing, child_id, notice_in, option_of, own_call, own_message, renamed
 
 if TYPE_CHECKING:
     import asyncio
@@ -163,7 +163,7 @@ class DeliveryState:
     """Whether the task that handles it was cancelled for `withdrawn`."""
     is_interrupted: bool = False
     """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
-    is_left: bool = False
+    is_left_to_next: bool = False
     """Whether its handler is left to the next system: this one closes, and the answer that it waits for will not come."""
 
     # -- earlier deliveries of the same message
@@ -177,7 +177,7 @@ class DeliveryState:
     # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has begun and not ended."""
-    put_off: tuple[Message, ...] = ()
+    deferred_rows: tuple[Message, ...] = ()
     """Rows of its handler that are written together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
     """How the thread is listed from the next row of its handler on."""
@@ -185,7 +185,7 @@ class DeliveryState:
     """How many answers and effects its handler waits for."""
     keys: tuple[str, ...] = ()
     """The keys that its handler has used."""
-    said_count: int = 0
+    unnamed_count: int = 0
     """How many messages and effects its handler has begun without a key."""
 
     # -- its outcome, and who gets it
@@ -195,11 +195,11 @@ class DeliveryState:
     """Whether it was answered, forwarded, or ended with an error."""
     outcome: tuple[Any, BaseException | None] | None = None
     """Kept for deliveries of the same message that come later."""
-    heir: DeliveryState | None = None
+    successor: DeliveryState | None = None
     """The delivery that has this one's caller: it was forwarded, or is a duplicate."""
-    sharers: tuple[DeliveryState, ...] = ()
+    duplicates: tuple[DeliveryState, ...] = ()
     """Duplicates that get the same outcome."""
-    lender: DeliveryState | None = None
+    lent_by: DeliveryState | None = None
     """The duplicate whose caller this one has, because it had none of its own."""
 
     def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
@@ -273,7 +273,7 @@ class DeliveryState:
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.option_name
-        found = told(self.message)
+        found = notice_in(self.message)
         return "" if found is None else found[0]
 
     @property
@@ -282,7 +282,7 @@ class DeliveryState:
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.arguments
-        found = told(self.message)
+        found = notice_in(self.message)
         return JsonObject({}) if found is None else found[1]
 
     @property
@@ -293,11 +293,11 @@ class DeliveryState:
         return self._message
 
     @property
-    def made(self) -> Message | None:
+    def message_if_made(self) -> Message | None:
         """The message, if it was made."""
         return self._message
 
-    def take(self, record: Record) -> None:
+    def use_stored(self, record: Record) -> None:
         """Go on with the message as the ledger has it, which may have been redacted."""
         self.seq = record.seq
         if record.message is not self._message:
@@ -337,7 +337,7 @@ class DeliveryState:
             own["traceparent"] = self.origin
         return {OWN: own} if own else None
 
-    def come_from(self, origin: str) -> None:
+    def set_origin(self, origin: str) -> None:
         """Say in which trace it was said; what is written down says it too, so that a recovery knows it."""
         self.origin = origin
         if self._message is not None:
@@ -351,16 +351,16 @@ class DeliveryState:
         self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
         self.envelope = self.envelope._replace(id=self._id, message=self._message)
 
-    def begin_again(self, cell: Holder, standing: Standing) -> None:
+    def prepare_redelivery(self, cell: Holder, standing: Standing) -> None:
         """Be delivered another time: what its handler says is numbered from the beginning."""
         self.cell, self.standing = cell, standing
-        self.said_count, self.keys, self.open_effects, self.put_off = 0, (), (), ()
+        self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
 
     def next_key(self, name: str | None = None) -> str:
         """Return what the next thing is known by that its handler says or does; the same whenever it runs."""
         if name is None:
-            self.said_count += 1
-            return str(self.said_count)
+            self.unnamed_count += 1
+            return str(self.unnamed_count)
         if not _KEY.fullmatch(name) or name.isdigit():
             raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
         self.keys += (name,)
@@ -375,20 +375,20 @@ class DeliveryState:
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
 
-    def leave(self) -> bool:
+    def leave_to_next_system(self) -> bool:
         """Leave its handler to the next system, if that will run it again; say whether it will."""
         handled: DeliveryState | None = self
         while handled is not None:
-            handled.is_left = self.thread_id is not None
+            handled.is_left_to_next = self.thread_id is not None
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
-        return self.is_left
+        return self.is_left_to_next
 
-    def take_put_off(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
+    def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
         """Hand out what is to be written down with the next row."""
-        found = self.put_off, self.marks
-        if self.put_off or self.marks:
-            self.put_off, self.marks = (), MappingProxyType({})
+        found = self.deferred_rows, self.marks
+        if self.deferred_rows or self.marks:
+            self.deferred_rows, self.marks = (), MappingProxyType({})
         return found
 
     # ------------------------------------------------------------ how it ends
@@ -400,8 +400,8 @@ class DeliveryState:
             self.waiter.set_result(outcome)
         if self.may_be_known:
             self.outcome = (outcome, None)
-        for sharer in self.sharers:
-            sharer.settle(outcome)
+        for duplicate in self.duplicates:
+            duplicate.settle(outcome)
 
     def fail(self, error: BaseException) -> None:
         """Give an error to whoever waits."""
@@ -410,39 +410,39 @@ class DeliveryState:
             self.waiter.set_exception(error)
         if self.may_be_known:
             self.outcome = (None, error)
-        for sharer in self.sharers:
-            sharer.fail(error)
+        for duplicate in self.duplicates:
+            duplicate.fail(error)
 
-    def disappoint(self, error: BaseException | None = None) -> None:
+    def fail_duplicates(self, error: BaseException | None = None) -> None:
         """Let those who share the outcome know that there will be none: it could not be said, or not be delivered."""
         reason = error if isinstance(error, AntiphonError) else WithdrawnError("whoever said it first could not", self.to)
-        for other in (*self.sharers, *(() if self.lender is None else (self.lender,))):
+        for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):
             other.fail(reason)
 
-    def share(self, other: DeliveryState) -> None:
+    def share_outcome(self, other: DeliveryState) -> None:
         """Let another delivery of the same message have the same outcome."""
         if self.outcome is not None:
             outcome, error = self.outcome
             other.settle(outcome) if error is None else other.fail(error)
         elif self.waiter is None:
-            self.waiter, self.lender, other.heir = other.waiter, other, self
+            self.waiter, self.lent_by, other.successor = other.waiter, other, self
         else:
-            self.sharers += (other,)
+            self.duplicates += (other,)
 
-    def pass_on(self, to: str) -> DeliveryState:
+    def forwarded_to(self, to: str) -> DeliveryState:
         """Return the same message for another actor, which gives the outcome to whoever waits for it."""
         old = self.envelope
         passed = DeliveryState(old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False))
         passed.deadline, passed.seq, passed.standing = self.deadline, self.seq, self.standing
-        passed.waiter, passed.sharers = self.waiter, self.sharers
-        self.heir, self.is_settled, self.sharers = passed, True, ()
+        passed.waiter, passed.duplicates = self.waiter, self.duplicates
+        self.successor, self.is_settled, self.duplicates = passed, True, ()
         return passed
 
     def withdraw(self, reason: DeliveryError) -> None:
         """Let whoever handles it know that nobody wants the answer any more."""
-        if self.heir is not None:
-            self.heir.withdraw(reason)
-        elif self.withdrawn is None and not self.is_settled and not self.sharers:
+        if self.successor is not None:
+            self.successor.withdraw(reason)
+        elif self.withdrawn is None and not self.is_settled and not self.duplicates:
             self.withdrawn = reason
             if self.cell is not None:
                 self.cell.withdraw(self)
@@ -481,7 +481,7 @@ class InFlight:
         """Have a message in hand no more."""
         self._deliveries.pop(_place(delivery), None)
 
-    def let_go(self, delivery: DeliveryState, error: AntiphonError) -> None:
+    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Leave a message to the thread's next owner; the caller here gets an error."""
         self.drop(delivery)
         delivery.fail(error)

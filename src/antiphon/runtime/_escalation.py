@@ -14,7 +14,7 @@ from antiphon.messages import current_port
 from antiphon.protocol import ErrorCode, ErrorNotification, Notice, Restart, RestartComplete, Stop, StopComplete
 from antiphon.runtime._address import system_thread
 from antiphon.runtime._envelope import DeliveryState, Envelope
-from antiphon.runtime._failures import BLOCKED, LOG, Failure, about, words
+from antiphon.runtime._failures import BLOCKED, LOG, Failure, log_fields, log_text
 from antiphon.runtime._results import reply_of
 
 if TYPE_CHECKING:
@@ -83,18 +83,18 @@ class Escalation:
 
     def report(self, cell: Cell, failure: Failure) -> None:
         """Tell everybody concerned that an actor has failed. Its cell is suspended until its supervisor has decided."""
-        fields = about(cell.address, error=failure.error_type)
+        fields = log_fields(cell.address, error=failure.error_type)
         message = "no message"
         if failure.message_id is not None:
             message, fields["antiphon.message.id"] = f"message {failure.message_id}", failure.message_id
         LOG.error("%s failed on %s: %s at %s", cell.address, message, failure.error_type, failure.where, extra=fields)
         self.down(cell.address, failure)
-        self._lifetime.start(self._see_to(cell, failure))
+        self._lifetime.start(self._ask_supervisor(cell, failure))
 
-    async def _see_to(self, cell: Cell, failure: Failure) -> None:
+    async def _ask_supervisor(self, cell: Cell, failure: Failure) -> None:
         supervisor = cell.props.supervisor
         if not supervisor:
-            self._lifetime.collapse(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
+            self._lifetime.fail_system(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
             return
         notification = ErrorNotification(
             actor_id=cell.address,
@@ -106,7 +106,7 @@ class Escalation:
         try:
             await self.notify(supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.error(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
+            LOG.error(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
             await self._lifecycle.stop(cell, f"nobody decides what becomes of it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
@@ -122,7 +122,9 @@ class Escalation:
                 reply_of(notification, await self._dispatcher.ask(delivery, _LONGEST_DECISION), supervisor)
                 return
             except LedgerError as exc:
-                LOG.error("%s: its failure cannot be journaled: %s", sender, words(exc), extra=about(sender, error=exc))
+                LOG.error(
+                    "%s: its failure cannot be journaled: %s", sender, log_text(exc), extra=log_fields(sender, error=exc)
+                )
 
     def blocked(self, address: str, seconds: float, where: str) -> None:
         """Tell the supervisor of an actor that it has blocked the event loop. What it was doing is not done again."""
@@ -141,9 +143,9 @@ class Escalation:
         try:
             await self.notify(cell.props.supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.warning(_NOBODY, cell.address, words(exc), extra=about(cell.address, error=exc))
+            LOG.warning(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
 
-    async def leave(self, cell: Cell, reason: str) -> None:
+    async def actor_stops(self, cell: Cell, reason: str) -> None:
         """End an actor that wants to, or begin it anew if it must always be there."""
         if cell.props.restart == "permanent":
             await self._lifecycle.restart(cell, reason)
@@ -200,17 +202,17 @@ class Commands:
 
     def give(self, cell: Cell, delivery: DeliveryState) -> None:
         """Have a command done, and answered."""
-        self._lifetime.start(self._obey(cell, delivery))
+        self._lifetime.start(self._run_command(cell, delivery))
 
-    async def _obey(self, cell: Cell, delivery: DeliveryState) -> None:
+    async def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         try:
             hooks, doing = self._hooks, self._do(cell, delivery)
             outcome = await (doing if hooks is None else hooks.run(cell, delivery, doing))
             await self._dispatcher.answer(delivery, outcome)
         except DeliveryError as exc:
-            await self._dispatcher.put_away(delivery, exc)
+            await self._dispatcher.end_with_error(delivery, exc)
         except LedgerError as exc:
-            self._dispatcher.let_go(delivery, exc)
+            self._dispatcher.abandon(delivery, exc)
 
     async def _do(self, cell: Cell, delivery: DeliveryState) -> RestartComplete | StopComplete:
         request = _command_in(delivery)

@@ -73,7 +73,7 @@ BLOCKED: Final = "LOOP_BLOCKED"
 LOG = logging.getLogger("antiphon.runtime")
 
 
-def about(
+def log_fields(
     subject: DeliveryState | str = "", *, thread_id: str | None = None, error: BaseException | str | None = None
 ) -> dict[str, str]:
     """Return the fields of a log record, named as in traces; `subject` is a message, or the address of an actor."""
@@ -90,12 +90,12 @@ def about(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def words(error: BaseException) -> str:
+def log_text(error: BaseException) -> str:
     """Return what may be said of an error."""
     return str(error) if isinstance(error, LedgerError) else _class(error)
 
 
-def trail(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """Return where an error came from: what a traceback says, but for the error's own words."""
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 

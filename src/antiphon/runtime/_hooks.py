@@ -22,7 +22,7 @@ from antiphon.ledger import Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
 from antiphon.runtime._envelope import Course, DeliveryState
-from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, about
+from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, log_fields
 from antiphon.runtime._observer import (
     Activity,
     AgentOperation,
@@ -77,7 +77,7 @@ class Hooks:
         if delivery.parent is None and delivery.origin is None:
             origin = self.tell(self._observer.origin)
             if origin is not None:
-                delivery.come_from(origin)
+                delivery.set_origin(origin)
 
     def accepted(self, delivery: DeliveryState) -> None:
         delivery.accepted_at = self.now()
@@ -163,7 +163,7 @@ class Hooks:
             name = type(self._observer).__qualname__
             self._observer = Observer()
             text = "the observer %s is switched off: it raised %s at %s"
-            LOG.error(text, name, failure.error_type, failure.where, extra=about(error=exc))
+            LOG.error(text, name, failure.error_type, failure.where, extra=log_fields(error=exc))
             return None
 
 
@@ -247,7 +247,7 @@ class DeadLetters:
         self._kept.append(letter)
         if self._hooks is not None:
             self._hooks.died(letter)
-        fields = about(delivery, error=code)
+        fields = log_fields(delivery, error=code)
         LOG.warning("dead letter: %s to %s: %s", delivery.type or "talk", delivery.to, code, extra=fields)
 
     def add_unless_asked(self, delivery: DeliveryState, error: DeliveryError) -> None:

@@ -2,7 +2,7 @@
 
 Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets.
 
-A thread that another system has taken over is lost: every write raises `FencedError`, until `take_back` is called for
+A thread that another system has taken over is lost: every write raises `FencedError`, until `reclaim` is called for
 somebody who wants the thread here, such as a caller from outside. What was in hand when it was lost must not claim it back
 by the way: it would go on beside the new owner.
 
@@ -131,7 +131,7 @@ class Journal:
         """What is taken out of messages, by thread that it owns."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
-        self._soon = WriteBehind(self._flush)
+        self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, FencedError] = {}
         """The threads that another system has taken over, with what was raised when that was found out."""
@@ -153,7 +153,7 @@ class Journal:
             LedgerError: the ledger refuses, or cannot be used.
         """
         self._check_lost(thread_id)  # also where there is nothing to write
-        before = self._soon.landing(thread_id)
+        before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
         else:
@@ -172,7 +172,7 @@ class Journal:
             LedgerError: the ledger cannot be used.
         """
         rules = await self.redaction_of(thread_id)
-        self._soon.put(thread_id, messages)
+        self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
@@ -187,7 +187,7 @@ class Journal:
 
     def waiting(self, thread_id: str) -> int:
         """Return how many messages will be written before the next."""
-        return self._soon.count(thread_id)
+        return self._write_behind.count(thread_id)
 
     async def settle(self, thread_id: str) -> None:
         """Wait until everything is written that was to be soon.
@@ -199,13 +199,13 @@ class Journal:
         if self.waiting(thread_id):
             await self.write(thread_id, ())
         else:
-            await self._landed(thread_id, self._soon.landing(thread_id))
+            await self._landed(thread_id, self._write_behind.landing(thread_id))
 
     async def _write_after_rows(
         self, thread_id: str, messages: Sequence[Message], more: dict[str, Any], before: asyncio.Future[bool] | None
     ) -> tuple[Record, ...]:
         """Append messages after the rows that wait: together, unless the one or the other is refused."""
-        with self._soon.taken(thread_id) as rows:
+        with self._write_behind.taken(thread_id) as rows:
             records = None
             if not more.get("allow_foreign"):
                 with suppress(AppendRefusedError):
@@ -241,10 +241,10 @@ class Journal:
         if not self.waiting(thread_id):
             return
         try:
-            with self._soon.taken(thread_id) as rows:
+            with self._write_behind.taken(thread_id) as rows:
                 await self._write(thread_id, rows, {})
         except LedgerUnavailableError:
-            self._soon.try_again(thread_id)
+            self._write_behind.try_again(thread_id)
         except LedgerError:
             pass
 
@@ -306,7 +306,7 @@ class Journal:
         """Whether somebody has owned a thread before this journal, who may have begun what is in hand here."""
         return self.epoch(thread_id) != 1
 
-    def take_back(self, thread_id: str) -> None:
+    def reclaim(self, thread_id: str) -> None:
         """Let a thread be claimed again that another system has taken over: somebody wants it here."""
         self._lost.pop(thread_id, None)
 
@@ -344,7 +344,7 @@ class Journal:
 
     async def close(self) -> None:
         """Write what was to be written soon, and wait for what is being claimed."""
-        for thread_id in self._soon.threads:
+        for thread_id in self._write_behind.threads:
             with suppress(LedgerError, HistoryMismatchError):  # nobody is left to be told
                 await self.settle(thread_id)
         await asyncio.gather(*self._claims.values(), return_exceptions=True)

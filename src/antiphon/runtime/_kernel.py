@@ -67,7 +67,13 @@ class Kernel:
         self.in_flight = InFlight()
         self.redelivery = Redelivery(self.journal, self.settings, self.in_flight, self.hooks)
         self.durable = Durable(
-            self.lifetime, self.journal, self.in_flight, self.redelivery, self.dead, obey=self._obey, doubt=self._doubt
+            self.lifetime,
+            self.journal,
+            self.in_flight,
+            self.redelivery,
+            self.dead,
+            run_command=self._run_command,
+            recover_later=self._recover_later,
         )
         self.dispatcher = Dispatcher(
             self.lifetime,
@@ -137,7 +143,7 @@ class Kernel:
             supervising=self.escalation,
             idling=self.idle_actors,
             children=self.tree.children,
-            equip=self._equip,
+            provide=self._provide,
         )
 
     # ------------------------------------------------------------ what lower parts need of higher ones
@@ -145,15 +151,15 @@ class Kernel:
     def _make_cell(self, address: str, props: Props) -> Cell:
         return Cell(self._parts, address, props)
 
-    def _obey(self, cell: Cell, delivery: DeliveryState) -> None:
+    def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         self.commands.give(cell, delivery)
 
-    def _doubt(self, thread_id: str) -> None:
-        self.recovery.later(thread_id)
+    def _recover_later(self, thread_id: str) -> None:
+        self.recovery.recover_later(thread_id)
 
-    def _equip(self, actor: Actor) -> None:
+    def _provide(self, actor: Actor) -> None:
         if isinstance(actor, Supervisor):
-            actor.equip(self._supervisor_parts)
+            actor.provide(self._supervisor_parts)
 
     # ------------------------------------------------------------ beginning and end
 
@@ -164,7 +170,7 @@ class Kernel:
         if limit is not None and not getattr(self.lifetime.loop, "is_virtual", False):
             self._watchdog = Watchdog(self.lifetime.loop, limit, self.escalation.blocked)
 
-    def let_be(self) -> None:
+    def close_without_loop(self) -> None:
         """End what is not of the event loop."""
         self.lifetime.forget()
         if self._watchdog is not None:
@@ -172,7 +178,7 @@ class Kernel:
 
     async def close(self) -> None:
         """End what no actor does, even if the actors could not be waited for."""
-        self.let_be()
+        self.close_without_loop()
         self.idle_actors.close()
         await self.lifetime.close()
         await self.journal.close()

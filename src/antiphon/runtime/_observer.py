@@ -163,7 +163,7 @@ class Delivery:
         """The message in whose course it was said, also if another process had that; then as it was at first."""
         if self._state.parent is not None:
             return Delivery(self._state.parent).place
-        message = self._state.made
+        message = self._state.message_if_made
         if message is None or message.parent_id is None:
             return None
         return Place(message.parent_id, message.policy, 0)
@@ -171,7 +171,7 @@ class Delivery:
     @property
     def origin(self) -> str | None:
         """The trace in which it was said from outside, as a W3C `traceparent`."""
-        message = self._state.made
+        message = self._state.message_if_made
         return self._state.origin or (None if message is None else origin_of(message))
 
     @property

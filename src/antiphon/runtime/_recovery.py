@@ -27,9 +27,20 @@ from antiphon.errors import (
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._envelope import DeliveryState, Envelope
-from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._rows import DELIVER, PARK, TIMER, Standing, begun, child_id, ended, option_of, own_message, travelled
+from antiphon.runtime._rows import (
+    DELIVER,
+    PARK,
+    TIMER,
+    Standing,
+    begun,
+    child_id,
+    ended,
+    hops_and_deadline,
+    option_of,
+    own_message,
+)
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -129,21 +140,21 @@ class Timers:
         try:
             await self._write(delivery, [rung, said, open_row])
         except LedgerUnavailableError as exc:
-            fields = about(to, thread_id=thread_id, error=exc)
-            LOG.warning("a timer of %s rings later: %s", to, words(exc), extra=fields)
+            fields = log_fields(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s rings later: %s", to, log_text(exc), extra=fields)
             self._lifetime.loop.call_later(_LEDGER_PAUSE, self._ring, row, context=self._lifetime.context.copy())
         except (LedgerError, DeliveryError) as exc:
-            fields = about(to, thread_id=thread_id, error=exc)
-            LOG.warning("a timer of %s could not ring: %s", to, words(exc), extra=fields)
+            fields = log_fields(to, thread_id=thread_id, error=exc)
+            LOG.warning("a timer of %s could not ring: %s", to, log_text(exc), extra=fields)
 
     async def _write(self, delivery: DeliveryState, rows: Sequence[Message]) -> None:
         try:
             _, record, _ = await self._journal.write(delivery.thread_id or "", rows)
-            delivery.take(record)
+            delivery.use_stored(record)
             await self._durable.hand_over(self._tree.at(delivery.to), delivery)
         except BaseException as exc:
             self._in_flight.drop(delivery)
-            delivery.disappoint(exc)
+            delivery.fail_duplicates(exc)
             raise
 
 
@@ -230,12 +241,12 @@ class Recovery:
         async def take_up_some() -> None:
             nonlocal found
             for thread_id in todo:
-                self._journal.take_back(thread_id)
+                self._journal.reclaim(thread_id)
                 try:
                     taken_up = await self.thread(thread_id)
                 except FencedError as exc:
-                    fields = about(thread_id=thread_id, error=exc)
-                    LOG.info("thread %s is left to another system: %s", thread_id, words(exc), extra=fields)
+                    fields = log_fields(thread_id=thread_id, error=exc)
+                    LOG.info("thread %s is left to another system: %s", thread_id, log_text(exc), extra=fields)
                 else:
                     found += taken_up
 
@@ -259,10 +270,10 @@ class Recovery:
         for row in rows:
             if with_timers or option_of(row.message) != TIMER:
                 found += await self._take_up(thread_id, row, rows)
-        await self._clear_away(thread_id, rows)
+        await self._end_leftovers(thread_id, rows)
         return found
 
-    async def _clear_away(self, thread_id: str, rows: Sequence[Record]) -> None:
+    async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
         """End what was open for the sake of messages that have ended: their system died between the two."""
         still_open = {row.message.invocation_id for row in rows}
         left = [row.message for row in rows if row.message.parent_id not in still_open]
@@ -277,13 +288,13 @@ class Recovery:
         records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
         return any(record.message.kind == "option_result" for record in records)
 
-    def later(self, thread_id: str) -> None:
+    def recover_later(self, thread_id: str) -> None:
         """Take up a thread in a while, when it is not sure what was written to it; until that was possible."""
         if self._doubts[thread_id] == 0:
-            self._lifetime.start(self._clear_up(thread_id))
+            self._lifetime.start(self._recover_until_sure(thread_id))
         self._doubts[thread_id] += 1
 
-    async def _clear_up(self, thread_id: str) -> None:
+    async def _recover_until_sure(self, thread_id: str) -> None:
         doubts = 0
         while self._doubts[thread_id] > doubts:
             doubts = self._doubts[thread_id]
@@ -293,8 +304,8 @@ class Recovery:
             except FencedError:
                 break
             except LedgerError as exc:
-                fields = about(thread_id=thread_id, error=exc)
-                LOG.warning("thread %s cannot be taken up: %s", thread_id, words(exc), extra=fields)
+                fields = log_fields(thread_id=thread_id, error=exc)
+                LOG.warning("thread %s cannot be taken up: %s", thread_id, log_text(exc), extra=fields)
                 self._doubts[thread_id] += 1
         del self._doubts[thread_id]
 
@@ -353,13 +364,13 @@ class Recovery:
         delivery.cell, delivery.is_unsure = cell, True
         is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
         if not is_late and not delivery.is_command:
-            is_open = await self._durable.take_up(cell, delivery, "it was open when the system began")
+            is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began")
             if is_open:
                 self._dispatcher.watch(delivery)
         elif is_open := await self._durable.is_open(delivery):
             if is_late:
                 late = ReplyTimeoutError("its deadline passed while it was open", delivery.to)
-                await self._dispatcher.put_away(delivery, late)
+                await self._dispatcher.end_with_error(delivery, late)
             else:
                 await self._durable.hand_over(cell, delivery)
         return Recovered(delivered=int(is_open))
@@ -368,7 +379,7 @@ class Recovery:
 def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:
     """Return the delivery of a message that was read from the ledger."""
     message = record.message
-    hops, deadline = travelled(message)
+    hops, deadline = hops_and_deadline(message)
     envelope = Envelope.of(message, message.policy, message.to[0], thread_id, hops=hops, correlation_id=message.correlation_id)
     delivery = DeliveryState(envelope)
     delivery.seq, delivery.deadline = record.seq, deadline

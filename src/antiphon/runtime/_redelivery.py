@@ -36,7 +36,7 @@ from antiphon.errors import (
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._results import from_wire
 from antiphon.runtime._rows import (
     AGAIN,
@@ -169,17 +169,17 @@ class Redelivery:
         try:
             await self.deliver(cell, delivery, "failed", reason)
         except FencedError as exc:
-            self._in_flight.let_go(delivery, exc)
+            self._in_flight.abandon(delivery, exc)
         except LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
-            LOG.warning(text, delivery.to, delivery.type, words(exc), extra=about(delivery, error=exc))
+            LOG.warning(text, delivery.to, delivery.type, log_text(exc), extra=log_fields(delivery, error=exc))
             self.put_back(cell, delivery)
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
         """Have a message handled again of which that cannot be written down."""
         delivery.is_unsure = True
         delivery.reruns += 1
-        delivery.begin_again(cell, delivery.standing)
+        delivery.prepare_redelivery(cell, delivery.standing)
         cell.box.put_first(delivery)
 
     async def deliver(self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str) -> None:
@@ -196,7 +196,7 @@ class Redelivery:
         attempt = await self._unused(delivery, name, len(delivery.standing.again) + 2)
         row = name(attempt)
         await self._note(AGAIN, row, delivery, {"attempt": attempt, "cause": cause, "reason": reason})
-        delivery.begin_again(cell, delivery.standing.plus(row, cause))
+        delivery.prepare_redelivery(cell, delivery.standing.plus(row, cause))
         self._in_flight.take_over(delivery)
         if self._hooks is not None:
             self._hooks.accepted(delivery)
@@ -223,7 +223,7 @@ class Redelivery:
         await self._note(PARK, row, delivery, {"reason": reason, "to": str(delivery.to), **evidence})
         if self._hooks is not None:
             self._hooks.parked(delivery)
-        self._in_flight.let_go(delivery, ParkedError(reason, delivery.to))
+        self._in_flight.abandon(delivery, ParkedError(reason, delivery.to))
 
     async def _unused(self, delivery: DeliveryState, name: Callable[[int], str], first: int) -> int:
         return await unused(self._journal.ledger, delivery.thread_id or "", name, first)
@@ -272,7 +272,7 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
             ends.insert(0, _settled_answer(rows, invocation_id, outcome))
-    journal.take_back(thread_id)
+    journal.reclaim(thread_id)
     await journal.write(thread_id, ends)
 
 
@@ -325,7 +325,7 @@ class Recent:
         """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
         known = self._kept.get(delivery.id)
         if known is not None and not _may_pass(known):
-            known.share(delivery)
+            known.share_outcome(delivery)
             return True
         self._kept[delivery.id] = delivery
         if len(self._kept) > self._limit:

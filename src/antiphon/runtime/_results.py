@@ -54,7 +54,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._envelope import SYSTEM_TYPES, DeliveryState, Envelope, own_thread
-from antiphon.runtime._rows import DELIVER, OWN, child_id, error_fields, own_message, own_result, told
+from antiphon.runtime._rows import DELIVER, OWN, child_id, error_fields, notice_in, own_message, own_result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -198,7 +198,7 @@ _ANYBODY = "unknown"
 
 def to_wire(message: Message) -> WireMessage:
     """Return a message as the envelope that says the same: a request, a notice, or plain talk."""
-    payload, found = message.payload, told(message)
+    payload, found = message.payload, notice_in(message)
     said: tuple[str, str, Any]
     if isinstance(payload, OptionCallPayload):
         said = payload.invocation_id, payload.option_name, payload.arguments

@@ -319,7 +319,7 @@ def renamed(message: Message, id: str) -> Message:
     return message.model_copy(update=changes)
 
 
-def told(message: Message) -> tuple[str, Mapping[str, Json]] | None:
+def notice_in(message: Message) -> tuple[str, Mapping[str, Json]] | None:
     """Return the type and the data of a message that is told and not asked; None for talk."""
     match message.parts:
         case (DataPart(data=JsonObject() as data),) if message.lane == "control" and set(data) == {"type", "data"}:
@@ -336,7 +336,7 @@ def origin_of(message: Message) -> str | None:
     return origin if isinstance(origin, str) else None
 
 
-def travelled(message: Message) -> tuple[int, float | None]:
+def hops_and_deadline(message: Message) -> tuple[int, float | None]:
     """Return how far a message has come that was written down, and its deadline in the event loop's time."""
     own = message.metadata.get(OWN)
     hops: Any = own.get("hops", 0) if isinstance(own, JsonObject) else 0

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from antiphon.errors import AntiphonError
-from antiphon.runtime._failures import LOG, about, trail, words
+from antiphon.runtime._failures import LOG, log_fields, log_text, traceback_of
 
 ResultT = TypeVar("ResultT")
 
@@ -44,25 +44,25 @@ class Lifetime:
         self._owner = asyncio.current_task()
         self._tasks: dict[asyncio.Task[None], None] = {}
         """What runs on behalf of no single message: decisions, commands, heartbeats."""
-        self._ends_since: float | None = None
+        self._closing_since: float | None = None
 
     def open(self) -> None:
         """Begin: from now on, a signal ends it in good order."""
         OPEN.add(self)
 
-    def begin_to_end(self) -> None:
+    def begin_closing(self) -> None:
         """Take nothing up any more: the system ends. What is withdrawn in a thread from now on is left to the next one."""
-        if self._ends_since is None:
-            self._ends_since = self.loop.time()
+        if self._closing_since is None:
+            self._closing_since = self.loop.time()
 
     @property
     def is_closing(self) -> bool:
         """Whether the system ends."""
-        return self._ends_since is not None
+        return self._closing_since is not None
 
-    def left_of(self, grace: float) -> float:
+    def remaining_grace(self, grace: float) -> float:
         """Return how much of an actor's grace is left: at the end of the system it runs for all at once."""
-        return grace if self._ends_since is None else max(0.0, self._ends_since + grace - self.loop.time())
+        return grace if self._closing_since is None else max(0.0, self._closing_since + grace - self.loop.time())
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something until it ends, or the system does."""
@@ -73,9 +73,11 @@ class Lifetime:
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            LOG.error("the runtime itself has failed: %s\n%s", words(error), trail(error), extra=about(error=error))
+            LOG.error(
+                "the runtime itself has failed: %s\n%s", log_text(error), traceback_of(error), extra=log_fields(error=error)
+            )
 
-    def collapse(self, failure: AntiphonError) -> None:
+    def fail_system(self, failure: AntiphonError) -> None:
         """End the whole system: the first supervisor has given up."""
         if self.failure is None:
             self.failure = failure
@@ -114,8 +116,8 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
     """
     told: list[int] = []
     try:
-        with _collecting_less():
-            return asyncio.run(_until_told(main, told))
+        with _fewer_collections():
+            return asyncio.run(_until_signalled(main, told))
     except asyncio.CancelledError:
         if not told:
             raise
@@ -123,7 +125,7 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 @contextmanager
-def _collecting_less() -> Generator[None]:
+def _fewer_collections() -> Generator[None]:
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECTED)
     gc.freeze()  # what was imported stays, and need not be looked at
@@ -134,17 +136,17 @@ def _collecting_less() -> Generator[None]:
         gc.set_threshold(*before)
 
 
-async def _until_told(main: Coroutine[Any, Any, ResultT], told: list[int]) -> ResultT:
+async def _until_signalled(main: Coroutine[Any, Any, ResultT], told: list[int]) -> ResultT:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None  # noqa: S101 (this is one)
 
     def tell(number: int) -> None:
         told.append(number)
         if len(told) > 1:
-            _listen_no_more(loop)
+            _stop_listening(loop)
         for lifetime in tuple(OPEN):
             if lifetime.loop is loop:
-                lifetime.begin_to_end()
+                lifetime.begin_closing()
         task.cancel()
 
     with suppress(NotImplementedError):  # of Windows, where nobody sends SIGTERM, and asyncio sees to Ctrl-C
@@ -153,10 +155,10 @@ async def _until_told(main: Coroutine[Any, Any, ResultT], told: list[int]) -> Re
     try:
         return await main
     finally:
-        _listen_no_more(loop)
+        _stop_listening(loop)
 
 
-def _listen_no_more(loop: asyncio.AbstractEventLoop) -> None:
+def _stop_listening(loop: asyncio.AbstractEventLoop) -> None:
     with suppress(NotImplementedError):
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
@@ -202,6 +204,6 @@ class Watchdog:
         frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
         where = "" if frame is None else "".join(traceback.format_stack(frame, 3)).strip()
         text = "the event loop is blocked for %.1f s by %s:\n%s"
-        LOG.error(text, late, address or "no actor", where, extra=about(address))
+        LOG.error(text, late, address or "no actor", where, extra=log_fields(address))
         last = "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
         self._loop.call_soon_threadsafe(self._blocked, address, late, last)

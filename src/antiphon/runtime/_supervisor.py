@@ -18,7 +18,7 @@ from antiphon.errors import DeliveryError, LedgerUnavailableError
 from antiphon.protocol import ErrorAcknowledged, ErrorNotification, Heartbeat, Restart, Stop, Supervise, SupervisionStarted
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._context import Context
-from antiphon.runtime._failures import BLOCKED, LOG, about, words
+from antiphon.runtime._failures import BLOCKED, LOG, log_fields, log_text
 from antiphon.runtime._supervision import Decision, Supervision, concerned, decide
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Supervisor(Actor):
         self._histories: dict[str, tuple[float, ...]] = {}
         self._missed: Counter[str] = Counter()
         """By child, how many heartbeats in a row."""
-        self._revived: set[str] = set()
+        self._reported: set[str] = set()
         """The children that are being begun anew because they missed too many."""
 
-    def equip(self, parts: SupervisorParts) -> None:
+    def provide(self, parts: SupervisorParts) -> None:
         """Take what it works with. A system does it before the supervisor begins."""
         self._parts = parts
 
@@ -128,7 +128,7 @@ class Supervisor(Actor):
             case _:
                 await asyncio.sleep(decision.delay)
                 if decision.action == "replace":
-                    await lifecycle.empty(tree.at(address), reason)
+                    await lifecycle.reject_waiting(tree.at(address), reason)
                 children = tree.children(context.address)
                 await self._restart(concerned(self.supervision.strategy, children, address), reason, context)
 
@@ -167,18 +167,18 @@ class Supervisor(Actor):
             is_late = loop.time() - due > interval / 2
             due = loop.time() + interval
             if not is_late:  # else the event loop was blocked: nobody could have answered
-                await self._feel_all(context, interval)
+                await self._check_heartbeats(context, interval)
 
-    async def _feel_all(self, context: Context, interval: float) -> None:
+    async def _check_heartbeats(self, context: Context, interval: float) -> None:
         """Ask all children once; a function of its own, so that nothing of them is kept until the next time."""
         children = self._parts.tree.children(context.address)
         self._missed = Counter({child: self._missed[child] for child in children if child in self._missed})
-        await asyncio.gather(*(self._feel(child, context, interval) for child in children))
+        await asyncio.gather(*(self._check_heartbeat(child, context, interval) for child in children))
 
-    async def _feel(self, child: str, context: Context, interval: float) -> None:
+    async def _check_heartbeat(self, child: str, context: Context, interval: float) -> None:
         """Ask a child whether it lives, unless that is known; if it has not answered for too long, have it begun anew."""
         cell = self._parts.tree.cells.get(child)
-        if cell is None or cell.state != "active" or child in self._revived or _surely_lives(cell):
+        if cell is None or cell.state != "active" or child in self._reported or _is_known_alive(cell):
             del self._missed[child]
             return
         asked_at = self._now()
@@ -186,17 +186,17 @@ class Supervisor(Actor):
             await context.system.ask(child, Heartbeat(), within=interval, sender=context.address)
         except DeliveryError as exc:
             was_blocked = self._now() - asked_at > interval * 3 / 2
-            if cell.is_waiting or cell.measured > asked_at or was_blocked:
+            if cell.is_waiting or cell.last_handled_at > asked_at or was_blocked:
                 del self._missed[child]  # it has gone on meanwhile, or nobody could
                 return
             self._missed[child] += 1
             if self._missed[child] >= self.supervision.misses:
-                self._revived.add(child)
-                self._parts.lifetime.start(self._revive(child, exc, context))  # others must not wait until it is done
+                self._reported.add(child)
+                self._parts.lifetime.start(self._report_missed(child, exc, context))  # others must not wait until it is done
         else:
             del self._missed[child]
 
-    async def _revive(self, child: str, error: DeliveryError, context: Context) -> None:
+    async def _report_missed(self, child: str, error: DeliveryError, context: Context) -> None:
         """Treat an actor that does not answer as one that has failed."""
         notification = ErrorNotification(
             actor_id=child, error_message="it misses heartbeats", error_code=error.code, details=str(error)
@@ -204,13 +204,15 @@ class Supervisor(Actor):
         try:
             await self._parts.escalation.notify(context.address, notification, child)
         except DeliveryError as exc:
-            LOG.warning("%s misses heartbeats, and nobody decides: %s", child, words(exc), extra=about(child, error=exc))
+            LOG.warning(
+                "%s misses heartbeats, and nobody decides: %s", child, log_text(exc), extra=log_fields(child, error=exc)
+            )
         finally:
-            self._revived.discard(child)
+            self._reported.discard(child)
             del self._missed[child]
 
 
-def _surely_lives(cell: Cell) -> bool:
+def _is_known_alive(cell: Cell) -> bool:
     """Whether an actor need not be asked: it has nothing to do, or only waits; and has no answer of its own.
 
     What waits for an answer or an effect does not hang, however long it takes: a model that does not answer runs out of the

@@ -105,7 +105,7 @@ class System:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is GeneratorExit:  # the event loop is gone: nobody can be waited for
-            self._kernel.let_be()
+            self._kernel.close_without_loop()
             return
         await self.close()
         failure = self._kernel.lifetime.failure
@@ -132,7 +132,7 @@ class System:
     async def close(self) -> None:
         """Stop all actors, those begun last first. What threads have not finished is there for the next `recover`."""
         kernel = self._kernel
-        kernel.lifetime.begin_to_end()
+        kernel.lifetime.begin_closing()
         try:
             if kernel.remote is not None:
                 await kernel.remote.close()
@@ -300,7 +300,7 @@ class System:
             LedgerError: they cannot be written.
         """
         journal = self._kernel.journal
-        journal.take_back(thread_id)
+        journal.reclaim(thread_id)
         return await journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
     async def tell(

@@ -31,9 +31,9 @@ from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._address import system_thread
-from antiphon.runtime._failures import LOG, about, words
+from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._results import response_type
-from antiphon.runtime._rows import told
+from antiphon.runtime._rows import notice_in
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record, Tailed
@@ -79,7 +79,7 @@ def type_of(message: Message) -> str:
         case OptionResultPayload(is_error=is_error):
             return "ERROR" if is_error else response_type(message)
         case _:
-            found = told(message)
+            found = notice_in(message)
             return "MESSAGE" if found is None else found[0]
 
 
@@ -188,7 +188,7 @@ class Subscription:
         except LedgerError as exc:
             if error is None:
                 raise
-            LOG.warning("a cursor could not be stored: %s", words(exc), extra=about(error=exc))
+            LOG.warning("a cursor could not be stored: %s", log_text(exc), extra=log_fields(error=exc))
 
     def __aiter__(self) -> Self:
         return self
@@ -263,7 +263,7 @@ class Subscription:
             try:
                 await self._place.store()
             except LedgerUnavailableError as exc:
-                LOG.warning("a cursor is stored later: %s", words(exc), extra=about(error=exc))
+                LOG.warning("a cursor is stored later: %s", log_text(exc), extra=log_fields(error=exc))
                 self._has_moved.set()
             except LedgerError as exc:
                 self._failure = exc

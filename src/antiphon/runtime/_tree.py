@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from antiphon.errors import ActorFailedError, ActorStoppedError, UndeliverableError
 from antiphon.runtime._actor import Actor
 from antiphon.runtime._address import SYSTEM, Address
-from antiphon.runtime._failures import LOG, about, trail, words
+from antiphon.runtime._failures import LOG, log_fields, log_text, traceback_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Props
@@ -67,7 +67,7 @@ class Tree:
         cell = self.cells[address] = self._make(address, props)
         if props.supervisor:
             self._children.setdefault(props.supervisor, {})[address] = None
-            self.cells[props.supervisor].begin_early()
+            self.cells[props.supervisor].start_early()
         return cell
 
     def register(self, kind: str, props: Props) -> None:
@@ -158,7 +158,7 @@ class Lifecycle:
         if not cell.drains:
             return []
         drains = dict(cell.drains)
-        _, late = await asyncio.wait(drains, timeout=self._lifetime.left_of(grace))
+        _, late = await asyncio.wait(drains, timeout=self._lifetime.remaining_grace(grace))
         now = dict(cell.drains or drains)  # what a drain handles has changed, perhaps
         handled = {task: delivery for task in late if (delivery := now.get(task)) is not None and delivery.task is not None}
         for task, delivery in handled.items():
@@ -166,9 +166,9 @@ class Lifecycle:
             task.cancel()
         _, stubborn = await asyncio.wait(handled, timeout=max(grace, _NOTICE)) if handled else ((), ())
         for task in [task for task in handled if task in stubborn]:
-            LOG.error("%s: its handler ignores that it is cancelled", cell.address, extra=about(handled[task]))
+            LOG.error("%s: its handler ignores that it is cancelled", cell.address, extra=log_fields(handled[task]))
             error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
-            await self._outcomes.put_away(handled[task], error)  # what it may still return is ignored
+            await self._outcomes.end_with_error(handled[task], error)  # what it may still return is ignored
             cell.box.done(handled.pop(task))
         if writing := [task for task in late if not task.done() and task not in stubborn]:
             await asyncio.wait(writing)  # they have an outcome, and write it down
@@ -177,7 +177,7 @@ class Lifecycle:
     async def restart(self, cell: Cell, reason: str) -> None:
         """Drop the actor; the next message is handled by a new one."""
         async with self._tree.changing(cell.address):
-            cell = self._present(cell)
+            cell = self._current(cell)
             if cell.state != "stopped":
                 await self._restart(cell, reason)
 
@@ -185,7 +185,7 @@ class Lifecycle:
         interrupted = [] if cell.has_failed else await self.halt(cell, cell.props.grace)
         await self._end(cell, reason)
         cell.incarnation += 1
-        cell.drains = cell.beginning = None
+        cell.drains = cell.starting = None
         cell.began = self._lifetime.loop.time()
         for delivery in interrupted:
             await self._interrupted(cell, delivery, reason)
@@ -198,7 +198,7 @@ class Lifecycle:
     async def stop(self, cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
         """End an actor for good. What waited is answered with an error; at a shutdown, threads keep it for the recovery."""
         async with self._tree.changing(cell.address):
-            cell = self._present(cell)
+            cell = self._current(cell)
             if cell.state != "stopped":
                 await self._stop(cell, reason, is_shutdown=is_shutdown)
 
@@ -214,7 +214,7 @@ class Lifecycle:
         self._tree.forget(cell.address)
         await self._end(cell, reason)
         for delivery in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
-            await self._turn_away(delivery, reason, is_shutdown=is_shutdown)
+            await self._reject(delivery, reason, is_shutdown=is_shutdown)
 
     async def rest(self, cell: Cell) -> None:
         """Let go of an idle actor that wants to know of its end; a message that comes meanwhile is for the next one here."""
@@ -222,28 +222,28 @@ class Lifecycle:
             if cell.state == "active" and cell.is_idle:
                 cell.suspend()
                 await self._end(cell, "it rests")
-                self._let_go_or_resume(cell)
+                self._passivate_or_resume(cell)
 
-    def _let_go_or_resume(self, cell: Cell) -> None:
+    def _passivate_or_resume(self, cell: Cell) -> None:
         if cell.is_idle:
-            self.let_go(cell)
+            self.passivate(cell)
         else:
             cell.incarnation += 1
             cell.resume()
 
-    def let_go(self, cell: Cell) -> None:
+    def passivate(self, cell: Cell) -> None:
         """Keep an idle cell no longer: the next message for its address makes a new one."""
         cell.state, cell.actor = "resting", None
         self._tree.remove(cell)
 
-    def _present(self, cell: Cell) -> Cell:
+    def _current(self, cell: Cell) -> Cell:
         """Return the cell that is at an address now, where this one rests."""
         return self._tree.at(cell.address) if cell.state == "resting" else cell
 
-    async def empty(self, cell: Cell, reason: str) -> None:
+    async def reject_waiting(self, cell: Cell, reason: str) -> None:
         """Answer everything that waits with an error."""
         for delivery in [] if cell.mailbox is None else cell.mailbox.close():
-            await self._turn_away(delivery, reason, is_shutdown=False)
+            await self._reject(delivery, reason, is_shutdown=False)
 
     async def _end(self, cell: Cell, reason: str) -> None:
         actor, cell.actor = cell.actor, None
@@ -252,25 +252,27 @@ class Lifecycle:
         try:
             await actor.stopped(reason)
         except Exception as exc:  # noqa: BLE001 (an actor that cannot end in good order ends all the same)
-            fields = about(cell.address, error=exc)
-            LOG.error("%s: stopped() raised %s\n%s", cell.address, words(exc), trail(exc), extra=fields)
+            fields = log_fields(cell.address, error=exc)
+            LOG.error("%s: stopped() raised %s\n%s", cell.address, log_text(exc), traceback_of(exc), extra=fields)
 
     async def _interrupted(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
         delivery.is_interrupted = False
         if delivery.is_settled:
             pass  # it had come to an end at the same moment
         elif delivery.thread_id is None:
-            await self._outcomes.put_away(delivery, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address))
+            await self._outcomes.end_with_error(
+                delivery, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address)
+            )
         else:
             await self._outcomes.redeliver(cell, delivery, f"interrupted by a restart: {reason}")
         cell.box.done(delivery)
 
-    async def _turn_away(self, delivery: DeliveryState, reason: str, *, is_shutdown: bool) -> None:
+    async def _reject(self, delivery: DeliveryState, reason: str, *, is_shutdown: bool) -> None:
         error = ActorStoppedError(f"it has stopped: {reason}", delivery.to)
         if is_shutdown and delivery.thread_id is not None:
-            await self._outcomes.leave(delivery, error)
+            await self._outcomes.leave_to_next_system(delivery, error)
         else:
-            await self._outcomes.put_away(delivery, error)
+            await self._outcomes.end_with_error(delivery, error)
 
 
 class IdleActors:
@@ -324,7 +326,7 @@ class IdleActors:
             return False
         self._since.pop(cell.address, None)
         if cell.actor is None or type(cell.actor).stopped is Actor.stopped:
-            self._lifecycle.let_go(cell)
+            self._lifecycle.passivate(cell)
         else:
             self._lifetime.start(self._lifecycle.rest(cell))
         return True

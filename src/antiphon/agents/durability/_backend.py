@@ -81,13 +81,13 @@ _EFFECTS: dict[type[Any], Effects] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """What is decided about a tool before it is called."""
+    """The configuration of a tool: its effects."""
 
     effects: Effects
 
 
 class LedgerBackend(DurableOperationBackend[ToolConfig]):
-    """What runs an agent's operations as effects."""
+    """Runs an agent's operations as effects."""
 
     def __init__(
         self,
@@ -120,10 +120,10 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
     def registrations(self) -> Sequence[Callable[..., object]]:
         return ()
 
-    async def run_of(self, context: RunContext[Any] | None) -> LedgerRun:
+    async def run_of(self, context: RunContext[object] | None) -> LedgerRun:
         """Return the part of the current run that an operation belongs to."""
         run = current_run()
-        assert run is not None  # noqa: S101 (operations are bound to runs: outside of one nothing comes here)
+        assert run is not None  # noqa: S101 (operations are bound to runs)
         await run.open(self.ledger)
         if context is None or context.run_id is None:
             return run
@@ -131,7 +131,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
 
 
 class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
-    """One operation, ready to be done."""
+    """One operation, bound to the backend."""
 
     def __init__(self, backend: LedgerBackend, operation: DurableOperation[ParamsT, WireT, ResultT]) -> None:
         self._backend = backend
@@ -204,7 +204,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return self._operation.result_codec.load(_as_result(await with_known_errors(called.perform, call, _as_failed)))
 
     def _fitting(self, returned: Any) -> Json:
-        """Return what a tool returned, cut if it is too large. What cannot be cut, such as an image, is a failure."""
+        """Return the result of a tool, cut if it is too large. If it cannot be cut, as an image, the call fails."""
         shorter = cut_result(returned)
         if shorter is not returned and not self._can_be_loaded(shorter):
             return {"kind": "tool_failed", "message": "it was done, and what it returned is too large to be written down"}
@@ -238,7 +238,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             return await self._operation.handler(params)
 
     async def _settle(self, unsettled: Unsettled) -> Json | NotDone | None:
-        """Ask whoever can find out what became of a call, and return that as the journal has results."""
+        """Ask `reconcile` for the outcome of a call, and return it in the form of the journal."""
         if self._backend.reconcile is None:
             return None
         found = await self._backend.reconcile(unsettled)
@@ -247,10 +247,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         return cast("Json", to_jsonable_python(found))
 
 
-async def _check_guarded(run: LedgerRun, context: RunContext[Any], tools: Iterable[str]) -> None:
-    """Refuse tools that come here, past every toolkit, where the thread was begun with a toolkit that guards them.
+async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Iterable[str]) -> None:
+    """Refuse plain tools that the thread says are guarded by a toolkit.
 
-    It is asked with each request too, when the tools are offered: before the first of them starts.
+    The check is made with each request, too, when the tools are offered: before the first of them starts.
 
     Raises:
         UnguardedToolError: there is one.
@@ -259,7 +259,7 @@ async def _check_guarded(run: LedgerRun, context: RunContext[Any], tools: Iterab
         (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
 
 
-def _context_of(params: object) -> RunContext[Any] | None:
+def _context_of(params: object) -> RunContext[object] | None:
     return getattr(params, "ctx", None) or getattr(params, "run_context", None)
 
 
@@ -278,7 +278,7 @@ def _definition(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) ->
 
 
 def _operation(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolOperation:
-    """Return a call for whoever watches."""
+    """Return a call as an operation for observers."""
     tool, arguments = _definition(params), plain_arguments(params.tool_args)
     description = None if tool is None else tool.description
     return ToolOperation(params.name, params.ctx.tool_call_id, description=description, arguments=arguments)
@@ -289,7 +289,7 @@ async def _in_time(
     effects: Effects,
     call: Callable[[Any], Awaitable[ResultT]],
 ) -> ResultT:
-    """Call a tool; if it must not be done twice and runs out of its time, nobody knows what became of it."""
+    """Call a tool. If one with effects `once` exceeds its time limit, its outcome is unknown."""
     tool = params.tool if isinstance(params, ToolsetCallToolParams) else None
     if effects != "once" or not isinstance(tool, FunctionToolsetTool) or tool.timeout is None:
         return await call(params)
@@ -305,7 +305,7 @@ async def _in_time(
 
 
 def _has_broken_files(value: Any) -> bool:
-    """Whether a file was cut in what a tool returned: the mark is no base64."""
+    """Whether a file in a result was cut: the mark is not base64."""
     if isinstance(value, list):
         return any(_has_broken_files(each) for each in cast("list[Any]", value))
     if not isinstance(value, dict):
@@ -317,12 +317,12 @@ def _has_broken_files(value: Any) -> bool:
 
 
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:
-    """Return that a call has failed as the journal has it: the model is told, and the run goes on."""
+    """Return a failed call in the form of the journal: the model is told, and the run goes on."""
     return {"returned": {"kind": "tool_failed", "message": error.reason}}
 
 
 def _as_result(payload: Any) -> Any:
-    """Return the result of a tool call as it was recorded; where a person has said it, as if the tool had."""
+    """Return the recorded result of a tool call. A result that a person has given counts as the tool's."""
     match payload:
         case {"returned": recorded}:
             return recorded

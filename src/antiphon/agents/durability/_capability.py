@@ -31,9 +31,9 @@ from antiphon.runtime.extending import Effect
 
 
 class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Has whatever an agent does inside of `ledger_run` written down before it acts, and taken from there the next time.
+    """Stores what an agent does inside of `ledger_run` before it acts, and reuses it when the program runs again.
 
-    Outside of `ledger_run` the agent runs as it does without it.
+    Outside of `ledger_run` it changes nothing.
     """
 
     engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
@@ -63,7 +63,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         """Make it.
 
         `ledger` may be a URL, which is opened for each run. `effects` says by name what tools do that do not say so
-        themselves, such as those of an MCP server. `reconcile` finds out what became of a call that must not be made twice,
+        themselves, such as those of an MCP server. `reconcile` finds out the outcome of a call that must not be made twice,
         where the process died in the middle; without it, or if it cannot say, the call waits for a person. `budget` is what
         a run may use, with all its agents, `thread_budget` what all runs in a thread may; what goes beyond is refused with
         `BudgetExceededError`. `live` has models stream their answers, for `listen`. `name` is what the journal calls the
@@ -137,7 +137,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
 
 class _Began(Effect):
-    """A look at the clock when an agent begins: it does nothing, so that it was begun is written with what came of it."""
+    """The effect that reads the clock when an agent begins. It changes nothing, so intent and outcome are written together."""
 
     is_told = False
 
@@ -155,13 +155,13 @@ class _Began(Effect):
 
 
 async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
-    """Say what no model was told any more, such as that the last tool call was the answer."""
+    """Write the messages after the last model request, such as the result of the tool call that was the answer."""
     talk = ThreadTalk.of(run)
     await talk.read(run)
     place = TalkPlace(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
     new = talk.prompt(run, result.new_messages())
     units = [Secrets.of(run).clean_unit(unit) for unit in new.units]
-    # What came before an answer was said as the model was told it, which may be otherwise than the agent remembers it.
+    # Messages before an answer are written as the model got them, which may differ from the agent's history.
     told = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
     rest = talk.unsaid(units[told:], new.marks()[told:], place)
     if rest:

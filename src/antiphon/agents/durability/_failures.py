@@ -11,7 +11,7 @@ for the model is kept as the residue of that message.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, cast
 
@@ -26,6 +26,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_core import to_jsonable_python
 
+from antiphon.agents._secrets import Unit
 from antiphon.dialects._content import error_text
 from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._results import is_result
@@ -62,7 +63,7 @@ _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 def _failure_of(error: Exception) -> FailedError | None:
-    """Return how a model's error is written down; None for one that has no code of its own."""
+    """Return a model's error in its stored form; None if it has no code of its own."""
     reason = f"{type(error).__qualname__}: {text_of(error)}"
     if isinstance(error, ModelHTTPError):
         body: Json = to_jsonable_python(error.body, fallback=str)
@@ -78,12 +79,12 @@ def _failure_of(error: Exception) -> FailedError | None:
 
 
 def _known_error(error: RefusedError) -> Exception | None:
-    """Return the error of a model that the journal speaks of; None if it speaks of another."""
+    """Return the error of a model that a code stands for; None if it is no code of a model's error."""
     if error.code == _TOOL:
         return EffectFailedError(error.reason, error.address)
-    if error.details is None:  # they could not be written down
+    if error.details is None:  # they could not be stored
         return None
-    details = cast("dict[str, Any]", error.details)
+    details = cast("Unit", error.details)
     if error.code == _HTTP:
         return ModelHTTPError(details["status_code"], details["model_name"], details["body"])
     if error.code == _API:
@@ -95,7 +96,7 @@ def _known_error(error: RefusedError) -> Exception | None:
 
 @contextmanager
 def tool_errors() -> Generator[None, None, None]:
-    """Have what a tool raises written down under a code, so that it is told from what a person says became of the call."""
+    """Store what a tool raises under a code of its own, to tell it from an outcome that a person has given."""
     try:
         yield
     except (DeliveryError, LedgerError, UnknownOutcomeError):
@@ -108,9 +109,9 @@ def tool_errors() -> Generator[None, None, None]:
 async def with_known_errors(
     perform: Callable[[Run], Awaitable[Any]], run: Run, settled: Callable[[EffectFailedError], Any] | None = None
 ) -> Any:
-    """Do an effect; what a model raises is raised as that, now and whenever it is taken from the journal.
+    """Execute an effect. A model's error is raised as what it was, now and when it comes from the journal.
 
-    `settled` says what is returned where it did not raise, and yet it failed, as a person says.
+    `settled` makes the return value if it did not raise here, and a person has settled it as failed.
     """
     raised: list[Exception] = []
 
@@ -137,12 +138,12 @@ async def with_known_errors(
 
 
 def _says_the_same(original: Exception, known: Exception | None) -> bool:
-    """Whether an error is what the journal says of it: one that was cut there is raised as it is there."""
+    """Whether an error has the text of its stored form. If the stored text was cut, the cut one is raised."""
     return known is None or text_of(original) == text_of(known)
 
 
 def _original(raised: list[Exception]) -> BaseException | None:
-    """Return what was really raised, where that was just now."""
+    """Return the exception that was raised in this process."""
     if not raised:
         return None
     return raised[0].__cause__ if isinstance(raised[0], FailedError) else raised[0]
@@ -156,7 +157,7 @@ _UNTYPED: Final = "Error"
 
 
 class ToolFailure(NamedTuple):
-    """Why a call came to nothing."""
+    """Why a call of a toolkit's tool failed or was refused."""
 
     code: str
     reason: str
@@ -165,29 +166,29 @@ class ToolFailure(NamedTuple):
 
 
 class ToolFailures:
-    """Those of a run, by the call and by what the model was told."""
+    """The failures of a run, by call id and by the text for the model."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str | None, str], ToolFailure] = {}
 
     def keep(self, call_id: str | None, tool: str, refusal: ToolFailure) -> str:
-        """Remember why a call came to nothing, and return what the model is told."""
+        """Remember a failure, and return the text for the model."""
         text = f"{tool}: {refusal.reason} ({refusal.code})"
         self._known[call_id, text] = refusal
         return text
 
-    def coded(self, messages: Sequence[Message], unit: Mapping[str, Any]) -> list[Message]:
-        """Return the messages of a request with what is known of its failures; as a unit they are the same as before."""
+    def coded(self, messages: Sequence[Message], unit: Unit) -> list[Message]:
+        """Return the messages of a request with codes for its failures. Written as a unit, they are unchanged."""
         results = [place for place, message in enumerate(messages) if isinstance(message.payload, OptionResultPayload)]
         parts = [(number, part) for number, part in enumerate(unit["parts"]) if is_result(part)]
         found = list(messages)
         calls = {part.get("tool_call_id") for _, part in parts}
-        if len(results) == len(parts) == len(calls):  # else nobody can tell whose text it is
+        if len(results) == len(parts) == len(calls):  # else a text cannot be matched to its call
             for place, (number, part) in zip(results, parts, strict=True):
                 found[place] = self._coded(messages[place], number, part)
         return found
 
-    def _coded(self, message: Message, number: int, part: Mapping[str, Any]) -> Message:
+    def _coded(self, message: Message, number: int, part: Unit) -> Message:
         text = part.get("content")
         if part.get("outcome") != "failed" or not isinstance(text, str):
             return message
@@ -205,15 +206,15 @@ class ToolFailures:
 
 
 def _read(tool: str, text: str) -> ToolFailure | None:
-    """Return what a text says that another run has told a model."""
+    """Return the failure in a text that another run has made."""
     found = _CODE.fullmatch(text.removeprefix(f"{tool}: ")) if text.startswith(f"{tool}: ") else None
     return None if found is None else ToolFailure(found[2], found[1])
 
 
-def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Mapping[str, Any]]) -> Message:
+def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Unit]) -> Message:
     said = {"error_type": refusal.code, "error_message": refusal.reason, "retryable": refusal.retryable}
     payload = cast("OptionResultPayload", message.payload).model_copy(update=said)
-    notes = cast("dict[str, Any]", thaw(message.metadata[NAME]))
+    notes = cast("Unit", thaw(message.metadata[NAME]))
     if changes:
         notes["residue"] = [*notes.get("residue", ()), *changes]
     return message.model_copy(update={"payload": payload, "metadata": {**message.metadata, NAME: notes}})

@@ -41,7 +41,7 @@ from typing_extensions import override
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import is_told, provider_named, provider_of
 from antiphon.agents._run import LedgerRun, current_run
-from antiphon.agents._secrets import SecretArguments, Secrets
+from antiphon.agents._secrets import SecretArguments, Secrets, Unit
 from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, restore, told
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
@@ -69,14 +69,14 @@ def price_of(response: ModelResponse) -> Decimal | None:
 # ---------------------------------------------------------------- bounds
 
 _MESSAGES = 4
-"""An answer is several messages (reasoning, text, calls): together they may have so many times what one may have."""
+"""An answer has several messages (reasoning, text, calls): together they may have this many times the limit of one."""
 _CUT = "[cut]"
 _EVENT = 16
-"""What an event counts beside its words, so that a stream of empty ones ends too."""
+"""What an event counts besides its text, so that a stream of empty events ends, too."""
 
 
 def limit_stream(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[AgentDepsT]:
-    """Return a handler of events that gives up an answer which grows without end, where it would be written down."""
+    """Return a handler of events that cancels an endless answer, if it would be stored."""
 
     async def handle(ctx: RunContext[AgentDepsT], stream: AsyncIterable[AgentStreamEvent]) -> None:
         if current_run() is None:
@@ -84,7 +84,7 @@ def limit_stream(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[
             return
         events = _counted(stream)
         await handler(ctx, events)
-        async for _ in events:  # a handler may stop looking; the answer goes on
+        async for _ in events:  # a handler may stop reading; the answer goes on
             pass
 
     return handle
@@ -114,15 +114,15 @@ def _words(event: Any) -> str:
             return ""
 
 
-def cut_answer(unit: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer, as JSON, that can be written down: one that can, as it is.
+def cut_answer(unit: Unit) -> Unit:
+    """Return an answer that fits into the journal, cut if it must be.
 
     Raises:
-        UnexpectedModelBehavior: something is too large in it that cannot be cut, such as an image.
+        UnexpectedModelBehavior: it has a part that is too large and cannot be cut, such as an image.
     """
     if not is_too_large(unit):
         return unit
-    given: list[dict[str, Any]] = unit["parts"]
+    given: list[Unit] = unit["parts"]
     shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # with room for what stands beside them
     parts = [_cut_part(*pair) for pair in zip(given, shorter, strict=False)]
     found = {**unit, "parts": parts}
@@ -131,7 +131,7 @@ def cut_answer(unit: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _cut_part(part: dict[str, Any], shorter: Any) -> dict[str, Any]:
+def _cut_part(part: Unit, shorter: Any) -> Unit:
     """Return a part of an answer, as it was cut."""
     if shorter == part:
         return part
@@ -140,7 +140,7 @@ def _cut_part(part: dict[str, Any], shorter: Any) -> dict[str, Any]:
     match part["part_kind"]:
         case "text":
             return {**part, "content": shorter["content"]}
-        case "thinking":  # its proof is for the whole
+        case "thinking":  # its signature is for the whole text
             return {**part, "content": shorter["content"], "signature": None, "provider_details": None}
         case "tool-call":
             return {**shorter, "args": _cut_arguments(part["args"], shorter["args"])}
@@ -161,10 +161,10 @@ def _too_large() -> UnexpectedModelBehavior:
 
 @asynccontextmanager
 async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, None]:
-    """Give a request up after some seconds; None is never.
+    """Cancel a request after some seconds; None: never.
 
     Raises:
-        BudgetExceededError: it was given up.
+        BudgetExceededError: it was cancelled.
     """
     limit = asyncio.timeout(seconds)
     try:
@@ -198,7 +198,7 @@ class ModelRequestEffect(Effect):
         self._agent = run.agent or "agent"
         self._answer: AnswerRows | None = None
         self._stored: Sequence[Message] = ()
-        """What the thread has of the answer, or will have in a moment, where that is not what the model said."""
+        """The stored messages of the answer, if they differ from what the model said."""
         settings = plain_settings(params.model_settings)
         arguments: dict[str, Json] = {
             "model": id.model_id or id.model_name,
@@ -214,7 +214,7 @@ class ModelRequestEffect(Effect):
             self.operation = self._told(params, id, settings)
 
     def _told(self, params: ModelRequestParams, id: ModelRequestId, settings: Mapping[str, Json]) -> ModelOperation:
-        """Return what is asked, for whoever watches."""
+        """Return the request as an operation for observers."""
         hooks = self.journal.hooks
         units = self._prompt.units if hooks is not None and hooks.records_content else ()
         return ModelOperation(
@@ -239,7 +239,7 @@ class ModelRequestEffect(Effect):
             intent = self._upto(version + len(said))
             try:
                 records = await self._append([*said, intent], expected_version=version)
-            except AppendConflictError as exc:  # another part of the run, or somebody who posts, was faster
+            except AppendConflictError as exc:  # another part of the run, or a post, was faster
                 await self.journal.settle(self.thread_id)
                 self._talk.reach(max(exc.version, self.journal.length(self.thread_id)))
             else:
@@ -264,11 +264,11 @@ class ModelRequestEffect(Effect):
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the model may take by the budgets; None: as long as it takes."""
+        """How many seconds the budgets leave for the model; None: no limit."""
         return self._talk.spending.seconds_left(self._limits, current_port().now())
 
-    def answered(self, unit: dict[str, Any], cost: Decimal | None) -> Json:
-        """Take an answer, and return what the journal says of it.
+    def answered(self, unit: Unit, cost: Decimal | None) -> Json:
+        """Take an answer, and return the outcome for the journal.
 
         Raises:
             UnexpectedModelBehavior: it is too large, and cannot be cut.
@@ -281,7 +281,7 @@ class ModelRequestEffect(Effect):
         if (conversation := unit.get("conversation_id")) is not None:
             said["conversation_id"] = conversation
         if not answer.is_whole:
-            said["response"] = unit  # the dialect does not give it back as it was: it is kept whole
+            said["response"] = unit  # the dialect does not restore it exactly: it is stored whole
         if isinstance(self.operation, ModelOperation):
             describe(_described(self.operation, unit, as_messages(unit, cost)))
         return said
@@ -308,8 +308,8 @@ class ModelRequestEffect(Effect):
     def _place(self) -> TalkPlace:
         return TalkPlace(self.thread_id, self.id, self._agent)
 
-    async def answer(self, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer that the journal speaks of, as the thread has it."""
+    async def answer(self, said: Unit) -> Unit:
+        """Return the recorded answer, from the messages of the thread."""
         if "response" in said:
             return dict(said["response"])
         if self._answer is not None:
@@ -318,21 +318,21 @@ class ModelRequestEffect(Effect):
         if not stored:
             records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
             rows = {row.message.id: row.message for row in reversed(records) if row.message.lane == "talk"}
-            # Only what this exchange wrote, by its own ids: a row from elsewhere may name the same exchange.
+            # Only rows of this exchange, by id: an imported row may name the same exchange.
             stored = [rows[f"{self.id}@answer{number}"] for number in range(1, said["messages"] + 1)]
         return {**restore(stored, is_priced=said.get("priced", False)), "conversation_id": said.get("conversation_id")}
 
     async def _append(self, rows: list[Message], **more: Any) -> tuple[Record, ...]:
         try:
             return await self.journal.write(self.thread_id, rows, **more)
-        except AppendRefusedError:  # a history from elsewhere may have results without calls, and ids twice
+        except AppendRefusedError:  # an imported history may have results without calls, and repeated ids
             return await self.journal.write(self.thread_id, rows, allow_foreign=True, **more)
 
 
 def _as_the_agent_has_them(params: ModelRequestParams) -> Sequence[ModelMessage] | None:
-    """Return the messages that a prompt was made of, where some were written otherwise on their way to the model.
+    """Return the agent's own messages, if a processor has changed some on their way to the model.
 
-    What the model was told is said; but it is known by what the agent has, which is what comes again.
+    The thread has what the model was told; but the agent's own messages identify it, because they come again.
     """
     own, sent = params.run_context.messages, params.messages
     if len(own) != len(sent) or all(one is other for one, other in zip(own, sent, strict=True)):
@@ -346,8 +346,8 @@ def _arguments(intent: Message) -> JsonObject | None:
     return arguments if isinstance(arguments, JsonObject) else None
 
 
-def _described(operation: ModelOperation, unit: dict[str, Any], messages: Sequence[Message]) -> ModelOperation:
-    """Return what was asked, with what was answered."""
+def _described(operation: ModelOperation, unit: Unit, messages: Sequence[Message]) -> ModelOperation:
+    """Return the operation with the answer."""
     return replace(
         operation,
         provider=provider_named(unit.get("provider_name") or "") or operation.provider,

@@ -1,16 +1,16 @@
 """`LedgerConversationStore`: Pydantic AI's conversations, each in the thread of its name.
 
-A message of a conversation is talk in the thread; what durable runs have said there is not said again. Beside it stand two
-kinds of control rows: an entry for each message, which says where in the talk it is and which entry it follows, and the
-record, again after each save, of which the last one holds. Nothing is ever changed or removed: a conversation that is
-deleted has a last record that says so, and its words are gone only with the thread (`antiphon delete`).
+A message of a conversation is talk in the thread; messages that durable runs have written are not written again. There are two
+kinds of control rows beside it: an entry for each message, with its position in the talk and the entry before it, and a record
+after each save, of which the last one counts. Nothing is changed or removed: a deleted conversation has a last record that
+says so, and its messages are removed only with the thread (`antiphon delete`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from pydantic import TypeAdapter
 from pydantic_ai.conversation_store import (
@@ -22,6 +22,7 @@ from pydantic_ai.conversation_store import (
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
 from typing_extensions import override
 
+from antiphon.agents._secrets import Unit
 from antiphon.agents.durability._prompt import dump, mark_of
 from antiphon.agents.durability._talk import OWN, TalkPlace, ThreadTalk, restore_unit
 from antiphon.errors import AppendConflictError
@@ -36,7 +37,7 @@ _records: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
 
 
 class LedgerConversationStore(ConversationStore):
-    """Conversations in a ledger. A conversation that is deleted does not load any more; its messages stay in the thread."""
+    """Conversations in a ledger. A deleted conversation does not load; its messages stay in the thread."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -47,7 +48,7 @@ class LedgerConversationStore(ConversationStore):
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         return _record_in(await self._last_record(conversation_id))
 
-    async def _last_record(self, conversation_id: str) -> dict[str, Any] | None:
+    async def _last_record(self, conversation_id: str) -> Unit | None:
         async for row in self._ledger.read(conversation_id, reverse=True):
             if (said := _told(row.message, RECORD)) is not None:
                 return said
@@ -55,7 +56,7 @@ class LedgerConversationStore(ConversationStore):
 
     @override
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
-        last: dict[str, dict[str, Any]] = {}
+        last: dict[str, Unit] = {}
         for row in await self._ledger.by_correlation(RECORD):
             if (said := _told(row.message, RECORD)) is not None:
                 last[row.message.thread_id or ""] = said
@@ -77,7 +78,7 @@ class LedgerConversationStore(ConversationStore):
         saving = _Saving(record.conversation_id, await _Heard.of(self._ledger, record.conversation_id))
         for entry in new_entries:
             saving.add(entry)
-        said = cast("dict[str, Any]", _records.dump_python(record, mode="json"))
+        said = cast("Unit", _records.dump_python(record, mode="json"))
         await self._append(record.conversation_id, [*saving.rows, _row(RECORD, said, RECORD)], expected_revision)
 
     @override
@@ -85,7 +86,7 @@ class LedgerConversationStore(ConversationStore):
         await self._append(conversation_id, [_row(RECORD, {"revision": None}, RECORD)], expected_revision)
 
     async def _append(self, thread_id: str, rows: Sequence[Message], expected_revision: str | None) -> None:
-        """Append rows if the record that was read is still the last, whoever owns the thread meanwhile."""
+        """Append rows if the record that was read is still the last one."""
         while True:
             head = await self._ledger.head(thread_id)
             last = await self._last_record(thread_id)
@@ -95,7 +96,7 @@ class LedgerConversationStore(ConversationStore):
                 epoch = head.epoch or None
                 await self._ledger.append(thread_id, rows, expected_version=head.seq, epoch=epoch, allow_foreign=True)
             except AppendConflictError:
-                continue  # a run has said something; whether that was a save is looked at again
+                continue  # a run has appended something; check whether that was a save
             return
 
     # ------------------------------------------------------------ entries
@@ -146,26 +147,26 @@ class _Saving:
         kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
         if unit["kind"] == "request":
             kept["instructions"] = unit.get("instructions")
-        said: dict[str, Any] = {"parent": entry.parent_id, "unit": mark, "kept": kept}
+        said: Unit = {"parent": entry.parent_id, "unit": mark, "kept": kept}
         if {**restore_unit(own.rows), **kept} != unit:
-            said = {"parent": entry.parent_id, "message": unit}  # the talk does not give it back as it was: it is kept whole
+            said = {"parent": entry.parent_id, "message": unit}  # the talk does not restore it exactly: it is stored whole
         self.rows.append(_row(ENTRY, said, entry.id))
 
 
 @dataclass(slots=True)
 class _Said:
-    """The rows that say a message."""
+    """The rows of a message."""
 
     rows: list[Message] = field(default_factory=list[Message])
 
 
 class _Heard:
-    """What a thread has: the talk by its marks, and entries by their ids."""
+    """The contents of a thread: talk by mark, and entries by id."""
 
     def __init__(self) -> None:
         self.units: dict[str, _Said] = {}
         self.talk = ThreadTalk()
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, Unit] = {}
 
     @classmethod
     async def of(cls, ledger: Ledger, thread_id: str) -> _Heard:
@@ -194,26 +195,26 @@ def _mark_of(message: Message) -> str | None:
     return mark if isinstance(mark, str) else None
 
 
-def _row(kind: str, said: dict[str, Any], correlation_id: str) -> Message:
+def _row(kind: str, said: Unit, correlation_id: str) -> Message:
     payload = PartsPayload(parts=(DataPart(data={"type": kind, "data": said}),))
     return Message(policy=_POLICY, payload=payload, lane="control", correlation_id=correlation_id)
 
 
-def _told(message: Message, kind: str) -> dict[str, Any] | None:
-    """Return what a row of ours says; None for any other."""
+def _told(message: Message, kind: str) -> Unit | None:
+    """Return the data of an entry or a record; None for any other row."""
     if message.lane != "control" or message.policy != _POLICY:
         return None
     match message.parts:
         case (DataPart(data=JsonObject() as data),) if data.get("type") == kind:
-            return cast("dict[str, Any]", thaw(data["data"]))
+            return cast("Unit", thaw(data["data"]))
         case _:
             return None
 
 
-def _record_in(said: dict[str, Any] | None) -> ConversationRecord | None:
+def _record_in(said: Unit | None) -> ConversationRecord | None:
     return None if said is None or said["revision"] is None else _records.validate_python(said)
 
 
-def _load(unit: dict[str, Any]) -> ModelMessage:
+def _load(unit: Unit) -> ModelMessage:
     (message,) = ModelMessagesTypeAdapter.validate_python([unit])
     return message

@@ -1,8 +1,8 @@
-"""Talk: what was said to models and by them, as messages of the thread, each once however often it is sent.
+"""Talk: the messages to and from models, as messages of the thread, each once, however often it is sent.
 
-A prompt is a whole history, and the next one is the same and a bit more. Each message of it is known by a mark, which
-stands in the thread beside the first of the rows that say it; what has no row yet is said before the request is begun.
-An answer is said when it is there. Instructions are said where they change.
+A prompt is a whole history, and the next one is the same and a bit more. Each message of it has a mark, which is stored with
+the first of its rows. Messages without a row are written before the request begins; an answer is written with the outcome of
+its request; instructions are written where they change.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from asyncio import Lock
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from antiphon.agents._budget import BudgetLimits, Kind, Spending
 from antiphon.agents._guards import ThreadGuards
+from antiphon.agents._secrets import Unit
 from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import HashedPrompt
@@ -31,12 +32,12 @@ OWN = "antiphon"
 _DIALECT = "pydantic-ai"
 _MARK = "unit"
 _ROOM = "@answer999999"
-"""The longest that is added to the id of an exchange."""
+"""The longest suffix of the id of an exchange."""
 _NO_LIMITS = BudgetLimits()
 
 
 class ThreadTalk:
-    """What the thread of a run has of the talk with models."""
+    """The talk of a thread with models, as a run knows it."""
 
     def __init__(self) -> None:
         self._marks: set[str] = set()
@@ -45,28 +46,28 @@ class ThreadTalk:
         self._is_read = False
         self._reading = Lock()
         self._upto = 0
-        """How far the thread was read for what is spent."""
+        """How far the thread was read to count usage."""
         self._counted: set[str] = set()
-        """The effects that were counted when they were begun here."""
+        """The effects that were counted when they began in this process."""
         self.seq = 0
-        """How long the thread is, as far as is known."""
+        """The known length of the thread."""
         self.spending = Spending()
         self.guards = ThreadGuards()
         self.refusals = ToolFailures()
 
     @classmethod
     def of(cls, run: LedgerRun) -> ThreadTalk:
-        """Return the one of a run and all its parts."""
+        """Return the one that a run and all its parts share."""
         return run.opened.share(cls)
 
     def prompt(self, run: LedgerRun, messages: Sequence[ModelMessage], name: str = "") -> HashedPrompt:
-        """Return messages that an agent is at as a prompt; what its last one, or the last of a name, had is known."""
+        """Return an agent's messages as a prompt. Messages of its last prompt (of that name) are reused."""
         own = run.course.invocation_id, name
         prompt = self._prompts[own] = HashedPrompt(messages, self._prompts.get(own))
         return prompt
 
     async def leave(self, run: LedgerRun) -> None:
-        """Have all that an agent did written when it has ended, in whatever way, and forget its prompts.
+        """Flush the rows of an agent when it has ended, in whatever way, and forget its prompts.
 
         Raises:
             LedgerError: it cannot be written.
@@ -77,8 +78,10 @@ class ThreadTalk:
         self.reach(run.journal.length(run.thread_id))
 
     async def read(self, run: LedgerRun) -> None:
-        """Read what the thread has; only the first time."""
-        async with self._reading:  # agents in parallel wait for the whole: with half of it they would spend too much
+        """Read the thread, the first time only."""
+        async with (
+            self._reading
+        ):  # agents in parallel wait until all of it is read: with half of it they would exceed their budgets
             if not self._is_read:
                 await self._read(run)
                 self._is_read = True
@@ -95,11 +98,11 @@ class ThreadTalk:
                 self._heard(record.message)
 
     def reach(self, seq: int) -> None:
-        """Know that the thread is at least so long."""
+        """Note that the thread has at least this length."""
         self.seq = max(self.seq, seq)
 
     async def spend(self, run: LedgerRun, limits: Iterable[BudgetLimits], kind: Kind, where: str) -> None:
-        """Count something that is about to be begun, unless a budget is used up.
+        """Count an effect that is about to begin, unless a budget is used up.
 
         Raises:
             BudgetExceededError: one is.
@@ -109,12 +112,12 @@ class ThreadTalk:
             await self._catch_up(run)
         for each in bounded:
             self.spending.check(each, kind, depth=run.depth, now=current_port().now(), where=where)
-        if self._is_read:  # else it will be counted when that is done
+        if self._is_read:  # else it is counted when the thread is read
             self.spending.begin(kind)
             self._counted.add(where)
 
     async def _catch_up(self, run: LedgerRun) -> None:
-        """Count what others have spent in the thread since it was read: whom this run has asked, or who works beside it."""
+        """Count what others have used in the thread since it was read: actors that this run has asked, or parallel runs."""
         await self.read(run)
         async with self._reading:
             async for record in run.ledger.read(run.thread_id, after=self._upto):
@@ -134,8 +137,8 @@ class ThreadTalk:
             case _:
                 pass
 
-    def unsaid(self, units: Sequence[dict[str, Any]], marks: Sequence[str], place: TalkPlace) -> list[Message]:
-        """Return what a prompt says that the thread has not, as messages that are to be said now."""
+    def unsaid(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace) -> list[Message]:
+        """Return the messages of a prompt that the thread does not have, as rows to write."""
         rows: list[Message] = []
         for unit, mark in zip(units, marks, strict=True):
             if mark not in self._marks:
@@ -144,11 +147,11 @@ class ThreadTalk:
         return rows
 
     def answered(self, answer: AnswerRows) -> None:
-        """Know that an answer is said."""
+        """Note that an answer is written."""
         self._marks.add(answer.mark)
         self.spending.pay(answer.rows[0].usage)
 
-    def _said(self, unit: dict[str, Any], mark: str, place: TalkPlace, count: int) -> list[Message]:
+    def _said(self, unit: Unit, mark: str, place: TalkPlace, count: int) -> list[Message]:
         held = self._instructions
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
@@ -160,7 +163,7 @@ class ThreadTalk:
 
 
 async def guards_of(run: LedgerRun) -> ThreadGuards:
-    """Return what the thread of a run says about toolkits; it is read with the talk, once.
+    """Return what the thread of a run says about toolkits. It is read with the talk, once.
 
     Raises:
         LedgerError: it cannot be read.
@@ -171,25 +174,25 @@ async def guards_of(run: LedgerRun) -> ThreadGuards:
 
 
 class AnswerRows(NamedTuple):
-    """What a model has answered, as the rows that say it."""
+    """A model's answer, with its rows."""
 
-    unit: dict[str, Any]
+    unit: Unit
     mark: str
     rows: list[Message]
     is_whole: bool
-    """Whether the rows give it back as it was."""
+    """Whether the rows restore it exactly."""
 
 
 class TalkPlace(NamedTuple):
-    """Where in a thread something is said, and by which agent."""
+    """Where in a thread messages are written, and by which agent."""
 
     thread_id: str
     id: str
-    """The exchange that it is of: an effect, or an entry."""
+    """The exchange: an effect, or an entry of a conversation."""
     agent: str
 
-    def answer(self, unit: dict[str, Any], mark: str, cost: Decimal | None) -> AnswerRows:
-        """Return an answer as it is said here, with what it cost."""
+    def answer(self, unit: Unit, mark: str, cost: Decimal | None) -> AnswerRows:
+        """Return an answer as rows of this place, with its cost."""
         bare = _without_conversation(unit)
         if (rows := self.plain_rows(bare, "answer", mark, cost=cost)) is not None:
             return AnswerRows(unit, mark, rows, is_whole=True)
@@ -199,7 +202,7 @@ class TalkPlace(NamedTuple):
 
     def plain_rows(
         self,
-        unit: dict[str, Any],
+        unit: Unit,
         name: str,
         mark: str,
         *,
@@ -207,7 +210,7 @@ class TalkPlace(NamedTuple):
         count: int = 0,
         cost: Decimal | None = None,
     ) -> list[Message] | None:
-        """Return what a plain unit says here, after so many rows before it; None if it is not plain."""
+        """Return the rows of a plain unit, after `count` rows before it; None if it is not plain."""
         found = plain(unit, held, {OWN: {_MARK: mark}}) if self._is_good else None
         if found is None:
             return None
@@ -232,17 +235,17 @@ class TalkPlace(NamedTuple):
 
     @property
     def _is_good(self) -> bool:
-        """Whether what is named here are names, with room for what is added to them."""
+        """Whether the ids are valid names, with room for suffixes."""
         return is_name(self.thread_id) and is_name(f"{self.id}{_ROOM}") and is_name(self.agent)
 
     def rows(self, messages: Sequence[Message], name: str, mark: str, *, count: int = 0) -> list[Message]:
-        """Return the messages of a unit as they are said here, after so many rows before them."""
+        """Return the messages of a unit as rows of this place, after `count` rows before them."""
         numbered = enumerate(messages, count + 1)
         return [self._row(message, f"{name}{number}", None if number > count + 1 else mark) for number, message in numbered]
 
     def _row(self, message: Message, name: str, mark: str | None) -> Message:
-        """Return a message as it is said here, with the mark of its unit if it is the first."""
-        own: dict[str, Any] = {
+        """Return a message as a row of this place, with the mark of its unit if it is the first."""
+        own: Unit = {
             "id": f"{self.id}@{name}",
             "thread_id": self.thread_id,
             "parent_id": self.id,
@@ -257,24 +260,24 @@ class TalkPlace(NamedTuple):
         return message.model_copy(update=own)
 
 
-def as_messages(unit: dict[str, Any], cost: Decimal | None) -> list[Message]:
-    """Return an answer as messages that are in no thread, with what it cost."""
+def as_messages(unit: Unit, cost: Decimal | None) -> list[Message]:
+    """Return an answer as messages that belong to no thread, with its cost."""
     first, *others = _spoken(_without_conversation(unit))
     if cost is not None and first.usage is not None:
         first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": cost})})
     return [first, *others]
 
 
-def told(units: Sequence[dict[str, Any]]) -> list[Message]:
-    """Return a prompt as messages that are in no thread."""
+def told(units: Sequence[Unit]) -> list[Message]:
+    """Return a prompt as messages that belong to no thread."""
     try:
         return list(decode(list(units), _DIALECT))
-    except DecodeError:  # something in it is no name: each unit for itself
+    except DecodeError:  # an id in it is not a valid name: decode each unit by itself
         return [message for unit in units for message in _spoken(unit)]
 
 
-def _spoken(unit: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> list[Message]:
-    """Return a request or an answer as messages; what a model has called by what is no name is one message, kept whole."""
+def _spoken(unit: Unit, before: Sequence[Unit] = ()) -> list[Message]:
+    """Return a request or an answer as messages. One with an invalid tool name is a single message, kept whole."""
     try:
         return list(decode([*before, unit], _DIALECT))[len(before) :]
     except DecodeError:
@@ -283,20 +286,20 @@ def _spoken(unit: dict[str, Any], before: Sequence[dict[str, Any]] = ()) -> list
         return [bare.model_copy(update={"payload": whole})]
 
 
-def restore(messages: Iterable[Message], *, is_priced: bool) -> dict[str, Any]:
-    """Return the answer that messages say, as it was."""
+def restore(messages: Iterable[Message], *, is_priced: bool) -> Unit:
+    """Return the answer that messages were made of."""
     plain = [_plain(message) for message in messages]
     return as_unit(_unpriced(plain) if is_priced else plain)
 
 
-def restore_unit(messages: Iterable[Message]) -> dict[str, Any]:
-    """Return the request or the answer that messages say, but for the conversation; empty if they are not one."""
+def restore_unit(messages: Iterable[Message]) -> Unit:
+    """Return the request or answer that messages were made of, without its conversation id; empty if they are not one."""
     return as_unit([_plain(message) for message in messages])
 
 
-def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> dict[str, Any]:
-    """Return what messages say that are in no thread yet."""
-    value = cast("list[dict[str, Any]]", encode(Conversation(_unpriced(messages) if is_priced else messages), _DIALECT).value)
+def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> Unit:
+    """Return the unit of messages that belong to no thread."""
+    value = cast("list[Unit]", encode(Conversation(_unpriced(messages) if is_priced else messages), _DIALECT).value)
     return value[0] if len(value) == 1 else {}
 
 
@@ -308,20 +311,20 @@ def _unpriced(messages: Sequence[Message]) -> list[Message]:
 
 
 def _plain(message: Message) -> Message:
-    """Return a message of the thread as it was before it was one."""
-    own: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
+    """Return a message without the fields that belong to its thread."""
+    own: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
     if message.role_hint_for_llm == "assistant":
         own["policy"] = "assistant"
     return message.model_copy(update=own)
 
 
-def _instructing(words: str) -> dict[str, Any]:
-    """Return a request that says nothing but instructions, which is one message."""
+def _instructing(words: str) -> Unit:
+    """Return a request with nothing but instructions, which is one message."""
     return {"kind": "request", "parts": [], "instructions": words}
 
 
-def _without_conversation(unit: dict[str, Any]) -> dict[str, Any]:
-    """The conversation is the thread; whoever restores it knows which."""
+def _without_conversation(unit: Unit) -> Unit:
+    """Return a unit without its conversation id, which is that of the thread."""
     return {**unit, "conversation_id": None}
 
 

@@ -32,18 +32,18 @@ from antiphon.runtime.extending import Effect, is_too_large
 # ---------------------------------------------------------------- the effect
 
 _FAILURES: Final = frozenset({"model_retry", "run_cancelled", "tool_failed", "validation_error"})
-"""The kinds of what a call returns that are failures."""
+"""The kinds of results that are failures."""
 _any: TypeAdapter[Any] = TypeAdapter(Any)
 
 METADATA_KEY: Final = "antiphon"
-"""Where a tool's metadata says what concerns us: `{"antiphon": {"effects": "none"}}`."""
+"""The key in a tool's metadata for the runtime: `{"antiphon": {"effects": "none"}}`."""
 
 
 def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effects]) -> Effects:
-    """Return what a tool's calls do to the world: as whoever made the agent says, else the tool itself, else `once`.
+    """Return the effects of a tool: as the maker of the agent says, else the tool itself, else `once`.
 
     Raises:
-        UserError: the tool says something else.
+        UserError: it is none of the known kinds.
     """
     own: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
     said = given.get(name) or (cast("dict[str, Any]", own).get("effects", "once") if isinstance(own, dict) else own)
@@ -52,11 +52,11 @@ def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effec
     return cast("Effects", said)
 
 
-def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Json]:
+def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Json]:
     """Return the arguments of a call as JSON that is the same in every process.
 
-    A set has another order in each, and an object that is no JSON another address: the one is sorted, of the other the type is
-    written down. NaN is written as text.
+    A set has another order in each process: it is sorted. The text of an object that is not JSON has an address: only its type
+    is stored. NaN is stored as text.
     """
     plain = to_jsonable_python(_steady(_any.dump_python(dict(arguments), fallback=_type_of)), fallback=_type_of)
     return cast("dict[str, Json]", plain)
@@ -87,7 +87,7 @@ def _place(value: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A call that was started, and nobody knows what became of it."""
+    """A call that was started, and whose outcome is unknown."""
 
     thread_id: str
     invocation_id: str
@@ -100,11 +100,11 @@ class Unsettled:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """What `reconcile` returns if the thing was not done: it is started again."""
+    """What `reconcile` returns if the call was not executed: it is started again."""
 
 
 Reconcile: TypeAlias = Callable[[Unsettled], Awaitable[Any]]
-"""Finds out what became of a call: returns its result, `NotDone()`, or None if it cannot say; then a person must."""
+"""Finds out the outcome of a call: returns its result, `NotDone()`, or None if it cannot say; then a person must."""
 
 
 class ToolCallEffect(Effect):
@@ -155,7 +155,7 @@ class ToolCallEffect(Effect):
         return stored
 
     def returned(self, value: Any) -> None:
-        """Say what came of it to whoever watches: also a failure is returned, as the journal has it."""
+        """Report the outcome to observers. A failure is a returned value, too."""
         operation = self.operation
         if isinstance(operation, ToolOperation):
             kind = value["kind"]
@@ -189,7 +189,7 @@ class ToolCallEffect(Effect):
         return await self._parked(reason) if found is None else self.outcome(**_fields(found))
 
     async def _parked(self, reason: str) -> Message:
-        """Park it, and say to whoever started the program what there is to do."""
+        """Park it, with an error that says how to settle it."""
         try:
             return await super().unknown(reason)
         except ParkedError as exc:
@@ -209,7 +209,7 @@ def _fields(found: Json | NotDone) -> dict[str, Any]:
 
 
 class RecordedLists:
-    """What the operations of a run have found, by their names."""
+    """The lists that operations of a run have recorded, by operation: a list like the one before is stored as a reference."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Json]] = {}
@@ -217,14 +217,14 @@ class RecordedLists:
 
     @classmethod
     def of(cls, run: LedgerRun) -> RecordedLists:
-        """Return the one of a run and all its parts."""
+        """Return the one that a run and all its parts share."""
         return run.opened.share(cls)
 
     def write(self, name: str, id: str, value: Json) -> Json:
-        """Return what the journal says of something that was found.
+        """Return a list in its stored form.
 
         Raises:
-            FailedError: it is too large to be written down. It is not cut: nobody could use half of it.
+            FailedError: it is too large to be stored. It is not cut: half a list is of no use.
         """
         before = self._last.get(name)
         if before is not None and before[1] == value:
@@ -236,7 +236,7 @@ class RecordedLists:
         return {"found": value}
 
     async def read(self, run: LedgerRun, said: Any) -> Any:
-        """Return what was found, as the journal says."""
+        """Return a list from its stored form."""
         if "found" in said:
             return said["found"]
         first = said["same_as"]
@@ -251,7 +251,7 @@ class RecordedLists:
 async def change_since_offered(
     run: LedgerRun, id: object, params: ToolsetCallToolParams | DynamicToolsetCallToolParams
 ) -> str | None:
-    """Return what has become of a server's tool since it was offered; None if it takes what it took."""
+    """Return how a server's tool has changed since it was offered; None if its arguments are the same."""
     is_served = isinstance(id, ToolsetCallToolId) and id.toolset_kind == "mcp"
     if not run.is_again or not is_served or not isinstance(params, ToolsetCallToolParams) or params.tool is None:
         return None

@@ -156,7 +156,7 @@ class LocalModel(WrapperModel):
         messages: list[ModelMessage],
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
-        run_context: RunContext[Any] | None = None,
+        run_context: RunContext[object] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         settings, parameters = _step(messages, model_settings, model_request_parameters)
         await self._connect()

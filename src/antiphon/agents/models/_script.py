@@ -119,7 +119,7 @@ def load_script(path: Path | str) -> Script:
         raise ScriptError("nested too deeply", str(path)) from None
 
 
-def _parsed(path: Path) -> Mapping[str, Any]:
+def _parsed(path: Path) -> Mapping[str, object]:
     data = read_small(path)
     value = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
     if not isinstance(value, dict):
@@ -146,10 +146,10 @@ class Scene:
     refusal: str = ""
     """Why its last answer was refused, if it was."""
     instructions: str = ""
-    words: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    words: Mapping[str, object] = field(default_factory=dict[str, Any])
     """What a script may name: the user's text, the results since."""
 
-    def knowing(self, words: Mapping[str, Any]) -> Scene:
+    def knowing(self, words: Mapping[str, object]) -> Scene:
         """Return the scene with more that may be named."""
         return replace(self, words={**self.words, **words})
 
@@ -197,7 +197,7 @@ def _text(part: UserPromptPart) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def spoken(value: Any, words: Mapping[str, Any]) -> Any:
+def spoken(value: Any, words: Mapping[str, object]) -> Any:
     """Return a value of a script with every `{name}` replaced by what it stands for; unknown names stay as they are.
 
     What is put in is not looked at again: a result that says `{text}` says just that.
@@ -214,20 +214,20 @@ def spoken(value: Any, words: Mapping[str, Any]) -> Any:
     return value
 
 
-def _known(name: str, words: Mapping[str, Any]) -> Any:
+def _known(name: str, words: Mapping[str, object]) -> Any:
     """Return what a name stands for; after a dot comes a key of an object, or a place in a list."""
     value: Any = words
     for step in name.split("."):
         if isinstance(value, list) and step.isdecimal() and int(step) < len(cast("list[Any]", value)):
             value = cast("list[Any]", value)[int(step)]
         elif isinstance(value, Mapping) and step in value:
-            value = cast("Mapping[str, Any]", value)[step]
+            value = cast("Mapping[str, object]", value)[step]
         else:
             return _UNKNOWN
     return value
 
 
-def _in_text(found: re.Match[str], words: Mapping[str, Any]) -> str:
+def _in_text(found: re.Match[str], words: Mapping[str, object]) -> str:
     value = _known(found[1], words)
     return found[0] if value is _UNKNOWN else said(value)
 

@@ -272,7 +272,7 @@ class ScriptedModel(Model[None]):
         messages: list[ModelMessage],
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
-        run_context: RunContext[Any] | None = None,
+        run_context: RunContext[object] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         _, wanted = self.prepare_request(model_settings, model_request_parameters)
         yield SpokenResponse(wanted, self._answer(messages, wanted))

@@ -1,12 +1,12 @@
-"""Approvals: a person's word for one exact call, asked for and given in the ledger.
+"""Approvals: a person approves or denies one exact call. Question and answer are rows of the ledger.
 
-The question is a call `APPROVE` in the thread, open until somebody answers, so it outlives every process. Its id is made
-of the digest of the call: the same call finds its question again, and another one (other arguments, another agent, thread
-or invocation) has another question. The answer is its result, posted under the name of whoever gives it; a call has one
-result, so nobody can answer twice. It is looked at again at the moment when the tool is started: is it an answer to this
-digest, by somebody who may give it, and not too late?
+The question is a call `APPROVE` in the thread, open until a person answers, so it outlives every process. Its id is made of
+the digest of the call: the same call finds its question again, and another one (other arguments, another agent, thread or
+invocation) has another question. The answer is its result, posted under the name of the person; a call has one result, so
+there is one answer. The answer is checked again when the tool is started: it must be for this digest, from a person who may
+answer, and not expired.
 
-What counts is the row that the ledger has from a person. A text that says it was approved is a text.
+Only a row from a person counts. Text that says "approved" is only text.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from antiphon.ledger import Ledger, Record, Tailed
 from antiphon.messages import (
     RESERVED_POLICIES,
     RUNTIME_POLICY,
+    Json,
     JsonObject,
     Message,
     OptionCallPayload,
@@ -49,11 +50,11 @@ def approval_id(digest: str) -> str:
 
 
 class _Question(BaseModel, strict=True):
-    """The arguments of the row that asks."""
+    """The arguments of the row with the question."""
 
     agent: str
     tool: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     digest: str
     reason: str
     expires_at: Annotated[AwareDatetime, Strict(strict=False)]
@@ -69,22 +70,22 @@ class Approval:
     agent: str
     tool: str
     arguments: Mapping[str, Any]
-    """As they are shown: without what is sensitive."""
+    """As they are shown: without sensitive values."""
     digest: str
-    """Of the exact call."""
+    """The digest of the exact call."""
     reason: str
     """Why a person is asked."""
     expires_at: datetime
     approvers: tuple[str, ...] = ()
-    """Who may answer; empty: whoever can write to the ledger."""
+    """Who may answer; empty: everybody who can write to the ledger."""
     message_id: str = ""
     answer: Message | None = None
 
     # ------------------------------------------------------------ as rows
 
     def question(self) -> Message:
-        """Return it as the row that asks."""
-        asked: dict[str, Any] = {
+        """Return the row with the question."""
+        asked: dict[str, Json] = {
             "agent": self.agent,
             "tool": self.tool,
             "arguments": dict(self.arguments),
@@ -97,7 +98,7 @@ class Approval:
         return Message(policy=RUNTIME_POLICY, payload=payload, lane="control")
 
     def expiry(self) -> Message:
-        """Return the row that closes it, because nobody has answered in time."""
+        """Return the row that closes an expired question."""
         payload = OptionResultPayload(
             invocation_id=self.id,
             option_name=APPROVE,
@@ -110,7 +111,7 @@ class Approval:
 
     @classmethod
     def of(cls, rows: tuple[Record, ...], thread_id: str) -> Approval | None:
-        """Return what the rows of an invocation say; None: they are no question of ours."""
+        """Return the approval that the rows of an invocation are about; None if they are not a question of a guard."""
         asked = next((row.message for row in rows if _is_question(row.message)), None)
         if asked is None or not isinstance(asked.payload, OptionCallPayload):
             return None
@@ -118,13 +119,13 @@ class Approval:
         try:
             said = _Question.model_validate(thaw(asked.payload.arguments))
         except ValidationError:
-            return None  # somebody has put it there
+            return None  # it was forged
         return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, answer=given, **said.model_dump())
 
     # ------------------------------------------------------------ what it amounts to
 
     def standing(self, digest: str) -> Standing:
-        """Return what the answer means for a call with this digest. Whatever is not clearly a yes is none."""
+        """Return the state of the approval for a call with this digest. An unclear answer is a denial."""
         if self.answer is None:
             return "open"
         if self.answer.policy == RUNTIME_POLICY:
@@ -135,18 +136,18 @@ class Approval:
         return "approved" if is_theirs and is_yes else "denied"
 
     def is_late(self, now: datetime) -> bool:
-        """Whether it counts no more, whatever was answered."""
+        """Whether it has expired, with or without an answer."""
         return now >= self.expires_at
 
     @property
     def words(self) -> str:
-        """Who answered, and why, for whoever called."""
+        """Who answered, and why, as a text for the caller."""
         reason = None if self.answer is None else _said(self.answer).get("reason")
         who = "nobody" if self.answer is None else repr(self.answer.policy)
         return f"{who} said no" + (f": {reason}" if reason else "")
 
     def refusal(self, principal: str) -> str | None:
-        """Return why somebody may not answer; None if they may."""
+        """Return why a person may not answer; None if they may."""
         if principal in RESERVED_POLICIES or principal == self.agent:
             return f"{principal!r} cannot approve: it is the machine, or the agent that wants it"
         if self.approvers and principal not in self.approvers:
@@ -155,7 +156,7 @@ class Approval:
 
 
 def _first_result(rows: tuple[Record, ...], asked: Message) -> Message | None:
-    """Return what closed a question: the first result after it. What stands before it, or elsewhere, has not."""
+    """Return the first result after a question, which closed it. Earlier results, and those of other threads, do not count."""
     since = dropwhile(lambda message: message is not asked, (row.message for row in rows))
     return next((message for message in since if message.kind == "option_result"), None)
 
@@ -167,22 +168,22 @@ def _is_question(message: Message) -> bool:
 
 
 def _is_signed(message: Message, question: str) -> bool:
-    """Whether it is as `answer` posts it: on the control lane, to this question, with a mark that comes from nowhere else."""
+    """Whether `answer` posted it: on the control lane, in reply to this question, with a mark that only `answer` sets."""
     own = message.metadata.get(_OWN)
     is_marked = isinstance(own, JsonObject) and own.get("principal") == message.policy
     return is_marked and message.in_reply_to == question and message.lane == "control"
 
 
-def _said(answer: Message) -> dict[str, Any]:
+def _said(answer: Message) -> dict[str, object]:
     payload = answer.payload
     said = payload.result if isinstance(payload, OptionResultPayload) else None
     return thaw(said) if isinstance(said, JsonObject) else {}
 
 
 async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
-    """Return the question of an id, with its answer; None: there is none."""
+    """Return the question of an id, with its answer; None if there is none."""
     rows = await ledger.by_invocation(id, thread_id=thread_id)
-    if thread_id is None:  # a branch has closed the question for itself, and a history from elsewhere may name it
+    if thread_id is None:  # a fork has closed its copy of the question, and an imported history may name it
         thread_id = next((row.message.thread_id for row in rows if _is_question(row.message)), None)
         rows = tuple(row for row in rows if row.message.thread_id == thread_id)
     return None if thread_id is None else Approval.of(rows, thread_id)
@@ -212,8 +213,8 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     """Answer a question, under a name.
 
     Raises:
-        ValueError: there is no such question, it was answered, it is too late, or it is not for this person to answer.
-        LedgerError: it could not be written down.
+        ValueError: there is no such question, it was answered, it has expired, or this person may not answer it.
+        LedgerError: it could not be stored.
     """
     check_agent(principal)
     asked = await find_approval(ledger, id)
@@ -231,7 +232,7 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
 
 
 def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | None) -> Message:
-    said: dict[str, Any] = {"approved": approved, "digest": asked.digest}
+    said: dict[str, Json] = {"approved": approved, "digest": asked.digest}
     if reason is not None:
         said["reason"] = reason
     return Message(
@@ -246,7 +247,7 @@ def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | N
 
 
 async def wait_for_answer(ledger: Ledger, asked: Approval, seconds: float | None) -> bool:
-    """Wait for an answer, for so long (None: as long as it is good for), and say whether there is more to learn now."""
+    """Wait for an answer, for some seconds (None: until it expires). Return whether it was answered or has expired."""
     horizon = await ledger.horizon()
     there = await find_approval(ledger, asked.id, thread_id=asked.thread_id)
     if there is not None and there.answer is not None:

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from antiphon.agents._guards import TAINTED
 from antiphon.agents.toolkit._names import ANY, check_agent, check_tool
 from antiphon.agents.toolkit._schema import Schema, canonical
+from antiphon.messages import Json
 
 # ---------------------------------------------------------------- the call
 
@@ -31,17 +32,17 @@ class RequestedCall:
 
     agent: str
     tool: str
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: Mapping[str, object] = field(default_factory=dict[str, object])
     thread_id: str | None = None
     invocation_id: str = ""
     recorded: str | None = None
-    """The digest that the thread has of it, where not all of the arguments are there any more."""
+    """The recorded digest, if sensitive arguments are lost and it cannot be computed."""
 
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the exact call: another argument, agent, thread or invocation gives another one.
 
-        In base 32, because in hexadecimal one in some hundred looks like the number of a card, and would be redacted.
+        In base 32: one in some hundred hexadecimal digests looks like a card number, and would be redacted.
         """
         if self.recorded is not None:
             return self.recorded
@@ -57,17 +58,17 @@ class Grant:
     """That an agent may call a tool.
 
     Raises:
-        ValueError: a name, the schema, the number or the time is none.
+        ValueError: a name, the schema, the number or the time is not valid.
     """
 
     agent: str
     tool: str
     where: Schema | None = None
-    """What the arguments must be."""
+    """A schema that the arguments must meet."""
     calls: int | None = None
-    """How often, in one thread; None: as often as it wants to."""
+    """The number of calls in a thread; None: no limit."""
     until: datetime | None = None
-    """When it ends; None: when it is revoked."""
+    """When it expires; None: never."""
 
     def __post_init__(self) -> None:
         check_agent(self.agent, or_any=True)
@@ -78,7 +79,7 @@ class Grant:
             raise ValueError("the end of a grant needs its zone: use datetime.now(UTC) + timedelta(...)")
 
     def covers(self, agent: str, tool: str) -> bool:
-        """Whether it is about this agent and this tool."""
+        """Whether it applies to this agent and this tool."""
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
     def refusal(self, call: RequestedCall, used: int, now: datetime) -> str | None:
@@ -91,9 +92,9 @@ class Grant:
             return f"the grant is for other arguments: {'; '.join(problems)}"
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as it is written down."""
-        said: dict[str, Any] = {"agent": self.agent, "tool": self.tool}
+    def to_json(self) -> dict[str, Json]:
+        """Return it as it is stored."""
+        said: dict[str, Json] = {"agent": self.agent, "tool": self.tool}
         if self.where is not None:
             said["where"] = self.where.to_json()
         if self.calls is not None:
@@ -105,39 +106,39 @@ class Grant:
 
 @dataclass(frozen=True)
 class Permit:
-    """What the permissions say about a call."""
+    """The result of checking the permissions for a call."""
 
     allowed: bool
     reason: str
     grant: Grant | None = None
-    """The grant that it rests on."""
+    """The grant that permits it."""
 
 
 @dataclass(frozen=True)
 class Revocation:
-    """That an agent may no longer call a tool, whatever was granted before."""
+    """A revocation: an agent may no longer call a tool, whatever was granted before."""
 
     agent: str
     tool: str
 
     def covers(self, agent: str, tool: str) -> bool:
-        """Whether it is about this agent and this tool, or all that these stand for."""
+        """Whether it applies to this agent and this tool; `*` stands for all."""
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as it is written down."""
+    def to_json(self) -> dict[str, Json]:
+        """Return it as it is stored."""
         return {"agent": self.agent, "tool": self.tool, "revoked": True}
 
 
 @dataclass(frozen=True)
 class Permissions:
-    """What was granted and revoked, in order: about an agent and a tool, the last word counts. A change gives new ones."""
+    """Grants and revocations, in order: for an agent and a tool, the last one counts. Immutable: a change returns new ones."""
 
     changes: tuple[Grant | Revocation, ...] = ()
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """All grants, also those that were revoked in part."""
+        """All grants, partly revoked ones included."""
         return tuple(change for change in self.changes if isinstance(change, Grant))
 
     def grant(self, grant: Grant) -> Permissions:
@@ -146,17 +147,17 @@ class Permissions:
         return Permissions((*kept, grant))
 
     def revoke(self, agent: str, tool: str = ANY) -> Permissions:
-        """Return the permissions without those of an agent for a tool, or for all tools.
+        """Return the permissions with a tool, or all tools, revoked for an agent.
 
         Raises:
-            ValueError: a name is none.
+            ValueError: a name is not valid.
         """
         revoked = Revocation(check_agent(agent, or_any=True), check_tool(tool, or_any=True))
         kept = tuple(change for change in self.changes if not revoked.covers(change.agent, change.tool))
         return Permissions((*kept, revoked))
 
-    def of(self, agent: str) -> list[dict[str, Any]]:
-        """Return what concerns an agent, as it is written down."""
+    def of(self, agent: str) -> list[dict[str, Json]]:
+        """Return the changes that apply to an agent, as they are stored."""
         return [change.to_json() for change in self.changes if change.agent in (agent, ANY)]
 
     def knows(self, agent: str, tool: str) -> bool:
@@ -164,7 +165,7 @@ class Permissions:
         return bool(self._granted(agent, tool)[0])
 
     def decide(self, call: RequestedCall, used: Mapping[Grant, int], now: datetime) -> Permit:
-        """Decide on a call; `used` is how many calls of the thread each grant has permitted before."""
+        """Check a call; `used` is how many earlier calls of the thread each grant has permitted."""
         grants, was_revoked = self._granted(call.agent, call.tool)
         refusals: list[str] = []
         for grant in grants:
@@ -202,7 +203,7 @@ class ApprovalRule:
     """Calls that a person must approve: of a tool, by an agent, with such arguments.
 
     Raises:
-        ValueError: a name is none.
+        ValueError: a name is not valid.
     """
 
     tool: str = ANY
@@ -215,11 +216,11 @@ class ApprovalRule:
         check_tool(self.tool, or_any=True)
 
     def covers(self, agent: str, tool: str) -> bool:
-        """Whether it is about this agent and this tool, with some arguments."""
+        """Whether it applies to this agent and this tool, for some arguments."""
         return self.agent in (agent, ANY) and self.tool in (tool, ANY)
 
     def matches(self, call: RequestedCall) -> bool:
-        """Whether it is about a call."""
+        """Whether it applies to a call."""
         if not self.covers(call.agent, call.tool):
             return False
         return self.where is None or self.where.accepts(call.arguments)
@@ -227,29 +228,29 @@ class ApprovalRule:
 
 @dataclass(frozen=True)
 class ToolDecision:
-    """What becomes of a call: it is allowed, a person is asked, or it is denied."""
+    """The decision on a call: allow it, ask a person, or deny it."""
 
     verdict: Verdict
     reason: str
     grant: Grant | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as it is written down."""
-        said: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
+    def to_json(self) -> dict[str, Json]:
+        """Return it as it is stored."""
+        said: dict[str, Json] = {"verdict": self.verdict, "reason": self.reason}
         return said if self.grant is None else {**said, "grant": self.grant.to_json()}
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What counts besides the call and the permissions."""
+    """The input of a decision besides the call and the permissions."""
 
     now: datetime
     used: Mapping[Grant, int]
     """How many calls of the thread each grant has permitted."""
     approval: bool = False
-    """Whether the tool always needs a person's word."""
+    """Whether each call of the tool needs an approval."""
     tainted: str | None = None
-    """What untrusted content the turn has read, where the tool does not allow that; None: nothing."""
+    """The taint of the turn, if the tool does not allow untrusted input; None: no taint."""
 
 
 def judge(

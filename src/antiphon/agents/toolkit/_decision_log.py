@@ -27,25 +27,25 @@ _READ: Final = "TOOL_READING"
 
 
 class _Page:
-    """What one run has written down."""
+    """What one run has written so far."""
 
     def __init__(self) -> None:
         self.permissions: set[str] = set()
         self.decisions: dict[str, ToolDecision] = {}
-        """By the digest of the call: one that waits for a person comes again, and so may any other under its id."""
+        """By digest of the call. A call that waits for a person is made again, and so may any other be, under the same id."""
         self.readings: set[str] = set()
-        """The parts of the run that have said what they read."""
+        """The parts of the run that have written their taint."""
 
 
 class DecisionLog:
-    """The rows of a run that say what an agent may do and what was decided."""
+    """The rows of a run with an agent's permissions and the decisions on its calls."""
 
     def __init__(self, run: LedgerRun) -> None:
         self._run = run
         self._page = run.opened.share(_Page)
 
     async def recall(self, call: RequestedCall) -> ToolDecision | None:
-        """Return what was decided about a call before; None: nothing was."""
+        """Return the recorded decision on a call; None if there is none."""
         if call.digest in self._page.decisions:
             return self._page.decisions[call.digest]
         if not self._run.is_again:
@@ -58,14 +58,14 @@ class DecisionLog:
         return ToolDecision(verdict, str(said["reason"]))
 
     async def write(self, call: RequestedCall, decision: ToolDecision) -> None:
-        """Write down what is decided about a call."""
+        """Write the decision on a call."""
         said = {"type": _DECIDED, "agent": call.agent, "tool": call.tool, "digest": call.digest, **decision.to_json()}
         await self._run.note(_row(said, _correlation(call)), key=_correlation(call))
         self._page.decisions[call.digest] = decision
 
     async def write_permissions(self, agent: str, permissions: Permissions) -> None:
-        """Write down what an agent may do, unless that is there already."""
-        said: dict[str, Any] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
+        """Write the permissions of an agent, unless the thread has them."""
+        said: dict[str, Json] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
         name = f"permissions:{sha256(canonical(said).encode()).hexdigest()[:24]}"
         if name in self._page.permissions:
             return
@@ -75,11 +75,11 @@ class DecisionLog:
 
 
 async def begin_under(run: LedgerRun, cover: Cover) -> None:
-    """Have an agent begin, or go on, under a toolkit, and write that down, unless it is there already.
+    """Let an agent begin or continue under a toolkit, and write the mark for that, unless the thread has it.
 
     Raises:
         UnguardedToolError: the toolkit does not ask for an approval that the thread asks for.
-        LedgerError: it could not be written down.
+        LedgerError: it could not be stored.
     """
     if run.opened.is_finished or not cover.tools:
         return
@@ -89,9 +89,9 @@ async def begin_under(run: LedgerRun, cover: Cover) -> None:
 
 
 class TaintLog:
-    """That an agent has read what strangers wrote, where it runs in a tool of another agent.
+    """The rows with the taint of agents that run inside a tool of another agent.
 
-    A tool whose outcome is recorded does not run again, nor does the agent inside: its row tells what that one has read.
+    A tool whose outcome is recorded does not run again, nor does the agent inside: the row has the taint of that agent.
     """
 
     def __init__(self, run: LedgerRun) -> None:
@@ -100,7 +100,7 @@ class TaintLog:
         self._written = run.opened.share(_Page).readings
 
     async def keep(self, taint: Taint, agent_run: str | None) -> None:
-        """Write down what was read, if it must be known later; and take into account what is written down."""
+        """Write the taint of an inner turn, and add the recorded taint."""
         if self._run.is_again:
             await self._recall(taint, agent_run)
         if taint.is_inside and taint.own is not None and self._own not in self._written:
@@ -119,14 +119,14 @@ class TaintLog:
 
 
 class GrantUses:
-    """How many calls each grant has permitted in each thread; only those are counted that have a number."""
+    """How many calls each grant has permitted in each thread. Grants without a limit are not counted."""
 
     def __init__(self) -> None:
         self._taking = Lock()
         self._outside = _Counted()
-        """Of the calls that are in no thread."""
+        """The calls outside of threads."""
         self._ledgers: WeakKeyDictionary[Ledger, WeakValueDictionary[str, _Counted]] = WeakKeyDictionary()
-        """By ledger and thread, while a run of the thread is at work: the next one counts anew, from the ledger."""
+        """By ledger and thread, while a run of the thread is open. The next run counts again, from the ledger."""
 
     async def others(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: RequestedCall) -> dict[Grant, int]:
         """Return how many other calls of the thread each grant has permitted."""
@@ -139,7 +139,7 @@ class GrantUses:
         return {grant: len(counted.calls[canonical(grant.to_json())] - own) for grant in grants if grant.calls}
 
     def take(self, run: LedgerRun | None, grant: Grant | None, call: RequestedCall) -> bool:
-        """Count a call that a grant has permitted; False if another thread was faster, and none is left."""
+        """Count a call that a grant permits; False if a parallel call was faster, and none is left."""
         if grant is None or grant.calls is None:
             return True
         with self._taking:
@@ -162,14 +162,14 @@ class GrantUses:
 
 
 class _Held:
-    """The counts that a run needs: they are kept for as long as it is at work."""
+    """The counts of a run. They are kept while it is open."""
 
     def __init__(self) -> None:
         self.counts: dict[GrantUses, _Counted] = {}
 
 
 class _Counted:
-    """What was counted in a thread, as far as it was read: other processes may write there, too."""
+    """The counts of a thread, as far as it was read: other processes may append to it."""
 
     def __init__(self) -> None:
         self.calls: dict[str, set[str]] = defaultdict(set)
@@ -193,7 +193,7 @@ def _row(said: dict[str, Json], correlation_id: str) -> Message:
 
 
 def _data(message: Message) -> dict[str, Any]:
-    """Return what a row of ours says; nothing, of what others have said."""
+    """Return the data of a control row of the runtime; empty for any other row."""
     if message.lane != "control" or message.policy != RUNTIME_POLICY or not isinstance(message.payload, PartsPayload):
         return {}
     parts = message.payload.parts

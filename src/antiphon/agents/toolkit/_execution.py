@@ -35,7 +35,7 @@ from antiphon.runtime.extending import Effect, Run, text_of
 
 
 class ToolkitCallEffect(Effect):
-    """One call of a tool, in a run."""
+    """One call of a toolkit's tool in a run. It counts for the budgets of the agents in the run."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ToolkitCallEffect(Effect):
         *,
         key: str,
         parent_id: str | None,
-        ctx: RunContext[Any],
+        ctx: RunContext[object],
     ) -> None:
         super().__init__(
             run.journal,
@@ -73,7 +73,7 @@ class ToolkitCallEffect(Effect):
         return await super().begin()
 
     async def call(self, start: Run) -> Any:
-        """Start it, or take the outcome that is recorded, also in this life; as `LedgerRun.effect`."""
+        """Start the tool, or return the recorded outcome, as `LedgerRun.effect` does."""
 
         async def inside(key: str) -> Json:
             with effect_scope(CurrentEffect(key, self._tool.name, self._tool.effects)):
@@ -87,7 +87,7 @@ class ToolkitCallEffect(Effect):
         return await self.perform(inside)
 
     async def _was_repeated(self) -> bool:
-        """Whether the thread has a second execution under the same id, as antiphon once did: its outcome is given back."""
+        """Whether the thread has a second execution under the same id, as earlier versions made: its outcome is returned."""
         run = self._run_of
         return run.is_again and bool(await run.ledger.by_invocation(self.id, thread_id=self.thread_id))
 
@@ -97,7 +97,7 @@ class ToolkitCallEffect(Effect):
 
 
 def _without_number(id: str) -> str:
-    """Return the id of the first effect of a name: a key has no `=` but for the number of the second, third and so on."""
+    """Return the id of the first effect of a name: `=` in a key only precedes the number of a further one."""
     first, _, number = id.rpartition("=")
     return first if number.isdigit() else id
 
@@ -105,9 +105,9 @@ def _without_number(id: str) -> str:
 # ---------------------------------------------------------------- starting
 
 _MOST_WORDS: Final = 500
-"""Characters of what a failing tool says that are kept."""
+"""Characters of an error message that are kept."""
 _MOST_READ: Final = 64 * 1024
-"""Characters of it that are looked at for secrets."""
+"""Characters of it that are searched for secrets."""
 _NOT_ITS_OWN: Final = (
     LedgerError,
     ParkedError,
@@ -116,17 +116,17 @@ _NOT_ITS_OWN: Final = (
     ToolRefusal,
     UnknownOutcomeError,
 )
-"""What is no failure of a tool, though it is raised in its course: the run cannot go on."""
+"""Errors that pass through a tool and are not its failure: the run cannot go on."""
 
 
 async def execute(
-    tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any], clean: Callable[[str], str]
+    tool: ToolkitTool, arguments: dict[str, object], ctx: RunContext[object], clean: Callable[[str], str]
 ) -> ToolOutcome:
-    """Start a tool, and return what came of it; `clean` takes secrets out of what it says when it fails.
+    """Start a tool, and return its outcome. `clean` removes secrets from its error message.
 
     Raises:
         ToolRefusal: it failed.
-        UnknownOutcomeError: it was given up, and must not be done twice.
+        UnknownOutcomeError: it was cancelled, and has effects `once`.
     """
     async with tool.slots.take():
         left = tool.retries
@@ -140,13 +140,13 @@ async def execute(
             left -= 1
 
 
-async def _within_time(tool: ToolkitTool, arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+async def _within_time(tool: ToolkitTool, arguments: dict[str, object], ctx: RunContext[object]) -> Any:
     """Start it once."""
     deadline = asyncio.timeout(tool.timeout)
     try:
         async with deadline:
             return await tool.start(arguments, ctx)
-    except (ToolFailed, ModelRetry) as exc:  # what it wants to be told, in its own words
+    except (ToolFailed, ModelRetry) as exc:  # its own message for the model
         raise ToolRefusal(TOOL_FAILED, exc.message, retryable=isinstance(exc, ModelRetry)) from None
     except (ApprovalRequired, CallDeferred):
         raise ToolRefusal(TOOL_FAILED, "a tool of a toolkit cannot defer itself; use approval=True, or a rule") from None
@@ -168,7 +168,7 @@ def _shortened(words: str) -> str:
 
 
 def _failure(error: Exception) -> ToolRefusal:
-    """Return an exception as an outcome: what kind, and its first line. Never its traceback, which has values in it."""
+    """Return an exception as an outcome: its type and first line. Never its traceback, which contains values."""
     lines = text_of(error)[:_MOST_READ].strip().splitlines()
     said = f": {lines[0]}" if lines else ""
     return ToolRefusal(TOOL_FAILED, f"it failed with {type(error).__qualname__}{said}", retryable=True)
@@ -186,10 +186,10 @@ _URLS: Final = {modality: cls for cls, modality in _MODALITIES.items()}
 
 
 def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
-    """Return what a tool returned as it is written down.
+    """Return the result of a tool as it is stored.
 
     Raises:
-        ToolRefusal: it is no JSON, or too large.
+        ToolRefusal: it is not JSON, or too large.
     """
     more: Sequence[Any] = ()
     if isinstance(value, ToolReturn):
@@ -210,7 +210,7 @@ def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
 
 
 def _sorted(value: Any) -> tuple[Any, list[MediaPart]]:
-    """Return the JSON and the media of a value: media stand for themselves, or in a list with other things."""
+    """Return the JSON and the media of a value: a medium alone, or in a list with other values."""
     if (part := _medium(value)) is not None:
         return None, [part]
     if not isinstance(value, list | tuple):
@@ -250,17 +250,17 @@ def _json(tool: ToolkitTool, value: Any) -> tuple[Json, int]:
 
 
 def _most_bytes(tool: ToolkitTool) -> int:
-    """Return how many bytes of a tool's result are kept: what the tool says, and no more than a row of the ledger takes."""
+    """Return how many bytes of a result are kept: the limit of the tool, but no more than fits into a row."""
     return min(tool.max_result_bytes, current_limits().message_bytes * 11 // 16)
 
 
 def _cut_texts(texts: Sequence[str], most: int) -> list[TextPart]:
-    """Return the texts that are shown beside a result, as far as there is room."""
+    """Return the texts beside a result, cut to the space that is left."""
     return [TextPart(text=each) for each in cast("list[str]", cut(list(texts), most))]
 
 
 def check_row(outcome: ToolOutcome) -> None:
-    """Check that an outcome with media can be written down in one row: what is no text cannot be cut.
+    """Check that an outcome with media fits into one row: media cannot be cut.
 
     Raises:
         ToolRefusal: it is too large.
@@ -275,7 +275,7 @@ def _check_size(size: int, most: int) -> None:
 
 
 def as_tool_return(outcome: ToolOutcome) -> Any:
-    """Return an outcome as Pydantic AI takes it; what the runtime knows of its origin goes with it, unseen by the model."""
+    """Return an outcome in Pydantic AI's form. Its taint is in the metadata, which no model sees."""
     media = [_content(part) for part in outcome.parts if isinstance(part, MediaPart)]
     texts = [part.text for part in outcome.parts if isinstance(part, TextPart)]
     value: Any = outcome.result

@@ -65,7 +65,7 @@ from antiphon.runtime import FailedError
 
 @dataclass
 class ToolkitPolicy:
-    """What a toolkit allows."""
+    """The policy of a toolkit: permissions, approval rules, approvers, and counts of calls."""
 
     rules: Sequence[ApprovalRule] = ()
     approvers: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class ToolkitPolicy:
     permissions: Permissions = field(default_factory=Permissions)
     uses: GrantUses = field(default_factory=GrantUses)
     _changing: Lock = field(default_factory=Lock, repr=False)
-    """Held while the permissions are changed: threads share a toolkit, and a revocation must not get lost."""
+    """Held while the permissions are changed: threads share a toolkit, and no revocation may be lost."""
 
     def __post_init__(self) -> None:
         for name in self.approvers:
@@ -85,23 +85,23 @@ class ToolkitPolicy:
 
     @property
     def clean(self) -> Callable[[str], str]:
-        """What takes secrets out of a text."""
+        """The function that removes secrets from a text."""
         return self.redaction.text
 
     def cover(self, toolkit: str, agent: str, tools: Mapping[str, ToolkitTool], run: str | None = None) -> Cover:
-        """Return what a toolkit with these tools holds over an agent."""
+        """Return what a toolkit with these tools enforces for an agent."""
         own = {name: tool for name, tool in sorted(tools.items()) if self.permissions.knows(agent, name)}
         asks = [name for name, tool in own.items() if tool.approval or any(rule.covers(agent, name) for rule in self.rules)]
         lenient = frozenset(name for name, tool in own.items() if tool.allows_untrusted)
         return Cover(toolkit, agent, tuple(own), tuple(asks), run, lenient)
 
     def grant(self, grant: Grant) -> None:
-        """Permit something from now on."""
+        """Add a grant."""
         with self._changing:
             self.permissions = self.permissions.grant(grant)
 
     def revoke(self, agent: str, tool: str) -> None:
-        """Forbid something from now on."""
+        """Revoke a tool for an agent."""
         with self._changing:
             self.permissions = self.permissions.revoke(agent, tool)
 
@@ -123,19 +123,19 @@ class Invocations:
 
     @classmethod
     def of(cls, run: LedgerRun) -> Invocations:
-        """Return the one of a run and all its parts."""
+        """Return the one that a run and all its parts share."""
         return run.opened.share(cls)
 
     def turn(self, run: LedgerRun, id: str) -> asyncio.Lock:
-        """Return what a call holds while it is at work."""
+        """Return the lock that a call holds while it is executed."""
         return self._at_work.setdefault(_place(run, id), asyncio.Lock())
 
     async def check(self, run: LedgerRun, id: str, call: RequestedCall) -> None:
-        """Refuse an id that stands for another call: other arguments, another tool or another agent.
+        """Refuse an id that belongs to another call: other arguments, another tool or another agent.
 
         Raises:
-            ToolRefusal: it does, in this program.
-            HistoryMismatchError: it does in the thread, and this program has not made that call again.
+            ToolRefusal: it does, in this process.
+            HistoryMismatchError: it does in the thread, and this process has not repeated that call.
         """
         place = _place(run, id)
         if (known := self._digests.get(place)) is not None:
@@ -146,7 +146,7 @@ class Invocations:
             raise HistoryMismatchError(reason, run.course.to)
 
     def keep(self, run: LedgerRun, id: str, call: RequestedCall) -> None:
-        """Know that a call is started under its id."""
+        """Note that a call is started under its id."""
         self._digests[_place(run, id)] = call.digest
 
 
@@ -157,14 +157,14 @@ def _place(run: LedgerRun, id: str) -> tuple[str, str]:
 # ---------------------------------------------------------------- the guard
 
 
-class PendingApproval(Exception):  # noqa: N818 (a state of affairs, on its way to whoever can wait)
-    """A person has been asked, and has not answered."""
+class PendingApproval(Exception):  # noqa: N818 (a state, not an error: the caller waits)
+    """A person was asked, and has not answered."""
 
     def __init__(self, approval: Approval, ledger: Ledger) -> None:
         super().__init__(approval.id)
         self.approval = approval
         self.ledger = ledger
-        """Where the answer will be."""
+        """The ledger that the answer will be in."""
 
 
 @dataclass(frozen=True)
@@ -172,40 +172,40 @@ class GuardedCall:
     """A call on its way to a tool."""
 
     tool: ToolkitTool
-    arguments: dict[str, Any]
-    ctx: RunContext[Any]
+    arguments: dict[str, object]
+    ctx: RunContext[object]
     invocation: str
-    """What it is known by in its run: the same when the program runs again. It stands for one execution."""
+    """Its id in the run: the same when the program runs again. One id is one execution."""
     taint: Taint
     run: LedgerRun | None = None
-    """The run that it is part of; None: nothing is written down."""
+    """The run that it is part of; None: nothing is stored."""
     parent_id: str | None = None
-    """The call of the model, if it is one."""
+    """The id of the model's call, if a model made it."""
     is_approved: bool = False
-    """Whether the program says that somebody has approved it; it counts only where there is no ledger."""
+    """Whether the program says that it was approved. It counts only outside of a run."""
 
     @property
     def key(self) -> str:
-        """What the journal knows it by."""
+        """Its key in the journal."""
         return f"tool:{self.tool.name}:{self.invocation}"
 
 
 class Guard:
-    """What stands between an agent and its tools."""
+    """Checks and executes the tool calls of one agent."""
 
     def __init__(self, policy: ToolkitPolicy, agent: str) -> None:
         self._policy = policy
         self._agent = agent
 
     async def call(self, asked: GuardedCall) -> ToolOutcome:
-        """Have a tool called, if it may be.
+        """Execute a call, if it is allowed.
 
         Raises:
-            ToolRefusal: it may not, or it failed.
-            PendingApproval: a person must say yes first.
-            ParkedError: nobody knows whether it was done, and a person must look.
-            HistoryMismatchError: the program did something else the last time it ran.
-            LedgerError: it could not be written down.
+            ToolRefusal: it is not allowed, or it failed.
+            PendingApproval: a person must approve it first.
+            ParkedError: its outcome is unknown, and a person must settle it.
+            HistoryMismatchError: the program does not repeat what it did in its last run.
+            LedgerError: it could not be stored.
         """
         if asked.run is None:
             return await self._called(asked)
@@ -243,10 +243,10 @@ class Guard:
         return RequestedCall(self._agent, asked.tool.name, asked.arguments, run.thread_id, invocation_id)
 
     async def _recorded(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None) -> RequestedCall:
-        """Return a call without its sensitive values as the thread knows it: what came of it is given back.
+        """Return a call whose sensitive values are lost, with its recorded digest, so that its recorded outcome is found.
 
         Raises:
-            ToolRefusal: it was not begun, and cannot be without them.
+            ToolRefusal: it had not begun, and cannot begin without them.
         """
         if run is not None:
             effect = f"{run.course.invocation_id}/{as_key(asked.key)}"
@@ -267,7 +267,7 @@ class Guard:
             await book.write_permissions(self._agent, policy.permissions)
         tainted = None if asked.tool.allows_untrusted else asked.taint.untrusted
         decision = await self._judge(asked, call, run, tainted=tainted)
-        while not policy.uses.take(run, decision.grant, call):  # before anybody waits, so that two are not counted as one
+        while not policy.uses.take(run, decision.grant, call):  # before any await, so that two calls are not counted as one
             decision = await self._judge(asked, call, run, tainted=tainted)
         if book is not None:
             await book.write(call, decision)
@@ -284,7 +284,7 @@ class Guard:
     # ------------------------------------------------------------ 3. approval
 
     async def _require(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None, reason: str) -> None:
-        """Go on only with a person's yes."""
+        """Return if a person has approved the call; raise otherwise."""
         if run is None:
             if not asked.is_approved:
                 raise ToolRefusal(APPROVAL_REQUIRED, f"{reason}; run it in a ledger_run, where a person can be asked")
@@ -300,7 +300,7 @@ class Guard:
             raise _refusal(approval, standing)
 
     async def _question(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun, reason: str) -> Approval:
-        """Ask a person, unless that was done."""
+        """Ask a person, unless the question is there."""
         name = approval_id(call.digest)
         there = await find_approval(run.ledger, name, thread_id=run.thread_id)
         if there is not None:
@@ -320,13 +320,13 @@ class Guard:
         return replace(approval, message_id=record.message.id)
 
     async def _close(self, run: LedgerRun, approval: Approval) -> Approval:
-        """Close a question that nobody has answered in time; an answer that came just now wins, and is too late."""
+        """Close an expired question. An answer that came just before wins, and has expired, too."""
         with suppress(HistoryMismatchError):
             await run.note(approval.expiry(), key=f"{approval.id}:expired")
         return cast("Approval", await find_approval(run.ledger, approval.id, thread_id=run.thread_id))
 
     async def wait(self, ledger: Ledger, approval: Approval) -> bool:
-        """Wait for an answer as long as the toolkit says, and say whether it is worth asking for the tool again."""
+        """Wait for an answer as long as the policy says. Return whether the call should be made again."""
         return await wait_for_answer(ledger, approval, self._policy.approval_wait)
 
     # ------------------------------------------------------------ 4. to 6. the tool
@@ -343,7 +343,7 @@ class Guard:
             if asked.tool.lost(asked.arguments):
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
-            with run_scope(run.part(key)):  # what the tool does in turn is numbered for itself
+            with run_scope(run.part(key)):  # effects inside the tool have numbers of their own
                 outcome = await self._start(asked)
             check_row(outcome)
             return cast("Json", Secrets.of(run).clean(outcome.to_json()))
@@ -360,7 +360,7 @@ class Guard:
         return ToolOutcome.from_json(said)
 
     async def _check_again(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun, *, needs_approval: bool) -> None:
-        """Look at permission and approval as they are at this moment. What was read since it was decided does not count."""
+        """Check permission and approval as they are now. Taint that came after the decision does not count."""
         decision = await self._judge(asked, call, run, tainted=None)
         if decision.verdict == "deny":
             raise ToolRefusal(PERMISSION_DENIED, decision.reason)
@@ -385,7 +385,7 @@ class Guard:
         return replace(outcome, untrusted=inner.own)
 
     def _cleaner(self, asked: GuardedCall) -> Callable[[str], str]:
-        """Return what takes out of a text what must not be told."""
+        """Return the function that removes secrets and sensitive values from a text."""
         withheld = Secrets() if asked.run is None else Secrets.of(asked.run)
         withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
         return lambda text: self._policy.clean(withheld.clean_text(text))
@@ -408,7 +408,7 @@ def _refusal(approval: Approval, standing: str) -> ToolRefusal:
 
 
 def _failing(inside: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Have a refusal recorded as the outcome that it is."""
+    """Store a refusal as the outcome of the effect."""
 
     async def run(key: str) -> Json:
         try:

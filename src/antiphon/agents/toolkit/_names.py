@@ -1,7 +1,7 @@
 """Names of tools and agents: plain ASCII, so that no two of them look alike.
 
-A permission is a name, and one with a Cyrillic letter in it, or with a character that nobody sees, is another name than
-the one a person has read. Such names do not exist here: they can neither be registered nor granted.
+A permission names a tool and an agent. A name with a Cyrillic letter or an invisible character would look like another name to
+the person who grants it. Such names are refused: they can neither be registered nor granted.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,255}", re.ASCII)
 
 
 def is_tool_name(name: str) -> bool:
-    """Whether a tool may be called so."""
+    """Whether it is a valid name of a tool."""
     return _TOOL.fullmatch(name) is not None
 
 
 def check_tool(name: str, *, or_any: bool = False) -> str:
-    """Return the name of a tool.
+    """Return the name of a tool, if it is valid.
 
     Raises:
-        ValueError: no tool can be called so.
+        ValueError: the name of the tool is not valid.
     """
     if is_tool_name(name) or (or_any and name == ANY):
         return name
@@ -33,10 +33,10 @@ def check_tool(name: str, *, or_any: bool = False) -> str:
 
 
 def check_agent(name: str, *, or_any: bool = False) -> str:
-    """Return the name of an agent.
+    """Return the name of an agent, if it is valid.
 
     Raises:
-        ValueError: no agent can be called so.
+        ValueError: the name of the agent is not valid.
     """
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name

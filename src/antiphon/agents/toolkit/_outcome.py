@@ -40,8 +40,8 @@ RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
 RESULT_INVALID: Final = "RESULT_INVALID"
 
 
-class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever called, never seen outside)
-    """What is told instead of a result."""
+class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to the caller, never seen outside)
+    """A refusal or a failure, which the caller gets instead of a result."""
 
     def __init__(self, code: str, reason: str, *, details: Json = None, retryable: bool = False) -> None:
         super().__init__(code, reason)
@@ -50,15 +50,15 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever ca
         self.details = details
         self.retryable = retryable
         self.untrusted: str | None = None
-        """What the tool has read that strangers wrote: it may speak through the reason."""
+        """The source of untrusted content that the tool has read, which may be in the reason."""
 
     def to_details(self) -> Json:
-        """Return what is written down beside code and reason."""
+        """Return the details as they are stored."""
         return {"details": self.details, "untrusted": self.untrusted}
 
     @classmethod
     def from_details(cls, code: str, reason: str, details: object, *, retryable: bool) -> ToolRefusal:
-        """Return what was written down."""
+        """Return a refusal from its stored form."""
         said = cast("dict[str, Any]", details)
         found = ToolRefusal(code, reason, details=said["details"], retryable=retryable)
         found.untrusted = said["untrusted"]
@@ -66,7 +66,7 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to whoever ca
 
 
 class InvalidArguments(ToolRefusal):
-    """The arguments are not what the tool takes."""
+    """The arguments do not match the tool's schema."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         found = list(problems)
@@ -78,15 +78,15 @@ class InvalidArguments(ToolRefusal):
 
 @dataclass(frozen=True)
 class ToolOutcome:
-    """A result, what was shown besides, and whether strangers wrote it."""
+    """A result, further parts of it, and whether it is untrusted."""
 
     result: Json = None
     parts: tuple[Part, ...] = ()
     untrusted: str | None = None
-    """Where the content comes from, if it was written by strangers."""
+    """The source of the content, if it is untrusted."""
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as it is written down."""
+        """Return it as it is stored."""
         said: dict[str, Json] = {"result": self.result}
         if self.parts:
             said["parts"] = [part.__house__() for part in self.parts]
@@ -94,7 +94,7 @@ class ToolOutcome:
 
     @classmethod
     def from_json(cls, said: object) -> ToolOutcome:
-        """Return what `to_json` gave; anything else is a result that a person has given in its place."""
+        """Return an outcome from its stored form. Any other value is a result that a person has given."""
         ours = cast("dict[str, Any]", said) if isinstance(said, dict) else dict[str, Any]()
         if "result" not in ours or ours.keys() - {"result", "parts", "untrusted"}:
             return cls(result=cast("Json", said))
@@ -102,6 +102,6 @@ class ToolOutcome:
         return cls(result=ours["result"], parts=shown.parts, untrusted=ours.get("untrusted"))
 
     def payload(self, invocation_id: str, option_name: str) -> OptionResultPayload:
-        """Return it as the result of a call."""
+        """Return it as the payload of a result."""
         result = thaw(self.result)
         return OptionResultPayload(invocation_id=invocation_id, option_name=option_name, result=result, parts=self.parts)

@@ -1,7 +1,7 @@
-"""Schemas: whether arguments are what a tool, a grant or a rule says they must be, by the whole of JSON Schema.
+"""JSON schemas: whether arguments match the schema of a tool, a grant or a rule, by the whole of JSON Schema.
 
-References, formats, `additionalProperties` and conditions count. Nothing is fetched: a schema from a stranger must not be
-able to make us open a connection. What was given is never shown in what is said about it: it may be a secret.
+References, formats, `additionalProperties` and conditions count. Nothing is fetched: an untrusted schema must not make the
+process open a connection. Error messages never contain the values, which may be secret.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Any, Final
 
 from jsonschema_rs import FancyRegexOptions, ValidationError, Validator, validator_for
 
+from antiphon.messages import Json
+
 _MOST_PROBLEMS: Final = 8
 _MOST_WORDS: Final = 500
-"""Characters of a problem that are kept: a schema may list a million values that would have been well."""
+"""Characters of a problem that are kept: a schema may list a million allowed values."""
 _MASK: Final = "the value"
-_PATTERNS: Final = FancyRegexOptions(backtrack_limit=100_000)  # a pattern that takes for ever is a refusal
+_PATTERNS: Final = FancyRegexOptions(backtrack_limit=100_000)  # a pattern that takes too long is a refusal
 
 
 def canonical(value: Any) -> str:
     """Return JSON text that is the same for the same value; `1`, `1.0` and `true` differ.
 
     Raises:
-        ValueError: it is no JSON value.
-        TypeError: it is no JSON value.
+        ValueError: it is not a JSON value.
+        TypeError: it is not a JSON value.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -35,11 +37,11 @@ class Schema:
 
     __slots__ = ("_text", "_validator")
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Mapping[str, object]) -> None:
         """Take a schema.
 
         Raises:
-            ValueError: it is no JSON schema, or one that refers to something elsewhere.
+            ValueError: it is not a JSON schema, or refers to another document.
         """
         try:
             self._text = canonical(dict(schema))
@@ -47,8 +49,8 @@ class Schema:
             raise ValueError(f"it is no JSON schema: {exc}") from None
         self._validator = _compiled(self._text)
 
-    def problems(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what is wrong with arguments, a sentence each; nothing if they are well."""
+    def problems(self, arguments: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the problems of arguments, a sentence each; empty if they match."""
         found: list[str] = []
         for error in self._validator.iter_errors(dict(arguments)):
             if len(found) == _MOST_PROBLEMS:
@@ -56,13 +58,13 @@ class Schema:
             found.append(_sentence(error))
         return tuple(found)
 
-    def accepts(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether arguments are well."""
+    def accepts(self, arguments: Mapping[str, object]) -> bool:
+        """Whether arguments match."""
         return self._validator.is_valid(dict(arguments))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the schema as plain JSON, which is yours to change."""
-        plain: dict[str, Any] = json.loads(self._text)
+    def to_json(self) -> dict[str, Json]:
+        """Return a copy of the schema as plain JSON."""
+        plain: dict[str, Json] = json.loads(self._text)
         return plain
 
     def __eq__(self, other: object) -> bool:

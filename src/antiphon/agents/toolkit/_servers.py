@@ -69,31 +69,31 @@ class ToolWarning:
     code: str
     reason: str
     tool: str | None = None
-    """The tool that is left out; None: all of the server."""
+    """The tool that is left out; None: the whole server."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as it is written down."""
+    def to_json(self) -> dict[str, Json]:
+        """Return it as it is stored."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def sentence(self) -> str:
-        """What is told to people."""
+        """The warning as a sentence."""
         what = "its tools are left out" if self.tool is None else f"its tool {self.tool!r} is left out"
         return f"tool server {self.server!r}: {self.reason}; {what} ({self.code})"
 
 
 class _Written:
-    """What the parts of a run have written down."""
+    """The warnings that the parts of a run have written."""
 
     def __init__(self) -> None:
         self.keys: set[tuple[str, str]] = set()
 
 
 def raise_if_required(warnings: list[ToolWarning]) -> None:
-    """Raise what is wrong with a server that is required.
+    """Raise the first warning about a required server.
 
     Raises:
-        ToolServerError: something is.
+        ToolServerError: there is one.
     """
     for each in warnings:
         about = "" if each.tool is None else f"tool {each.tool!r}: "
@@ -102,7 +102,7 @@ def raise_if_required(warnings: list[ToolWarning]) -> None:
 
 
 async def warn(warnings: list[ToolWarning], run: LedgerRun | None) -> None:
-    """Write warnings down, each once in a part of a run."""
+    """Write warnings, each once in a part of a run."""
     for each in warnings:
         if run is None:
             _LOG.warning("%s", each.sentence)
@@ -120,19 +120,19 @@ async def warn(warnings: list[ToolWarning], run: LedgerRun | None) -> None:
 # ---------------------------------------------------------------- toolsets and servers
 
 _LISTED: Final = "LIST_TOOLS"
-"""What the journal calls it that somebody was asked for their tools."""
+"""The name of the listing in the journal."""
 _MOST_DESCRIPTION: Final = 16 * 1024
 _MOST_READ: Final = 64 * 1024
 _MOST_WORDS: Final = 300
 _MOST_NAME: Final = 128
 _MOST_TOOLS: Final = 1000
-"""Tools of one server that are looked at. No model can choose among more."""
+"""The limit of tools of one server. No model can choose among more."""
 _TURN: Final = 100
-"""Tools after which others get a turn of the event loop."""
+"""Tools after which the event loop gets a turn."""
 _MOST_WARNINGS: Final = 20
 """Warnings about one list: a server may offer any number of bad tools."""
 _PAUSE: Final = 30.0
-"""Seconds for which a server that has failed is left alone."""
+"""Seconds for which a failed server is not asked again."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class _Offer:
 
     name: str
     description: str
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
     settings: ToolSettings
 
     @classmethod
@@ -151,12 +151,12 @@ class _Offer:
         description = cut_text(tool.description or "", _MOST_DESCRIPTION)
         return cls(tool.name, description, dict(tool.parameters_json_schema), settings)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as it is written down."""
+    def to_json(self) -> dict[str, Json]:
+        """Return it as it is stored."""
         return {name: getattr(self, name) for name in ("name", "description", "parameters", "settings")}
 
     def change(self, now: _Offer | None) -> str | None:
-        """Return what has become of it; None if it takes what it took. Its description is for the model, and may change."""
+        """Return how it has changed; None if its arguments are the same. Its description may change."""
         if now is None:
             return "is offered no more"
         return None if now.parameters == self.parameters else "takes other arguments now"
@@ -164,48 +164,48 @@ class _Offer:
 
 @dataclass(frozen=True)
 class _Listed:
-    """What a server offers, and what is wrong with it."""
+    """The tools that a server offers, and warnings about it."""
 
     offers: list[_Offer]
     warnings: list[ToolWarning]
 
     def to_json(self) -> Json:
-        """Return it as it is written down; warnings only where there are some."""
-        said: dict[str, Any] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
+        """Return it as it is stored; warnings only where there are some."""
+        said: dict[str, Json] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
         return {**said, "warnings": [each.to_json() for each in self.warnings]} if self.warnings else said
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> _Listed:
-        """Return what `to_json` gave."""
+        """Return a list from its stored form."""
         warnings = [ToolWarning(**each) for each in said.get("warnings", ())]
         return cls([_Offer(**offer) for offer in said["tools"]], warnings)
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same offers."""
+        """The digest of the offers."""
         text = canonical([offer.to_json() for offer in self.offers])
         return b32encode(sha256(text.encode()).digest()).decode().rstrip("=").lower()
 
 
 @dataclass
 class ForeignTools:
-    """A toolset, and what is said about its tools: all of them, or some by name.
+    """A toolset, and the settings of its tools: of all of them, and of some by name.
 
-    Whatever is wrong with it costs it alone: it is left out, or one of its tools, with a warning. While somebody is connected,
-    one that has failed is left alone for a while, so that it does not cost its time again and again.
+    A fault costs only this toolset: it is left out, or one of its tools, with a warning. While a program is connected, a
+    failed server is not asked again for a while, so that its time limit is not spent again and again.
     """
 
     toolset: AbstractToolset[Any]
     settings: ToolSettings
     by_name: Mapping[str, ToolSettings] = field(default_factory=dict[str, ToolSettings])
     name: str = ""
-    """What warnings call it."""
+    """Its name in warnings."""
     required: bool = False
     """Whether a warning is an error."""
     within: float = 10.0
     """Seconds that it has to start, and to list its tools."""
     clean: Callable[[str], str] = str
-    """Takes secrets out of what is said about it."""
+    """Removes secrets from messages about it."""
     _slots: dict[str, ConcurrencyLimit] = field(default_factory=dict[str, ConcurrencyLimit], repr=False)
     _users: int = field(default=0, repr=False)
     _failed: ToolWarning | None = field(default=None, repr=False)
@@ -215,7 +215,7 @@ class ForeignTools:
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:
-        """Be connected to it, for as long as the block lasts; or not, if that fails."""
+        """Stay connected while the block lasts; if connecting fails, run the block without."""
         is_left_alone = self.down is not None
         self._users += 1
         try:
@@ -229,11 +229,11 @@ class ForeignTools:
             self._users -= 1
 
     async def _enter(self) -> bool:
-        """Connect to it, and say whether that succeeded. What a cancelled connection has begun, it ends itself."""
+        """Connect, and return whether that succeeded. A cancelled connection cleans up after itself."""
         try:
             async with asyncio.timeout(self.within):
                 await self.toolset.__aenter__()
-        except Exception as exc:  # noqa: BLE001 (whatever it is: it costs this server)
+        except Exception as exc:  # noqa: BLE001 (any error costs only this server)
             self._fail(exc, "start")
             return False
         self._failed = None
@@ -246,21 +246,21 @@ class ForeignTools:
     async def _leave(self) -> None:
         try:
             await self.toolset.__aexit__(None, None, None)
-        except Exception as exc:  # noqa: BLE001 (what was done with it is done)
+        except Exception as exc:  # noqa: BLE001 (its work is done)
             _LOG.warning("tool server %r: disconnecting failed with %s", self.name, type(exc).__qualname__)
 
     def check(self) -> None:
-        """Check that one that is required could be connected to.
+        """Check that a required server is connected.
 
         Raises:
-            ToolServerError: it could not.
+            ToolServerError: it is not.
         """
         if self.required and self.down is not None:
             raise_if_required([self.down])
 
     @property
     def down(self) -> ToolWarning | None:
-        """Why it is not asked, while somebody is connected and it has failed a short while ago."""
+        """Why it is not asked: it has failed a short while ago, and a program is connected. None: it is asked."""
         if self._failed is None or not self._users:
             return None
         return self._failed if asyncio.get_running_loop().time() - self._failed_at < _PAUSE else None
@@ -276,11 +276,11 @@ class ForeignTools:
     # ------------------------------------------------------------ listing
 
     async def tools(
-        self, ctx: RunContext[Any], run: LedgerRun | None = None, key: str = "tools"
+        self, ctx: RunContext[object], run: LedgerRun | None = None, key: str = "tools"
     ) -> tuple[dict[str, ToolkitTool], list[ToolWarning]]:
-        """Return its tools and what is wrong with it, as it is now; in a run that runs again, as it was then.
+        """Return its tools and its warnings; in a run that runs again, the recorded ones.
 
-        `key` is what the list is known by in the run.
+        `key` is the key of the list in the run.
 
         Raises:
             ToolServerError: something is wrong, and it is required.
@@ -288,7 +288,7 @@ class ForeignTools:
         listed = await self._look(ctx) if run is None else await self._recorded(ctx, run, key)
         return {offer.name: self._tool(offer) for offer in listed.offers}, listed.warnings
 
-    async def _look(self, ctx: RunContext[Any]) -> _Listed:
+    async def _look(self, ctx: RunContext[object]) -> _Listed:
         """Ask it for its tools."""
         if (down := self.down) is not None:
             listed = _Listed([], [down])
@@ -296,7 +296,7 @@ class ForeignTools:
             try:
                 async with asyncio.timeout(self.within):
                     found = await self.toolset.get_tools(ctx)
-            except Exception as exc:  # noqa: BLE001 (whatever it is: it costs this server)
+            except Exception as exc:  # noqa: BLE001 (any error costs only this server)
                 listed = _Listed([], [self._fail(exc, "list its tools")])
             else:
                 listed = await self._judged(found)
@@ -304,7 +304,7 @@ class ForeignTools:
             raise_if_required(listed.warnings)
         return listed
 
-    async def _judged(self, found: Mapping[str, ToolsetTool[Any]]) -> _Listed:
+    async def _judged(self, found: Mapping[str, ToolsetTool[object]]) -> _Listed:
         """Return which of its tools can be offered."""
         offers, warnings, left = list[_Offer](), list[ToolWarning](), current_limits().message_bytes // 2
         for number, (name, tool) in enumerate(islice(found.items(), _MOST_TOOLS)):
@@ -322,7 +322,7 @@ class ForeignTools:
             kept.append(ToolWarning(self.name, TOO_MUCH, reason, "*"))
         return _Listed(offers, kept)
 
-    async def _recorded(self, ctx: RunContext[Any], run: LedgerRun, key: str) -> _Listed:
+    async def _recorded(self, ctx: RunContext[object], run: LedgerRun, key: str) -> _Listed:
         found, seen = RecordedLists.of(run), list[_Listed]()
 
         async def look(id: str) -> Json:
@@ -333,7 +333,7 @@ class ForeignTools:
         listed = _Listed.from_json(said)
         if said["digest"] == listed.digest:
             return listed
-        now = seen[0] if seen else await self._look(ctx)  # the ledger has taken something out that looks like a secret
+        now = seen[0] if seen else await self._look(ctx)  # the ledger has redacted something that looks like a secret
         if said["digest"] != now.digest:
             reason = f"{self.toolset.label} offers other tools than thread {run.thread_id!r} says, in {key!r}"
             raise HistoryMismatchError(reason, run.course.to)
@@ -342,7 +342,7 @@ class ForeignTools:
     # ------------------------------------------------------------ starting
 
     def _tool(self, offer: _Offer) -> ToolkitTool:
-        async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+        async def start(arguments: dict[str, object], ctx: RunContext[object]) -> Any:
             tool = await self._still(offer, ctx)
             validated = tool.args_validator.validate_python(arguments)
             await check_by(tool.args_validator_func, validated, ctx)
@@ -358,16 +358,16 @@ class ForeignTools:
             **settings,
         )
 
-    async def _still(self, offer: _Offer, ctx: RunContext[Any]) -> ToolsetTool[Any]:
-        """Return a tool that was offered, if it is still what it was.
+    async def _still(self, offer: _Offer, ctx: RunContext[object]) -> ToolsetTool[object]:
+        """Return a tool that was offered, if it has not changed.
 
         Raises:
-            ToolRefusal: it is not, or its server does not say. The model has called another tool than would be started.
+            ToolRefusal: it has changed, or its server does not answer. The model meant another tool than would be started.
         """
         try:
             async with asyncio.timeout(self.within):
                 tool = (await self.toolset.get_tools(ctx)).get(offer.name)
-        except Exception as exc:  # noqa: BLE001 (nothing was started, so that is what there is to tell)
+        except Exception as exc:  # noqa: BLE001 (nothing was started, so any error is a refusal)
             reason = self._failure(exc, "list its tools").reason
             raise ToolRefusal(TOOL_FAILED, f"{reason}; {offer.name!r} was not started", retryable=True) from None
         change = offer.change(None if tool is None else _Offer.of(tool.tool_def))
@@ -395,7 +395,7 @@ def mcp_toolset(
     """Return a server's tools: of a URL over HTTP, of a command over its standard input and output.
 
     Raises:
-        ModuleNotFoundError: what it takes is not installed; the message says what to install.
+        ModuleNotFoundError: a package that it needs is not installed; the message says what to install.
     """
     try:
         from fastmcp.client.transports import StdioTransport  # noqa: PLC0415 (only where it is used)
@@ -410,14 +410,14 @@ def mcp_toolset(
 
 
 def server_name(server: str | Sequence[str]) -> str:
-    """Return what a server is called if nobody says it: without what may be secret in its address or its arguments."""
+    """Return the default name of a server, without secrets in its address or its arguments."""
     if not isinstance(server, str):
         return " ".join(each.rpartition("/")[2] for each in server[:2])[:_MOST_NAME]
     parts = urlsplit(server)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:_MOST_NAME]
 
 
-def bare_context() -> RunContext[Any]:
-    """Return what a tool is given that is called outside of an agent's run."""
+def bare_context() -> RunContext[object]:
+    """Return the context of a tool that is called outside of an agent's run."""
     nobody: Any = None
-    return RunContext[Any](deps=None, model=nobody, usage=RunUsage())
+    return RunContext[object](deps=None, model=nobody, usage=RunUsage())

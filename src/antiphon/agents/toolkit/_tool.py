@@ -30,7 +30,7 @@ from antiphon.runtime.extending import is_too_large
 
 
 class ConcurrencyLimit:
-    """So many at a time; the others wait. One number for each event loop: a toolkit may outlive many."""
+    """At most so many calls at a time; the others wait. Counted for each event loop: a toolkit may outlive many."""
 
     def __init__(self, number: int | None) -> None:
         """Take a number; None: there is no end of them.
@@ -45,7 +45,7 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def take(self) -> AsyncGenerator[None]:
-        """Wait for one, and hold it."""
+        """Wait for a free slot, and hold it."""
         if self._number is None:
             yield
             return
@@ -55,37 +55,37 @@ class ConcurrencyLimit:
 
 # ---------------------------------------------------------------- the tool
 
-Start: TypeAlias = "Callable[[dict[str, Any], RunContext[Any]], Awaitable[Any]]"
-"""Starts a tool with arguments that were checked. What it raises is its failure."""
+Start: TypeAlias = "Callable[[dict[str, object], RunContext[object]], Awaitable[Any]]"
+"""Starts a tool with checked arguments. What it raises is its failure."""
 
 _KIB = 1024
 
 
 class ToolSettings(TypedDict, total=False):
-    """What can be said about a tool besides what it does."""
+    """The settings of a tool."""
 
     effects: Effects
-    """`none`: it only looks; `idempotent`: it may be done twice under the same key; `once`, if nothing is said."""
+    """`none`: it only reads; `idempotent`: it may be repeated under the same key; `once` (default): it must not."""
     approval: bool
     """Whether a person must approve each call."""
     untrusted: bool
-    """Whether what it returns was written by strangers: the web, mail, documents."""
+    """Whether what it returns is untrusted: the web, mail, documents."""
     allows_untrusted: bool
-    """Whether it may be called without an approval by somebody who has read what strangers wrote."""
+    """Whether it may be called without an approval after the turn has read untrusted content."""
     timeout: float | None
-    """After how many seconds it is given up; None: never."""
+    """Its time limit in seconds; None: no limit."""
     retries: int
-    """How often it is tried again when it fails; never, what must not be done twice."""
+    """How often it is retried when it fails; not for effects `once`."""
     concurrency: int | None
-    """How many calls may be at work at the same time; None: any number."""
+    """How many calls may run at the same time; None: any number."""
     max_result_bytes: int
-    """How large its result may be, as JSON."""
+    """The limit of its result, as JSON."""
     sensitive: tuple[str, ...]
-    """The arguments whose values are written down nowhere: see `antiphon.agents._secrets`."""
+    """The arguments whose values are stored nowhere: see `antiphon.agents._secrets`."""
 
 
-def own_settings(metadata: Mapping[str, Any] | None) -> ToolSettings:
-    """Return what a tool of Pydantic AI says of itself: `{"antiphon": {"effects": "none"}}`, and so on."""
+def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
+    """Return the settings in the metadata of a Pydantic AI tool: `{"antiphon": {"effects": "none"}}`, and so on."""
     own: Any = (metadata or {}).get("antiphon", {})
     known = {name: own[name] for name in ToolSettings.__annotations__ if name in own}
     return cast("ToolSettings", known)
@@ -96,7 +96,7 @@ class ToolkitTool:
     """One tool.
 
     Raises:
-        ValueError: the name, the schema or a number is none, or what must not be done twice shall be tried again.
+        ValueError: the name, the schema or a number is not valid, or a tool with effects `once` has retries.
     """
 
     name: str
@@ -104,8 +104,8 @@ class ToolkitTool:
     parameters: Mapping[str, Any]
     """The JSON schema of its arguments."""
     start: Start = field(repr=False, compare=False)
-    types: Callable[[Mapping[str, Any]], list[str]] | None = field(default=None, repr=False, compare=False)
-    """What finds wrong in arguments what the schema cannot say."""
+    types: Callable[[Mapping[str, object]], list[str]] | None = field(default=None, repr=False, compare=False)
+    """A further check of arguments, beyond the schema."""
     effects: Effects = "once"
     approval: bool = False
     untrusted: bool = False
@@ -116,7 +116,7 @@ class ToolkitTool:
     max_result_bytes: int = 512 * _KIB
     sensitive: tuple[str, ...] = ()
     shared_slots: ConcurrencyLimit | None = field(default=None, repr=False, compare=False)
-    """Those of the same tool, where it was listed before."""
+    """The slots of the same tool from an earlier listing."""
     check: Schema = field(init=False, repr=False)
     slots: ConcurrencyLimit = field(init=False, repr=False, compare=False)
 
@@ -133,13 +133,13 @@ class ToolkitTool:
             raise ValueError(f"the arguments of {self.name!r}: {exc}") from None
         object.__setattr__(self, "slots", self.shared_slots or ConcurrencyLimit(self.concurrency))
 
-    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Have arguments checked, before anything else is done with them.
+    def check_arguments(self, arguments: Mapping[str, object]) -> None:
+        """Check arguments, before anything else.
 
         Raises:
-            ToolRefusal: they are not what the tool takes.
+            ToolRefusal: they do not match the schema.
         """
-        if is_too_large(arguments):  # a call is written down before it is made, and cannot be cut
+        if is_too_large(arguments):  # a call is stored before it is made, and cannot be cut
             raise InvalidArguments(["they are too large to be written down; give less"])
         problems = self.check.problems(arguments)
         if not problems and self.types is not None:
@@ -148,16 +148,16 @@ class ToolkitTool:
             raise InvalidArguments(problems)
 
     def shown(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as they may be written down."""
+        """Return arguments as they may be stored."""
         return {name: SENSITIVE if name in self.sensitive else value for name, value in arguments.items()}
 
-    def lost(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Return the arguments whose values were not written down, and are no longer there."""
+    def lost(self, arguments: Mapping[str, object]) -> list[str]:
+        """Return the arguments whose values were not stored, and are no longer there."""
         return [name for name in self.sensitive if is_redacted(arguments.get(name))]
 
-    def metadata(self) -> dict[str, Any]:
-        """Return what the runtime reads of a tool."""
-        said: dict[str, Any] = {"effects": self.effects}
+    def metadata(self) -> dict[str, object]:
+        """Return the metadata of a tool for the runtime."""
+        said: dict[str, object] = {"effects": self.effects}
         if self.untrusted:
             said["untrusted"] = True
         if self.sensitive:
@@ -175,10 +175,10 @@ def function_tool(
     description: str | None = None,
     **settings: Unpack[ToolSettings],
 ) -> ToolkitTool:
-    """Return a function, or a tool of Pydantic AI, as a tool. A tool's own settings count where nothing else is said.
+    """Return a function, or a tool of Pydantic AI, as a tool. A tool's own settings are the defaults.
 
     Raises:
-        ValueError: the name or a setting is none.
+        ValueError: the name or a setting is not valid.
     """
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
     own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
@@ -186,7 +186,7 @@ def function_tool(
     own.update(settings)
     schema = tool.function_schema
 
-    async def start(arguments: dict[str, Any], ctx: RunContext[Any]) -> Any:
+    async def start(arguments: dict[str, object], ctx: RunContext[object]) -> Any:
         validated = schema.validator.validate_json(canonical(arguments))
         await check_by(tool.args_validator, validated, ctx)
         return await schema.call(validated, ctx)
@@ -201,14 +201,14 @@ def function_tool(
     )
 
 
-async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, Any], ctx: RunContext[Any]) -> None:
-    """Have arguments checked by what a tool brings along for that; it raises what it wants to be told."""
+async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, object], ctx: RunContext[object]) -> None:
+    """Check arguments by a tool's own validator, which raises its message for the model."""
     if validator is not None and isawaitable(found := validator(ctx, **arguments)):
         await found
 
 
-def _problems(tool: Tool[Any], arguments: Mapping[str, Any]) -> list[str]:
-    """Return what the types of the function find wrong that the JSON schema did not, without what was given."""
+def _problems(tool: Tool[Any], arguments: Mapping[str, object]) -> list[str]:
+    """Return the problems that the function's types find beyond the JSON schema, without the values."""
     try:
         tool.function_schema.validator.validate_json(canonical(dict(arguments)))
     except ValidationError as exc:

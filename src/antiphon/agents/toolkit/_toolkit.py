@@ -45,7 +45,7 @@ from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
 
 _WITHIN: Final = 10.0
-"""Seconds that a server has to start, and to list its tools, if nobody says it."""
+"""The default time limit of a server to start, and to list its tools, in seconds."""
 _TAKEN: Final = "another tool has this name; give the server a prefix"
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -55,12 +55,12 @@ class Toolkit:
     """Tools that agents share. An agent may use what was granted to it, and nothing else.
 
     `rules` say which calls a person must approve, besides those of tools that always need it; `approvers` who may do that
-    (empty: whoever can write to the ledger); `approval_expires` for how long a question, and its answer, is good;
-    `approval_wait` for how many seconds a run waits for an answer before it stops (None: for ever); `redaction` what is taken
-    out of what a failing tool says.
+    (empty: everybody who can write to the ledger); `approval_expires` how long a question, and its answer, is valid;
+    `approval_wait` how many seconds a run waits for an answer before it stops (None: no limit); `redaction` what is removed
+    from the error messages of tools.
 
     Raises:
-        ValueError: a name is none, two tools have the same, or a time is none.
+        ValueError: a name is not valid, two tools have the same name, or a time is not positive.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class Toolkit:
         to: Sequence[str] = (),
         **settings: Unpack[ToolSettings],
     ) -> ToolkitTool:
-        """Add a function, or a tool of Pydantic AI; `to` are agents that may use it from now on.
+        """Add a function, or a tool of Pydantic AI; `to` are agents that are granted it.
 
         Raises:
-            ValueError: the name is none, or another tool has it, or a setting is none.
+            ValueError: the name or a setting is not valid, or another tool has the name.
         """
         tool = function_tool(function, name=name, description=description, **settings)
         if tool.name in self._own:
@@ -131,10 +131,10 @@ class Toolkit:
         within: float | None = None,
         **settings: Unpack[ToolSettings],
     ) -> None:
-        """Add a toolset of Pydantic AI. What is said holds for all its tools; `by_name` says more about some.
+        """Add a toolset of Pydantic AI. The settings are for all its tools; `by_name` has more for some.
 
-        It has `within` seconds to start, and to list its tools (if that is not said, the `timeout` of its tools, or 10). If it
-        fails, it is left out, with a warning that calls it by its `name`; one that is `required` is an error.
+        It has `within` seconds to start, and to list its tools (default: the `timeout` of its tools, or 10). If it
+        fails, it is left out, with a warning about its `name`; for a `required` one, that is an error.
 
         Raises:
             ValueError: `within` is not positive.
@@ -159,11 +159,11 @@ class Toolkit:
     ) -> None:
         """Add a server that speaks the Model Context Protocol: a URL, or the command that starts it.
 
-        What its tools return is taken as written by strangers, unless you say `untrusted=False`. For `required` and `within`
+        What its tools return is untrusted, unless you say `untrusted=False`. For `required` and `within`
         see `add_toolset`.
 
         Raises:
-            ModuleNotFoundError: what it takes is not installed.
+            ModuleNotFoundError: a package that it needs is not installed.
             ValueError: `within` is not positive.
         """
         toolset = mcp_toolset(server, env=env, headers=headers)
@@ -172,15 +172,15 @@ class Toolkit:
         trusted: ToolSettings = {"untrusted": True, **settings}
         self.add_toolset(own, by_name=by_name, name=name, required=required, within=within, **trusted)
 
-    async def tools(self, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
-        """Return all tools there are now; for a `run` that runs again, those that there were.
+    async def tools(self, ctx: RunContext[object] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
+        """Return all tools; in a `run` that runs again, the recorded ones.
 
-        A server that fails is left out, and so is a tool of one whose name another tool has: those of the toolkit come first,
+        A server that fails is left out, and so is a server's tool whose name is taken: those of the toolkit come first,
         then the servers in the order in which they were added.
 
         Raises:
             ToolServerError: something is wrong with a server that is required.
-            LedgerError: it could not be written down what there is.
+            LedgerError: the list could not be stored.
         """
         found = dict(self._own)
         for number, foreign in enumerate(self._foreign, 1):
@@ -193,7 +193,7 @@ class Toolkit:
         return found
 
     async def tools_of(
-        self, agent: str, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None
+        self, agent: str, ctx: RunContext[object] | None = None, run: LedgerRun | None = None
     ) -> dict[str, ToolkitTool]:
         """Return the tools that an agent may use."""
         permissions = self.policy.permissions
@@ -211,60 +211,60 @@ class Toolkit:
         agent: str,
         tool: str = ANY,
         *,
-        where: Mapping[str, Any] | None = None,
+        where: Mapping[str, object] | None = None,
         calls: int | None = None,
         until: datetime | None = None,
     ) -> Grant:
         """Let an agent use a tool, or all of them; `where` is a JSON schema that the arguments must meet.
 
         Raises:
-            ValueError: a name, the schema, the number or the time is none.
+            ValueError: a name, the schema, the number or the time is not valid.
         """
         grant = Grant(agent, tool, None if where is None else Schema(where), calls, until)
         self.policy.grant(grant)
         return grant
 
     def revoke(self, agent: str, tool: str = ANY) -> None:
-        """Let an agent use a tool, or any, no longer; calls that are not started yet are refused.
+        """Revoke a tool, or all tools, for an agent. Calls that are not started yet are refused.
 
         Raises:
-            ValueError: a name is none.
+            ValueError: a name is not valid.
         """
         self.policy.revoke(agent, tool)
 
     # ------------------------------------------------------------ use
 
     def guard(self, agent: str) -> Guard:
-        """Return what stands between an agent and the tools."""
+        """Return the guard of an agent's calls."""
         return Guard(self.policy, check_agent(agent))
 
     def for_agent(self, agent: str) -> AgentToolset:
-        """Return what an agent may use, as a toolset of Pydantic AI.
+        """Return the tools of an agent as a toolset of Pydantic AI.
 
         Raises:
-            ValueError: no agent can be called so.
+            ValueError: the name of the agent is not valid.
         """
         return AgentToolset(self, check_agent(agent))
 
     def capability(self, agent: str) -> ToolkitCapability:
-        """Return the same as a capability of Pydantic AI, which can also wait for people.
+        """Return the tools of an agent as a capability of Pydantic AI, which also waits for people.
 
         Raises:
-            ValueError: no agent can be called so.
+            ValueError: the name of the agent is not valid.
         """
         return ToolkitCapability(self, check_agent(agent))
 
     async def call(
-        self, agent: str, tool: str, arguments: Mapping[str, Any], *, invocation_id: str | None = None
+        self, agent: str, tool: str, arguments: Mapping[str, object], *, invocation_id: str | None = None
     ) -> OptionResultPayload:
-        """Call a tool for an agent, and return what came of it: also a refusal or a failure is a result.
+        """Call a tool for an agent, and return the outcome: a refusal or a failure is a result, too.
 
-        In a run, give the `invocation_id` of the call where several go on at the same time.
+        In a run, give each call an `invocation_id` if several run at the same time.
 
         Raises:
-            ValueError: no agent can be called so.
-            ParkedError: a person must approve it, or say what became of it.
-            LedgerError: it could not be written down.
+            ValueError: the name of the agent is not valid.
+            ParkedError: a person must approve it, or settle its outcome.
+            LedgerError: it could not be stored.
         """
         run = current_run()
         made = current_port().new_id() if run is None else run.course.next_key(f"call:{tool}")
@@ -284,7 +284,7 @@ class Toolkit:
             )
         return outcome.payload(invocation_id, tool)
 
-    async def _called(self, agent: str, name: str, arguments: Mapping[str, Any], id: str) -> ToolOutcome:
+    async def _called(self, agent: str, name: str, arguments: Mapping[str, object], id: str) -> ToolOutcome:
         guard = self.guard(agent)
         run = current_run()
         tools = await self.tools(run=run)
@@ -311,14 +311,14 @@ class Toolkit:
             return await guard.call(asked)
 
     async def connect(self) -> AsyncExitStack:
-        """Connect to the servers, and return what disconnects again. One that fails is told when its tools are listed."""
+        """Connect to the servers, and return a stack that disconnects. A failure is reported when the tools are listed."""
         async with AsyncExitStack() as stack:
             for foreign in self._foreign:
                 await stack.enter_async_context(foreign.connected())
             return stack.pop_all()
 
     async def __aenter__(self) -> Self:
-        """Connect to the servers, for as long as the block lasts; without it, each call connects anew.
+        """Connect to the servers, while the block lasts; without it, each call connects again.
 
         Raises:
             ToolServerError: a server that is required cannot be connected to.
@@ -333,11 +333,11 @@ class Toolkit:
         await self._entered.pop().aclose()
 
 
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return arguments as plain JSON; they may be a view of those of a message.
 
     Raises:
-        ToolRefusal: they are none.
+        ToolRefusal: they are not JSON.
     """
     plain = thaw(arguments) if isinstance(arguments, JsonObject) else dict(arguments)
     try:
@@ -351,13 +351,13 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
-class ToolkitCapability(AbstractCapability[Any]):
+class ToolkitCapability(AbstractCapability[object]):
     """What one agent may use of a toolkit."""
 
     toolkit: Toolkit = field(repr=False)
     agent: str
     waits_for_people: ClassVar[bool] = True
-    """That a call may be left to `handle_deferred_tool_calls`."""
+    """Whether a call may be deferred to `handle_deferred_tool_calls`."""
 
     @override
     def get_toolset(self) -> AgentToolset:
@@ -365,12 +365,12 @@ class ToolkitCapability(AbstractCapability[Any]):
 
     @override
     async def handle_deferred_tool_calls(
-        self, ctx: RunContext[Any], *, requests: DeferredToolRequests
+        self, ctx: RunContext[object], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
         """Wait for people, now that the other calls of the step have ended.
 
         Raises:
-            ParkedError: somebody has not answered in time, or must look at a call whose outcome nobody knows.
+            ParkedError: a person has not answered in time, or must settle a call whose outcome is unknown.
         """
         waiting = {call: name for call, said in requests.metadata.items() if (name := _own(said, WAITS)) is not None}
         run = current_run()
@@ -381,7 +381,7 @@ class ToolkitCapability(AbstractCapability[Any]):
                 raise ParkedError(reason)
         if not waiting or run is None:
             return None
-        # A yes to all: it only means that the guard is asked again, which looks at the answers in the ledger itself.
+        # True for all: it only makes Pydantic AI call the tools again. The guard reads the answers from the ledger.
         return DeferredToolResults(approvals=dict.fromkeys(waiting, True))
 
     async def _wait(self, run: LedgerRun, approvals: list[str]) -> None:

@@ -28,9 +28,9 @@ from antiphon.errors import ParkedError
 WAITS: Final = "approval"
 PARKED: Final = "parked"
 _OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
-"""The guard checks arguments, by the whole schema; here they are only parsed."""
+"""Here arguments are only parsed; the guard checks them by the whole schema."""
 _CORRECTIONS: Final = 3
-"""How often a model may send arguments that are no JSON."""
+"""How often a model may send arguments that are not JSON."""
 
 
 class SharedTools(Protocol):
@@ -44,7 +44,7 @@ class SharedTools(Protocol):
         ...
 
     async def tools_of(
-        self, agent: str, ctx: RunContext[Any] | None = None, run: LedgerRun | None = None
+        self, agent: str, ctx: RunContext[object] | None = None, run: LedgerRun | None = None
     ) -> dict[str, ToolkitTool]:
         """Return the tools that were granted to an agent."""
         ...
@@ -66,7 +66,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._tools: dict[str, ToolkitTool] = {}
         self._entered: list[AsyncExitStack] = []
         self._outer: list[Taint | None] = []
-        """What was being read where it was entered: tools that are in no toolkit run inside of this one."""
+        """The taint of the outer turn at each entry: tools outside of toolkits run inside of this one."""
 
     @property
     @override
@@ -74,8 +74,8 @@ class AgentToolset(AbstractToolset[Any]):
         return f"{self._toolkit.name}:{self._agent}"
 
     @override
-    async def for_run(self, ctx: RunContext[Any]) -> AbstractToolset[Any]:
-        """Return the same for one run, which remembers what the run has read."""
+    async def for_run(self, ctx: RunContext[object]) -> AbstractToolset[Any]:
+        """Return a copy for one run, with a taint of its own."""
         mine = copy.copy(self)
         mine._taint = Taint(current_taint())
         mine._run = None
@@ -96,7 +96,7 @@ class AgentToolset(AbstractToolset[Any]):
         await self._entered.pop().aclose()
 
     @override
-    async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+    async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
         self._read(ctx)
         self._run = self._run or self._part_of_run()
         if self._run is not None:
@@ -107,14 +107,14 @@ class AgentToolset(AbstractToolset[Any]):
             await begin_under(self._run, self._toolkit.policy.cover(self._toolkit.name, self._agent, self._tools, own))
         return {name: self._shown(tool) for name, tool in self._tools.items()}
 
-    def _read(self, ctx: RunContext[Any]) -> None:
-        """Take into account what the model has been shown."""
+    def _read(self, ctx: RunContext[object]) -> None:
+        """Add the taint of the messages that the model was shown."""
         if self._taint.untrusted is None:
             untrusted = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
             self._taint.mark(untrusted_in(ctx.messages, untrusted))
 
     def _part_of_run(self) -> LedgerRun | None:
-        """Return what this run of the agent is in the ledger: the same when the program runs again."""
+        """Return the part of the ledger run for this run of the agent: the same when the program runs again."""
         run = current_run()
         if run is None:
             return None
@@ -122,7 +122,7 @@ class AgentToolset(AbstractToolset[Any]):
         own = f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}"
         return run.part(own, agent=self._agent, deeper=1)
 
-    def _shown(self, tool: ToolkitTool) -> ToolsetTool[Any]:
+    def _shown(self, tool: ToolkitTool) -> ToolsetTool[object]:
         definition = ToolDefinition(
             name=tool.name,
             description=tool.description,
@@ -132,7 +132,9 @@ class AgentToolset(AbstractToolset[Any]):
         return ToolsetTool(toolset=self, tool_def=definition, max_retries=_CORRECTIONS, args_validator=_OBJECT)
 
     @override
-    async def call_tool(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> Any:
+    async def call_tool(
+        self, name: str, tool_args: dict[str, object], ctx: RunContext[object], tool: ToolsetTool[object]
+    ) -> Any:
         try:
             return as_tool_return(await self._call(name, tool_args, ctx))
         except ToolRefusal as exc:
@@ -144,7 +146,7 @@ class AgentToolset(AbstractToolset[Any]):
                 raise CallDeferred({"antiphon": {PARKED: exc.reason}}) from exc
             raise
 
-    async def _call(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any]) -> ToolOutcome:
+    async def _call(self, name: str, tool_args: dict[str, object], ctx: RunContext[object]) -> ToolOutcome:
         self._read(ctx)
         asked = GuardedCall(
             tool=self._tools[name],
@@ -165,23 +167,23 @@ class AgentToolset(AbstractToolset[Any]):
                 raise waits_for(exc.approval.id) from None
             return await self._guard.call(asked)
 
-    def _whole(self, tool_args: dict[str, Any], ctx: RunContext[Any]) -> dict[str, Any]:
-        """Return the arguments of a call with what was taken out of it when the model made it."""
+    def _whole(self, tool_args: dict[str, object], ctx: RunContext[object]) -> dict[str, object]:
+        """Return the arguments of a call with the sensitive values put back."""
         return tool_args if self._run is None else Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
 
 
 def _is_durable(run_id: str | None) -> bool:
-    """Whether a run of an agent has the same id when the program runs again: `LedgerDurability` gives it one of the run's."""
+    """Whether the id of an agent's run is stable: `LedgerDurability` derives it from the ledger run."""
     run = current_run()
     return run is not None and (run_id or "").startswith(f"{run.invocation_id}/")
 
 
 def waits_for(*approvals: str) -> ParkedError:
-    """Return the error that says which approvals are waited for."""
+    """Return the error that names the missing approvals."""
     how = " and ".join(f"`antiphon approve {each}`" for each in approvals)
     return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
 
 
-def _can_wait(ctx: RunContext[Any]) -> bool:
+def _can_wait(ctx: RunContext[object]) -> bool:
     """Whether the run has a capability that waits for people at the end of a step."""
     return any(getattr(each, "waits_for_people", False) for each in capabilities_of(ctx))

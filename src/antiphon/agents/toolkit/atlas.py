@@ -33,9 +33,9 @@ class ToolSchema:
 
     name: str
     description: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, object]
     """A JSON schema of an object."""
-    returns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    returns: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> Self:
@@ -64,11 +64,11 @@ class Tool(ABC):
 
     @property
     def description(self) -> str:
-        """What it does, for whoever chooses it."""
+        """What it does, for the model."""
         return self.schema.description
 
-    def validate_args(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Return what is wrong with arguments, by the whole schema; nothing if they are well."""
+    def validate_args(self, arguments: Mapping[str, object]) -> list[str]:
+        """Return the problems of arguments, by the whole schema; empty if they match."""
         return list(Schema(self.schema.parameters).problems(arguments))
 
 
@@ -93,7 +93,7 @@ class FunctionTool(Tool):
 
 
 class AgentToolkit:
-    """Tools, and who may use them. Nobody may, before it is granted."""
+    """Tools and permissions. Without a grant, no agent may use a tool."""
 
     def __init__(self, toolkit: Toolkit | None = None) -> None:
         self.toolkit = toolkit or Toolkit()
@@ -105,7 +105,7 @@ class AgentToolkit:
         """Add a tool or a function, and return its name.
 
         Raises:
-            ValueError: there is one of this name, or a setting is none.
+            ValueError: a tool has this name already, or a setting is not valid.
         """
         made = tool if isinstance(tool, Tool) else FunctionTool(tool)
         schema = made.schema
@@ -118,7 +118,7 @@ class AgentToolkit:
         return made.name
 
     def get_tool(self, name: str) -> Tool | None:
-        """Return a tool; None: there is none of this name."""
+        """Return a tool; None: no tool has this name."""
         return self._tools.get(name)
 
     def get_tool_descriptions(self, agent_id: str) -> list[ToolSchema]:
@@ -137,11 +137,11 @@ class AgentToolkit:
         self.toolkit.grant(agent_id, tool_name)
 
     def grant_all_permissions(self, agent_id: str) -> None:
-        """Let an agent use all tools, also those that are still to come."""
+        """Let an agent use all tools, future ones included."""
         self.toolkit.grant(agent_id, ANY)
 
     def revoke_permission(self, agent_id: str, tool_name: str) -> None:
-        """Let an agent use a tool no longer, also if it may use all others."""
+        """Revoke a tool for an agent, even if all tools were granted."""
         self.toolkit.revoke(agent_id, tool_name)
 
     def has_permission(self, agent_id: str, tool_name: str) -> bool:
@@ -154,12 +154,12 @@ class AgentToolkit:
 
     # ------------------------------------------------------------ use
 
-    def execute_tool(self, agent_id: str, tool_name: str, args: Mapping[str, Any] | None = None) -> Any:
+    def execute_tool(self, agent_id: str, tool_name: str, args: Mapping[str, object] | None = None) -> Any:
         """Call a tool for an agent, and return its result.
 
         Raises:
-            ValueError: there is no such tool, or the arguments are not what it takes. It was not started.
-            PermissionError: the agent may not use it so. It was not started.
+            ValueError: there is no such tool, or the arguments do not match. It was not started.
+            PermissionError: the call is not permitted. It was not started.
             RuntimeError: it failed.
         """
         self._check_known(tool_name)
@@ -173,11 +173,13 @@ class AgentToolkit:
             raise PermissionError(reason)
         raise RuntimeError(reason)
 
-    def call(self, agent_id: str, tool_name: str, args: Mapping[str, Any], call_id: str | None = None) -> OptionResultPayload:
-        """Call a tool for an agent, and return what came of it: also a refusal is a result.
+    def call(
+        self, agent_id: str, tool_name: str, args: Mapping[str, object], call_id: str | None = None
+    ) -> OptionResultPayload:
+        """Call a tool for an agent, and return the outcome: a refusal is a result, too.
 
         Raises:
-            RuntimeError: it was called in an event loop, which it would block.
+            RuntimeError: it was called in an event loop, and would block it.
         """
         try:
             asyncio.get_running_loop()

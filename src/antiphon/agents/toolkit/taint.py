@@ -93,7 +93,7 @@ def quoted(text: str, source: str = "a quoted text") -> TextContent:
 
 
 def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str] = ()) -> str | None:
-    """Return the source of the first untrusted content in a history; None: there is none.
+    """Return the source of the first untrusted content in a history; None if there is none.
 
     `tools` are the names of tools whose results are untrusted.
     """

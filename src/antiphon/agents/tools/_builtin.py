@@ -92,7 +92,7 @@ def _ours(tool: Tool[Any], name: str, config: WebConfig) -> Tool[Any]:
     return tool
 
 
-def _check_lengths(_: RunContext[Any], **arguments: Any) -> None:
+def _check_lengths(_: RunContext[object], **arguments: Any) -> None:
     """Refuse an address or a query that nobody means. To take a long address apart would keep the event loop."""
     for name, value in arguments.items():
         if isinstance(value, str) and len(value) > _LONGEST:

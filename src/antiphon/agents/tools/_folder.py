@@ -1,7 +1,7 @@
 """Folder: the files that tools may read, which are those below one folder; and `FilePattern`, such as `docs/**/*.md`.
 
 A path is walked from the folder downwards, and each part is opened relative to the descriptor of the part before, unless it is
-a link. So somebody who moves files or sets links meanwhile can make a file unreadable, but cannot lead out of the folder. What
+a link. So a person who moves files or sets links meanwhile can make a file unreadable, but cannot lead out of the folder. What
 was opened is then judged by its descriptor: it must be a regular file, and no more of it is read than the limit, whatever
 size it reports. Checking a path first and opening it afterwards would leave time to change what is there.
 

@@ -86,7 +86,7 @@ class Common(TypedDict, total=False):
     is_global: bool | None
 
 
-def _build(type: str, fields: Mapping[str, Any], optional: Mapping[str, Any], common: Common) -> dict[str, Any]:
+def _build(type: str, fields: Mapping[str, object], optional: Mapping[str, object], common: Common) -> dict[str, Any]:
     if "type" in common:
         raise ValueError(f"this builds a message of type {type!r}; for another type use its own builder")
     given = {name: value for name, value in {**optional, **common}.items() if value is not None}

@@ -114,7 +114,7 @@ MessageT = TypeVar("MessageT", bound=Mapping[str, Any])
 _TYPES = ", ".join(CATALOGUE)
 
 
-def parse_message(message: Mapping[str, Any]) -> AnyMessage:
+def parse_message(message: Mapping[str, object]) -> AnyMessage:
     """Return a message as the typed, frozen model of its type.
 
     Raises:
@@ -138,7 +138,7 @@ def parse_verified(message: dict[str, Any]) -> AnyMessage:
     return CATALOGUE[found].model.model_validate(message, context=VERIFIED)
 
 
-def normalise_message(message: Mapping[str, Any]) -> dict[str, Any]:
+def normalise_message(message: Mapping[str, object]) -> dict[str, Any]:
     """Return a message with its content in the long form: an error or a final as an object, a plan with its wrapper.
 
     Keys that are not known are kept; optional fields that are null are left out.

@@ -51,7 +51,7 @@ def refusal(reason: str, value: object, *loc: str | int) -> ValidationError:
     return ValidationError.from_exception_data("message", [InitErrorDetails(type=error, loc=loc, input=value)])
 
 
-def _take_json(value: Any, info: ValidationInfo) -> Any:
+def _take_json(value: object, info: ValidationInfo) -> Any:
     if info.context is not VERIFIED:
         return own(value)
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def _take_json(value: Any, info: ValidationInfo) -> Any:
     return JsonArray(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
-def _take_object(value: Any, info: ValidationInfo) -> Any:
+def _take_object(value: object, info: ValidationInfo) -> Any:
     taken = _take_json(value, info)
     if not isinstance(taken, JsonObject):
         raise shape_error("an object")
@@ -87,18 +87,18 @@ class Value(BaseModel, frozen=True, extra="allow"):
 
     @classmethod
     @override
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
         fields = cls.model_fields.items()
         cls._defaults = frozenset(name for name, field in fields if not field.is_required() and field.default is not None)
 
     @classmethod
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         """Return what came in as the object that the fields describe; what is no accepted form as it is."""
         return value
 
     @model_validator(mode="before")
     @classmethod
-    def _take(cls, value: Any) -> Any:
+    def _take(cls, value: object) -> Any:
         value = cls.long_form(thaw(value) if isinstance(value, JsonObject | JsonArray) else value)
         if not isinstance(value, dict):
             raise shape_error(cls.accepts)
@@ -142,7 +142,7 @@ class ErrorContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         return {"error_message": value} if isinstance(value, str) else value
 
 
@@ -157,7 +157,7 @@ class FinalContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         if not isinstance(value, str):
             return value
         return {"operation": "display_message", "payload": {"message": value}, "human_readable_summary": value}
@@ -214,7 +214,7 @@ class StrategicPlanContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         if not isinstance(value, dict) or "plan" in value:
             return cast("object", value)
         plan = dict(cast("dict[str, Any]", value))
@@ -238,7 +238,7 @@ class SuggestedPlanContent(Value, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         return {"steps": cast("object", value)} if isinstance(value, list | tuple) else value
 
 

@@ -114,7 +114,7 @@ def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
     unit.say(payload, policy=option, role_hint_for_llm="tool")
 
 
-def _read_error(content: Any) -> dict[str, Any]:
+def _read_error(content: object) -> dict[str, object]:
     given = as_object(content) or {"error_message": content}
     kind, text, retryable = given.get("error_type"), given.get("error_message"), given.get("retryable")
     return {
@@ -157,10 +157,10 @@ def _type_of(message: Message) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _said(message: Message, writing: Writing) -> dict[str, Any]:
+def _said(message: Message, writing: Writing) -> dict[str, object]:
     is_user = "user" in (message.policy, message.role_hint_for_llm)
     kind = _type_of(message) or ("user_message" if is_user else "assistant_message")
-    entry: dict[str, Any] = {"type": kind, "content": _content(message, writing)}
+    entry: dict[str, object] = {"type": kind, "content": _content(message, writing)}
     if kind in _FROM_MANAGER:
         entry["from_manager"] = message.policy
     elif f"{message.policy}_message" != kind:
@@ -181,7 +181,7 @@ def _is_task(message: Message) -> bool:
     return kind in ("task", "delegation") if kind else request_of(message.payload) is not None
 
 
-def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, object]:
     if _is_task(message):
         request = call.arguments.get("request", call.arguments.get("task"))
         entry = {"type": "task", "content": thaw(request), "agent_key": call.option_name}
@@ -197,10 +197,10 @@ def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> 
     }
 
 
-def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
     call = writing.call_of(message)
     task = call is not None and _is_task(call)
-    entry: dict[str, Any] = {
+    entry: dict[str, object] = {
         "type": "error" if outcome.is_error else "final" if task else "observation",
         "agent_key": outcome.option_name if call is None or task else call.policy,
         "content": _write_error(outcome, writing) if outcome.is_error else writing.json(outcome, "result"),
@@ -211,7 +211,7 @@ def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writi
     return entry
 
 
-def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
     content = {
         "error_message": outcome.error_message,
         "error_type": outcome.error_type,
@@ -225,7 +225,7 @@ def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, An
 # ---------------------------------------------------------------- the dialect
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like agent_framework."""
     units = sample_units(data)
     known = bool(units) and all(is_one_of(unit.get("type"), ALL_TYPES) for unit in units)

@@ -69,7 +69,7 @@ def _check_iso(text: str) -> str:
     return text
 
 
-def _take_synthesis(value: Any, info: ValidationInfo) -> Any:
+def _take_synthesis(value: object, info: ValidationInfo) -> Any:
     return value if isinstance(value, str) else SynthesisContent.model_validate(value, context=info.context)
 
 
@@ -171,7 +171,7 @@ class ErrorMessage(Trace, frozen=True):
 
     @classmethod
     @override
-    def long_form(cls, value: Any) -> Any:
+    def long_form(cls, value: object) -> Any:
         message = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         content = ErrorContent.long_form(message.get("content"))
         if not isinstance(content, dict) or not isinstance(message.get("error_type"), str):

@@ -50,7 +50,7 @@ def read(unit: Unit) -> None:
 
 def read_instructions(unit: Unit) -> None:
     """Say what stands under `system`."""
-    given: Any = unit.value
+    given: object = unit.value
     parts = _parts(unit, given, "system", ())
     own_id = f"{NAME}-system-{sha256(canonical(given)).hexdigest()[:12]}"
     metadata = {NAME: _form(given)}
@@ -76,12 +76,12 @@ def _said(unit: Unit, role: str) -> list[_Said]:
     return said
 
 
-def _form(content: Any) -> dict[str, Any]:
+def _form(content: object) -> dict[str, Any]:
     """Return the note that one text was given as a list of blocks, which is not how we would write it."""
     return {"blocks": True} if isinstance(content, list) and len(cast("list[Any]", content)) == 1 else {}
 
 
-def _blocks(unit: Unit, content: Any, path: _Path) -> list[_Block]:
+def _blocks(unit: Unit, content: object, path: _Path) -> list[_Block]:
     if not isinstance(content, list):
         unit.fail(f"expected text or a list of blocks, found {kind_of(content)}", *path)
     for index, block in enumerate(cast("list[Any]", content)):
@@ -98,7 +98,7 @@ def _text(unit: Unit, block: _Block, key: str, path: _Path) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _parts(unit: Unit, content: Any, role: str, path: _Path) -> list[Part]:
+def _parts(unit: Unit, content: object, role: str, path: _Path) -> list[Part]:
     if isinstance(content, str):
         return [TextPart(text=content)]
     blocks = _blocks(unit, content, path)
@@ -215,13 +215,13 @@ def _result(unit: Unit, block: _Block, path: _Path) -> _Said:
     return {**payload, **outcome}, {**_settings(block).get(NAME, {}), **_form(content)}
 
 
-def _success(parts: list[Part]) -> dict[str, Any]:
+def _success(parts: list[Part]) -> dict[str, object]:
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return {"result": parts[0].text}
     return {"parts": parts} if parts else {}
 
 
-def _error(parts: list[Part]) -> dict[str, Any]:
+def _error(parts: list[Part]) -> dict[str, object]:
     """Return an error: what it says in words, and whatever else it shows."""
     words = "\n".join(part.text for part in parts if isinstance(part, TextPart))
     error_type, message = error_of(words)

@@ -43,7 +43,7 @@ class MessagesFold(Folding):
     """The message without its content."""
     blocks: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """Its content, by index."""
-    inputs: dict[str, Any] = field(default_factory=dict[str, Any])
+    inputs: dict[str, object] = field(default_factory=dict[str, Any])
     """The text of the input of calls, by the index of their block, until it is whole."""
     opened: list[str] = field(default_factory=list[str])
     """The blocks that have not stopped."""
@@ -58,7 +58,7 @@ class MessagesFold(Folding):
         """Proxies are known to lose the last event; the one before says why it stopped, after all blocks."""
         return self.is_stopped or bool(self.message.get("stop_reason") and not self.opened)
 
-    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+    def add(self, event: dict[str, object]) -> Iterator[Delta]:
         match text_in(event, "type"):
             case "message_start":
                 yield from self._start(object_in(event, "message"))
@@ -83,7 +83,7 @@ class MessagesFold(Folding):
 
     # ---------------------------------------------------------------- the message
 
-    def _start(self, message: dict[str, Any]) -> Iterator[Delta]:
+    def _start(self, message: dict[str, object]) -> Iterator[Delta]:
         if self.message:
             raise EventError("a second message begins in one stream")
         content = objects_in(message, "content")
@@ -119,7 +119,7 @@ class MessagesFold(Folding):
             raise EventError(f"no block {index} has begun", "index")
         return self.blocks[index]
 
-    def _begin(self, index: str, block: dict[str, Any]) -> Iterator[Delta]:
+    def _begin(self, index: str, block: dict[str, object]) -> Iterator[Delta]:
         self._check_started()
         if index in self.blocks:
             raise EventError(f"block {index} has begun before", "index")
@@ -191,14 +191,14 @@ class MessagesFold(Folding):
 FOLD = MessagesFold
 
 
-def _model(named: Any) -> str | None:
+def _model(named: object) -> str | None:
     """Return the model that goes on with an answer, named as text or in an object."""
     held = as_object(named)
     name = named if held is None else held.get("model")
     return name if isinstance(name, str) and name else None
 
 
-def _add_unknown(block: dict[str, Any], delta: dict[str, Any]) -> None:
+def _add_unknown(block: dict[str, object], delta: dict[str, object]) -> None:
     """Keep what a delta says that we have no word for: text is added to text, the rest replaces."""
     for key, value in delta.items():
         if key == "type":
@@ -209,7 +209,7 @@ def _add_unknown(block: dict[str, Any], delta: dict[str, Any]) -> None:
             keep(block, key, value)
 
 
-def _named(index: str, block: dict[str, Any]) -> str:
+def _named(index: str, block: dict[str, object]) -> str:
     if block.get("id"):
         return called(block.get("name"), block["id"])
     return f"block {index} ({block.get('type')})"

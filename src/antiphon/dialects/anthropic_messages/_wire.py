@@ -64,7 +64,7 @@ _COUNTED = frozenset({"model", "messages", "thinking", "tool_choice", "tools"})
 # ---------------------------------------------------------------- bodies
 
 
-def open_body(value: Any) -> Body:
+def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
@@ -91,7 +91,7 @@ def _response(found: dict[str, Any]) -> Body:
     return Body("one", [unit], rest=rest, usage=_usage(found.get("usage")), id=own_id if is_name(own_id) else None)
 
 
-def _usage(given: Any) -> Usage | None:
+def _usage(given: object) -> Usage | None:
     """Return what an answer cost. `input_tokens` is there what no cache had a part in; in the core it is all of the prompt."""
     usage = as_object(given)
     if usage is None:
@@ -108,7 +108,7 @@ def _usage(given: Any) -> Usage | None:
     )
 
 
-def close_body(body: Body) -> Any:
+def close_body(body: Body) -> object:
     """Put a body together."""
     has_more = body.instructions is not None or bool(body.tools)
     if body.shape == "one" and len(body.units) == 1 and not has_more:
@@ -127,7 +127,7 @@ def close_body(body: Body) -> Any:
 # ---------------------------------------------------------------- tools
 
 
-def read_tool(tool: Any) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, Any] | None:
     """Return what the core knows of a tool; None for one that the provider runs, or knows the schema of."""
     given = as_object(tool) or {}
     schema = as_object(given.get("input_schema"))
@@ -138,7 +138,7 @@ def read_tool(tool: Any) -> dict[str, Any] | None:
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
     """Write a tool. Its schema must be that of an object."""
-    written: dict[str, Any] = {"name": name}
+    written: dict[str, object] = {"name": name}
     if tool.description is not None:
         written["description"] = tool.description
     written["input_schema"] = {"type": "object", **thaw(tool.parameters)}
@@ -148,7 +148,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
 # ---------------------------------------------------------------- what it looks like
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like this format."""
     found = as_object(data)
     if found is not None and isinstance(found.get("messages"), list):
@@ -159,7 +159,7 @@ def recognise(data: Any) -> str | None:
     return "messages with blocks of Anthropic Messages" if _are_messages(units) and any(map(_has_blocks, units)) else None
 
 
-def _recognise_request(found: dict[str, Any]) -> str | None:
+def _recognise_request(found: dict[str, object]) -> str | None:
     units, tools = sample_units(found["messages"]), [as_object(tool) or {} for tool in _listed(found.get("tools"))]
     if not _are_messages(units) or any("function" in tool for tool in tools) or not _is_system(found.get("system", "")):
         return None
@@ -178,15 +178,15 @@ def _recognise_request(found: dict[str, Any]) -> str | None:
     return "a request to count the tokens of messages" if is_count else None
 
 
-def _is_system(given: Any) -> bool:
+def _is_system(given: object) -> bool:
     return isinstance(given, str) or all("type" in (as_object(block) or {}) for block in _listed(given))
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[object]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _are_messages(units: list[dict[str, Any]]) -> bool:
+def _are_messages(units: list[dict[str, object]]) -> bool:
     return bool(units) and all(
         is_one_of(unit.get("role"), ROLES) and "tool_calls" not in unit and content_parts(unit) is not None for unit in units
     )

@@ -65,14 +65,14 @@ def together(group: Sequence[Message], message: Message) -> bool:
     return said_together(group, message)
 
 
-def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
     """Return a word of the user's, where the assistant would speak first."""
     if previous is None and _role(group, writing) == "assistant":
         return {"role": "user", "content": PLACEHOLDER}
     return None
 
 
-def invocation_in(block: dict[str, Any]) -> Any:
+def invocation_in(block: dict[str, object]) -> object:
     """Return the invocation that a block is the call or the result of."""
     return block.get("tool_use_id", block.get("id"))
 
@@ -83,8 +83,8 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     role = _role(group, writing)
     if role != "system" and (words := _plain_words(group, writing)) is not None:
         return [{"role": role, "content": words}]
-    blocks: list[dict[str, Any]] = []
-    shown: list[dict[str, Any]] = []
+    blocks: list[dict[str, object]] = []
+    shown: list[dict[str, object]] = []
     for message in group:
         payload = message.payload
         if type(payload) is OptionCallPayload:
@@ -102,7 +102,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     return [{"role": role, "content": _content(blocks, notes)}]
 
 
-def write_instructions(group: Sequence[Message], writing: BodyWriting) -> Any:
+def write_instructions(group: Sequence[Message], writing: BodyWriting) -> object:
     """Write what stands under `system`; None if nothing of it can be said."""
     blocks = [block for message in group for block in _said(message, "system", writing)]
     if not blocks and not writing.is_native(group[0]):
@@ -130,7 +130,7 @@ def _plain_words(group: Sequence[Message], writing: BodyWriting) -> str | None:
     return part.text if part.text and not part.text.isspace() else None
 
 
-def _marked(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _marked(blocks: list[dict[str, Any]]) -> list[dict[str, object]]:
     """Return the texts of an instruction so that a reader knows what they are."""
     texts = [block for block in blocks if block.get("type") == "text"]
     if texts:
@@ -149,12 +149,12 @@ def _content(blocks: list[dict[str, Any]], notes: Mapping[str, Any]) -> str | li
 # ---------------------------------------------------------------- what is said
 
 
-def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
+def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, object]]:
     is_native = writing.is_native(message)
-    blocks: list[dict[str, Any]] = []
+    blocks: list[dict[str, object]] = []
     for part in writing.labelled(message.parts):
         if type(part) is TextPart and part.__dict__["metadata"] is EMPTY and not part.citations:
-            block: dict[str, Any] | None = {"type": "text", "text": part.text}
+            block: dict[str, object] | None = {"type": "text", "text": part.text}
         else:
             block = _block(part, role, message, writing)
         if block is not None and (is_native or not _is_blank(block)):
@@ -191,14 +191,14 @@ def _is_place_of(message: Message, role: str, writing: BodyWriting) -> bool:
 
 
 def _text(part: TextPart | DataPart, writing: BodyWriting) -> dict[str, Any]:
-    block: dict[str, Any] = {"type": "text", "text": text_of(part)}
+    block: dict[str, object] = {"type": "text", "text": text_of(part)}
     found = part.citations if isinstance(part, TextPart) else ()
     if citations := [_citation(each) for each in found if NAME in each.metadata]:
         block["citations"] = citations
     return _with_settings(block, writing.notes(part))
 
 
-def _citation(citation: Citation) -> dict[str, Any]:
+def _citation(citation: Citation) -> dict[str, object]:
     """Return a citation that came from here. Others cannot be said: they lack the place in a document, or its proof."""
     rest = thaw(citation.metadata[NAME])
     title = TITLES.get(str(rest.get("type")), "title")
@@ -214,7 +214,7 @@ def _thought(part: ReasoningPart, is_native: bool) -> dict[str, Any] | None:
     return {"type": "thinking", "thinking": part.text} if is_native else None
 
 
-def _with_settings(block: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+def _with_settings(block: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, object]:
     if notes:
         block.update((key, thaw(notes[key])) for key in SETTINGS[block["type"]] if key in notes)
     return block
@@ -227,13 +227,13 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
     source = _source(part)
     if source is None:
         return None
-    block: dict[str, Any] = {"type": part.modality, "source": source}
+    block: dict[str, object] = {"type": part.modality, "source": source}
     if part.modality == "document" and (title := part.prompt_hint or part.file_name):
         block["title"] = title
     return _with_settings(block, writing.notes(part))
 
 
-def _source(part: MediaPart) -> dict[str, Any] | None:
+def _source(part: MediaPart) -> dict[str, object] | None:
     """Return where a medium comes from; None for one that the format does not take."""
     if part.modality not in ("image", "document"):
         return None
@@ -247,7 +247,7 @@ def _source(part: MediaPart) -> dict[str, Any] | None:
     return None
 
 
-def _bytes_source(modality: str, mime: str, data: str) -> dict[str, Any] | None:
+def _bytes_source(modality: str, mime: str, data: str) -> dict[str, object] | None:
     if mime in _IMAGES if modality == "image" else mime == "application/pdf":
         return {"type": "base64", "media_type": mime, "data": data.translate(_STANDARD)}
     if modality == "document" and mime.startswith("text/") and (text := _decoded(data)):
@@ -265,8 +265,8 @@ def _decoded(data: str) -> str | None:
 # ---------------------------------------------------------------- calls and results
 
 
-def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, Any]:
-    block: dict[str, Any] = {
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, object]:
+    block: dict[str, object] = {
         "type": "tool_use",
         "id": writing.aliases.invocation(message),
         "name": writing.aliases.option(call.option_name),
@@ -276,10 +276,10 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> di
 
 
 def answer(
-    message: Message, outcome: OptionResultPayload, shown: list[dict[str, Any]], writing: BodyWriting
-) -> dict[str, Any]:
+    message: Message, outcome: OptionResultPayload, shown: list[dict[str, object]], writing: BodyWriting
+) -> dict[str, object]:
     """Return a result. What an error may not hold goes into `shown`, for after the results."""
-    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": writing.aliases.invocation(message)}
+    block: dict[str, object] = {"type": "tool_result", "tool_use_id": writing.aliases.invocation(message)}
     if outcome.is_error:
         block["is_error"] = True
         said = _error_blocks(message, outcome, shown, writing)
@@ -322,8 +322,8 @@ def _error_blocks(
 
 def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
     """Return the units of a plain history; raise a `NotPlainError` if something must be said before one of them."""
-    units: list[Any] = []
-    blocks: list[Any] = []
+    units: list[object] = []
+    blocks: list[object] = []
     last: Message | None = None
     last_kind = ""
     options = writing.aliases.options
@@ -351,7 +351,7 @@ def write_plain(messages: Sequence[Message], contents: Sequence[Content], writin
     return _begun_by_user(units)
 
 
-def _begun_by_user(units: list[Any]) -> list[Any]:
+def _begun_by_user(units: list[Any]) -> list[object]:
     if units and units[0]["role"] != "user":
         raise NotPlainError
     return units
@@ -364,7 +364,7 @@ def _words(message: Message, content: Content, writing: BodyWriting) -> Any:
     return {"role": role, "content": said}
 
 
-def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[Any]:
+def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[object]:
     """Return the list that calls go into: in a unit of their own, or in that of the words they were said with."""
     blocks: list[Any] = []
     if follows_words(first, last):

@@ -75,14 +75,16 @@ def _answers_call(unit: Unit, kind: str, replied: str) -> bool:
 
 def _read_answer(unit: Unit, kind: str, invocation: str, content: str, source: str | None) -> None:
     name = unit.called(invocation) or source or "unknown"
-    outcome: dict[str, Any] = {"result": content}
+    outcome: dict[str, object] = {"result": content}
     if kind == "error":
         outcome = {"is_error": True, "error_type": "Error", "error_message": content}
     payload = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
     unit.say(payload, policy=source or name, role_hint_for_llm="tool")
 
 
-def _read_talk(unit: Unit, policy: str, content: str, calls: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+def _read_talk(
+    unit: Unit, policy: str, content: str, calls: list[dict[str, object]], results: list[dict[str, object]]
+) -> None:
     if len(calls) + len(results) + bool(content) > 1:
         unit.turn_id = f"{unit.id}@{unit.position}"
     parts = _tool_use(unit, policy, calls, results) if calls or results else []
@@ -131,7 +133,7 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
     name, invocation, status = result.get("name", "unknown"), result.get("call_id"), result.get("status", "success")
     if not isinstance(name, str) or not isinstance(invocation, str):
         unit.fail("expected a name and a call_id as text", "tool_results", index)
-    outcome: dict[str, Any] = {"result": result.get("result")}
+    outcome: dict[str, object] = {"result": result.get("result")}
     if status == "error":
         error, kind, retryable = result.get("error"), result.get("error_type"), result.get("retryable")
         outcome = {
@@ -227,7 +229,7 @@ def _add_receiver(unit: dict[str, Any], message: Message) -> None:
         unit["target_agent"] = message.to[0]
 
 
-def _write_task(message: Message, call: OptionCallPayload) -> dict[str, Any]:
+def _write_task(message: Message, call: OptionCallPayload) -> dict[str, object]:
     return {
         "content": request_of(call),
         "metadata": {"type": "task"},
@@ -250,10 +252,10 @@ def _write_answer(message: Message, outcome: OptionResultPayload) -> dict[str, A
     return unit
 
 
-def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]:
     first, content = group[0], ""
-    calls: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
+    calls: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
     for message in group:
         payload = message.payload
         if payload.kind == "option_call":
@@ -264,7 +266,7 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
             echoes = _echoes(payload)
             content = said_as_text(_without_echoes(message) if echoes else message)
             results += [_echoed(invocation, writing) for invocation in echoes]
-    unit: dict[str, Any] = {"content": content}
+    unit: dict[str, object] = {"content": content}
     if speaker := _speaker(group):
         unit["source_agent"] = speaker
     unit["metadata"] = _metadata(group, writing)
@@ -278,9 +280,9 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     return unit
 
 
-def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, object]:
     """Return the type of what is said, and what it answers."""
-    metadata: dict[str, Any] = {"type": _type_of(group[0]) or _usual_type(group[0])}
+    metadata: dict[str, object] = {"type": _type_of(group[0]) or _usual_type(group[0])}
     if (asked := _asked(group[-1], writing)) is not None:
         metadata["in_reply_to_message"] = asked.id
         if asked.correlation_id:
@@ -307,7 +309,7 @@ def _without_echoes(message: Message) -> Message:
     return message.model_copy(update={"payload": PartsPayload(parts=tuple(rest))})
 
 
-def _echoed(invocation: str, writing: Writing) -> dict[str, Any]:
+def _echoed(invocation: str, writing: Writing) -> dict[str, object]:
     result = writing.conversation.result(invocation)
     if result is None or not isinstance(result.payload, OptionResultPayload):
         return {"name": "unknown", "call_id": invocation, "result": None, "status": "success"}
@@ -321,11 +323,11 @@ def _usual_type(first: Message) -> str:
     return "query" if "user" in (first.policy, first.role_hint_for_llm) else "response"
 
 
-def _write_tool_call(call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+def _write_tool_call(call: OptionCallPayload, writing: Writing) -> dict[str, object]:
     return {"id": call.invocation_id, "name": call.option_name, "arguments": writing.json(call, "arguments")}
 
 
-def _write_tool_result(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+def _write_tool_result(outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
     result = writing.json(outcome, "result")
     unit = {"name": outcome.option_name, "call_id": outcome.invocation_id, "result": result, "status": "success"}
     if not outcome.is_error:
@@ -340,7 +342,7 @@ def _write_tool_result(outcome: OptionResultPayload, writing: Writing) -> dict[s
 _OWN = frozenset({"task_id", "tool_results", "source_agent", "target_agent"})
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like Atlas."""
     units = sample_units(data)
     if not units or not all("content" in unit and _OWN & unit.keys() and "role" not in unit for unit in units):

@@ -166,7 +166,7 @@ def encode_message(given: object, encoder: Encoder) -> dict[str, Any]:
     return known | encoder.fields({key: value for key, value in found.items() if key not in FIELDS}, ())
 
 
-def encode_field(name: str, given: Any, encoder: Encoder) -> Any:
+def encode_field(name: str, given: object, encoder: Encoder) -> Any:
     """Return one field in the form a message keeps, with its default if None is given.
 
     Raises:
@@ -197,7 +197,7 @@ def _encode_metadata(given: Any, encoder: Encoder) -> dict[str, Any]:
     return encoded
 
 
-def _encode_timestamp(given: Any) -> float:
+def _encode_timestamp(given: object) -> float:
     if given is None:
         return current_port().now().timestamp()
     if isinstance(given, bool) or not isinstance(given, int | float):
@@ -209,7 +209,7 @@ def _encode_timestamp(given: Any) -> float:
     return seconds if isfinite(seconds) else refuse("is too large or no number; give seconds since 1970", ("timestamp",))
 
 
-def _listed(given: Any, name: str) -> list[Any]:
+def _listed(given: object, name: str) -> list[Any]:
     if given is None:
         return []
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
@@ -237,7 +237,7 @@ def parse(text: str | bytes) -> Any:
         raise ContentError(f"not JSON in UTF-8: {exc}") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)

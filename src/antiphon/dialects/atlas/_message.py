@@ -81,10 +81,10 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     def __init__(
         self,
         content: str,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
         task_id: str | None = None,
-        tool_calls: Iterable[ToolCall | Mapping[str, Any]] | None = None,
-        tool_results: Iterable[ToolResult | Mapping[str, Any]] | None = None,
+        tool_calls: Iterable[ToolCall | Mapping[str, object]] | None = None,
+        tool_results: Iterable[ToolResult | Mapping[str, object]] | None = None,
         *,
         source_agent: str | None = None,
         target_agent: str | None = None,
@@ -159,7 +159,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return cast("list[dict[str, Any]]", frozen([decode_call(call) for call in self._items("tool_calls")]))
 
     @tool_calls.setter
-    def tool_calls(self, value: Iterable[ToolCall | Mapping[str, Any]]) -> None:
+    def tool_calls(self, value: Iterable[ToolCall | Mapping[str, object]]) -> None:
         self._assign("tool_calls", value)
 
     @property
@@ -168,7 +168,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return cast("list[dict[str, Any]]", frozen([decode_fields(result) for result in self._items("tool_results")]))
 
     @tool_results.setter
-    def tool_results(self, value: Iterable[ToolResult | Mapping[str, Any]]) -> None:
+    def tool_results(self, value: Iterable[ToolResult | Mapping[str, object]]) -> None:
         self._assign("tool_results", value)
 
     @property
@@ -203,7 +203,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         """The fields that `from_dict` found and does not know. Read-only; `to_dict` gives them back."""
         return cast("dict[str, Any]", frozen({key: decode(value) for key, value in self._data.items() if key not in FIELDS}))
 
-    def _assign(self, name: str, value: Any) -> None:
+    def _assign(self, name: str, value: object) -> None:
         encoded = encode_field(name, value, Encoder(self.encoders))
         with self._lock:
             self._check_open()
@@ -213,7 +213,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         with self._lock:
             return list(self._data[name])
 
-    def update_metadata(self, changes: Mapping[str, Any]) -> None:
+    def update_metadata(self, changes: Mapping[str, object]) -> None:
         """Set some keys of the metadata and leave the others, in one step.
 
         Raises:
@@ -281,7 +281,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         """Whether it has something that tools gave back."""
         return bool(self._data["tool_results"])
 
-    def add_tool_call(self, name: str, arguments: Mapping[str, Any] | None = None, call_id: str | None = None) -> str:
+    def add_tool_call(self, name: str, arguments: Mapping[str, object] | None = None, call_id: str | None = None) -> str:
         """Add a tool call and return its id, which is made if none is given.
 
         Raises:
@@ -299,7 +299,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return identity
 
     def add_tool_result(
-        self, name: str, result: Any, call_id: str, status: ToolStatus = "success", error: str | None = None
+        self, name: str, result: object, call_id: str, status: ToolStatus = "success", error: str | None = None
     ) -> None:
         """Add what came of the call `call_id`. It need not be a call of this message.
 
@@ -373,7 +373,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         content: str,
         source_agent: str | None,
         target_agent: str | None,
-        task_data: Mapping[str, Any] | None = None,
+        task_data: Mapping[str, object] | None = None,
         *,
         reply_to: str | None = None,
         **envelope: Unpack[Envelope],
@@ -416,7 +416,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     def create_tool_request(
         cls,
         content: str = "",
-        tool_calls: Iterable[ToolCall | Mapping[str, Any]] | None = None,
+        tool_calls: Iterable[ToolCall | Mapping[str, object]] | None = None,
         **envelope: Unpack[Routed],
     ) -> Self:
         """Ask for tools to be run. Give the `task_id` of the message in whose course they are needed."""
@@ -427,7 +427,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         cls,
         content: str = "",
         original_message: StructuredMessage | None = None,
-        tool_results: Iterable[ToolResult | Mapping[str, Any]] | None = None,
+        tool_results: Iterable[ToolResult | Mapping[str, object]] | None = None,
         **envelope: Unpack[Routed],
     ) -> Self:
         """Give back what tools came to, in answer to the request."""
@@ -458,7 +458,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return json.dumps(self.to_dict(redact=redact), ensure_ascii=False)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Mapping[str, object]) -> Self:
         """Read what `to_dict` gave. Only `content` is required; unknown fields are kept.
 
         Raises:

@@ -140,7 +140,7 @@ class Encoder:
             pairs = cast("Mapping[Any, Any]", given).items()
             return {(name := _key(key, path)): self.value(each, (*path, name), 1) for key, each in pairs}
 
-    def _value(self, value: Any, path: Path, depth: int) -> Any:
+    def _value(self, value: object, path: Path, depth: int) -> Any:
         if isinstance(value, Enum):
             return self._enum(value, path, depth)
         if value is None or isinstance(value, bool):
@@ -171,17 +171,17 @@ class Encoder:
         if depth >= self._depth:
             refuse(f"is nested deeper than {self._depth}; flatten it", path)
 
-    def _object(self, value: Mapping[Any, Any], path: Path, depth: int) -> dict[str, Any]:
+    def _object(self, value: Mapping[object, object], path: Path, depth: int) -> dict[str, Any]:
         escaped = TAG in value and not self._written
         depth += escaped
         self._check_room(path, depth)
         encoded = {(name := _key(key, path)): self._value(each, (*path, name), depth + 1) for key, each in value.items()}
         return {TAG: "dict", "value": encoded} if escaped else encoded
 
-    def _array(self, value: Iterable[Any], path: Path, depth: int) -> list[Any]:
+    def _array(self, value: Iterable[object], path: Path, depth: int) -> list[Any]:
         return [self._value(each, (*path, index), depth + 1) for index, each in enumerate(value)]
 
-    def _tagged(self, value: Any, path: Path, depth: int) -> Any:
+    def _tagged(self, value: object, path: Path, depth: int) -> Any:
         for known, encode in self._encoders.items():
             if isinstance(value, known):
                 return self._named("object", value, encode(value), path, depth)
@@ -203,10 +203,10 @@ class Encoder:
         with self._inside(value, path, depth):
             return self._named("enum", value, value.value, path, depth)
 
-    def _named(self, tag: str, value: object, plain: Any, path: Path, depth: int) -> dict[str, Any]:
+    def _named(self, tag: str, value: object, plain: object, path: Path, depth: int) -> dict[str, Any]:
         return {TAG: tag, "type": type(value).__qualname__, "value": self._value(plain, path, depth + 1)}
 
-    def _collection(self, value: Iterable[Any], path: Path, depth: int) -> dict[str, Any]:
+    def _collection(self, value: Iterable[object], path: Path, depth: int) -> dict[str, Any]:
         self._check_room(path, depth + 1)
         encoded = self._array(value, path, depth + 1)
         if isinstance(value, tuple):
@@ -216,11 +216,11 @@ class Encoder:
         return {TAG: tag, "value": sorted(encoded, key=_sortable)}
 
 
-def _sortable(encoded: Any) -> str:
+def _sortable(encoded: object) -> str:
     return json.dumps(encoded, sort_keys=True)
 
 
-def _key(key: Any, path: Path) -> str:
+def _key(key: object, path: Path) -> str:
     if not isinstance(key, str):
         refuse(f"the key {key!r} is not text; JSON keys are", path)
     return _text(key, path)
@@ -276,7 +276,7 @@ def decode_fields(encoded: dict[str, Any], path: Path = ()) -> dict[str, Any]:
     return {key: decode(each, (*path, key)) for key, each in encoded.items()}
 
 
-def decode(encoded: Any, path: Path = ()) -> Any:
+def decode(encoded: object, path: Path = ()) -> Any:
     """Return a value in the written form as a value, which is the caller's to change.
 
     Raises:
@@ -354,7 +354,7 @@ _EXPECTED: dict[str, type[Any]] = {
 _CALLED: dict[type[Any], str] = {str: "text", list: "a list", dict: "an object"}
 
 
-def copied(encoded: Any) -> Any:
+def copied(encoded: object) -> Any:
     """Return a copy of a value in the written form."""
     if isinstance(encoded, dict):
         return {key: copied(each) for key, each in cast("dict[str, Any]", encoded).items()}

@@ -59,7 +59,7 @@ def _read_request(unit: Unit, kind: str, data: dict[str, Any]) -> None:
     unit.reading.calls[invocation] = unit.say(payload, policy=policy, role_hint_for_llm="assistant", lane="control")
 
 
-def _read_response(unit: Unit, kind: str, data: dict[str, Any]) -> None:
+def _read_response(unit: Unit, kind: str, data: dict[str, object]) -> None:
     invocation = unit.text("message_id")
     option = unit.called(invocation) or request_type(kind)
     outcome = _read_error(data) if kind == "ERROR" else {"result": data["result"] if list(data) == ["result"] else data}
@@ -74,7 +74,7 @@ def request_type(response_type: str) -> str:
     return known or response_type.removesuffix("_RESPONSE") or response_type
 
 
-def _read_error(data: dict[str, Any]) -> dict[str, Any]:
+def _read_error(data: dict[str, object]) -> dict[str, object]:
     code, text, retryable = data.get("error_code"), data.get("error_message"), data.get("retryable")
     known = {"error_code", "error_message", "retryable"}
     details = {key: value for key, value in data.items() if key not in known}
@@ -132,28 +132,28 @@ def _told(message: Message) -> dict[str, Any] | None:
             return None
 
 
-def _write_talk(message: Message) -> dict[str, Any]:
+def _write_talk(message: Message) -> dict[str, object]:
     role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
     return {"id": message.id, "type": "MESSAGE", "data": {"role": role, "content": said_as_text(message)}}
 
 
-def _write_request(call: OptionCallPayload, writing: Writing) -> dict[str, Any]:
+def _write_request(call: OptionCallPayload, writing: Writing) -> dict[str, object]:
     return {"id": call.invocation_id, "type": call.option_name, "data": writing.json(call, "arguments")}
 
 
-def _write_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+def _write_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
     data = _write_error(outcome, writing) if outcome.is_error else _data(writing.json(outcome, "result"))
     kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
     return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
 
 
-def _data(result: Any) -> dict[str, Any]:
+def _data(result: object) -> dict[str, object]:
     """Return a result as the data of a response: an object as it is, anything else as its only key."""
     plain = as_object(result)
     return {"result": result} if plain is None or list(plain) == ["result"] else plain
 
 
-def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
     details = writing.json(outcome, "result")
     plain = as_object(details) or {}
     known = {"error_message", "error_code", "retryable"}
@@ -168,7 +168,7 @@ def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, An
 _ENVELOPE = frozenset({"id", "sender", "receiver", "correlation_id", "message_id"})
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like Choir."""
     units = sample_units(data)
     known = bool(units) and all(isinstance(unit.get("type"), str) and _carries(unit) for unit in units)

@@ -44,11 +44,11 @@ def read_citations(candidate: Mapping[str, Any], parts: Sequence[dict[str, Any]]
     return found
 
 
-def _is_answer(part: dict[str, Any]) -> bool:
+def _is_answer(part: dict[str, object]) -> bool:
     return isinstance(part.get("text"), str) and part.get("thought") is not True
 
 
-def _grounding(candidate: Mapping[str, Any], texts: Mapping[int, bytes]) -> Iterator[tuple[int, Citation]]:
+def _grounding(candidate: Mapping[str, object], texts: Mapping[int, bytes]) -> Iterator[tuple[int, Citation]]:
     """Yield a citation for each source of each segment. A zero is left out on the wire."""
     grounding = as_object(look(candidate, "groundingMetadata")) or {}
     chunks = _objects(look(grounding, "groundingChunks"))
@@ -62,12 +62,12 @@ def _grounding(candidate: Mapping[str, Any], texts: Mapping[int, bytes]) -> Iter
                     yield place, _citation(_source(chunks[index]), texts[place], start, end)
 
 
-def _source(chunk: dict[str, Any]) -> dict[str, Any]:
+def _source(chunk: dict[str, object]) -> dict[str, object]:
     sources = (as_object(look(chunk, key)) for key in _SOURCES)
     return next((source for source in sources if source is not None), chunk)
 
 
-def _recitations(candidate: Mapping[str, Any], texts: Mapping[int, bytes]) -> Iterator[tuple[int, Citation]]:
+def _recitations(candidate: Mapping[str, object], texts: Mapping[int, bytes]) -> Iterator[tuple[int, Citation]]:
     """Yield what was said in the words of a source. Its offsets count through all the text of the answer."""
     metadata = as_object(look(candidate, "citationMetadata")) or {}
     for source in _objects(metadata.get("citations") or look(metadata, "citationSources")):
@@ -80,7 +80,7 @@ def _recitations(candidate: Mapping[str, Any], texts: Mapping[int, bytes]) -> It
             before += len(text)
 
 
-def _citation(source: Mapping[str, Any], text: bytes, start: int, end: int | None) -> Citation:
+def _citation(source: Mapping[str, object], text: bytes, start: int, end: int | None) -> Citation:
     return Citation(
         url=_text(source, "uri") or _text(source, "sourceUri"),
         title=_text(source, "title"),
@@ -100,16 +100,16 @@ def _text(found: Mapping[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _offset(found: Mapping[str, Any], key: str) -> int | None:
+def _offset(found: Mapping[str, object], key: str) -> int | None:
     value = look(found, key)
     return value if type(value) is int and value >= 0 else None
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[object]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
+def _objects(value: object) -> list[dict[str, object]]:
     return [each for each in _list(value) if isinstance(each, dict)]
 
 
@@ -166,7 +166,7 @@ def _bytes(held: dict[str, Any], notes: dict[str, Any]) -> tuple[str, str] | Non
     return (url, mime) if split is not None and split[1] == data else None
 
 
-def _file(held: dict[str, Any]) -> tuple[str, str | None] | None:
+def _file(held: dict[str, object]) -> tuple[str, str | None] | None:
     uri, mime = held.get("fileUri"), held.get("mimeType")
     if not isinstance(uri, str):
         return None
@@ -209,7 +209,7 @@ def read_outcome(response: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     given = {key: value for key, value in response.items() if key != "error"} if is_error else response
     form = "output" if given.keys() == {"output"} else "itself"
     result = given["output"] if form == "output" else None if is_error and not given else given
-    outcome: dict[str, Any] = {"result": result}
+    outcome: dict[str, object] = {"result": result}
     if is_error:
         kind, message = error_of(error if isinstance(error, str) else json_text(error))
         outcome |= {"is_error": True, "error_type": kind, "error_message": message}
@@ -229,7 +229,7 @@ def write_outcome(outcome: OptionResultPayload, words: list[str], form: str | No
     return {"error": said, **({} if result is None else _laid_out(result, form, is_error=True))}
 
 
-def _laid_out(result: Any, form: str | None, *, is_error: bool) -> dict[str, Any]:
+def _laid_out(result: object, form: str | None, *, is_error: bool) -> dict[str, object]:
     found = as_object(result)
     if found is None or form == "output":
         return {"output": result}
@@ -237,7 +237,7 @@ def _laid_out(result: Any, form: str | None, *, is_error: bool) -> dict[str, Any
     return found if _is_itself(found, is_error=is_error) or (form == "itself" and is_plain) else {"output": result}
 
 
-def _is_itself(result: Any, *, is_error: bool) -> bool:
+def _is_itself(result: object, *, is_error: bool) -> bool:
     """Whether a result is an object that cannot be taken for anything but a result."""
     found = as_object(result)
     if found is None or "output" in found or _is_error(found.get("error")):
@@ -245,5 +245,5 @@ def _is_itself(result: Any, *, is_error: bool) -> bool:
     return not is_error or (bool(found) and "error" not in found)
 
 
-def _is_error(error: Any) -> bool:
+def _is_error(error: object) -> bool:
     return error is not None and error is not False

@@ -52,7 +52,7 @@ def read_instructions(unit: Unit) -> None:
     unit.say({"kind": "parts", "parts": said}, id=_id(unit), policy="system", role_hint_for_llm="system")
 
 
-def _parts(unit: Unit) -> list[dict[str, Any]]:
+def _parts(unit: Unit) -> list[dict[str, object]]:
     """Return the parts of a content; the service takes one object for a list of one."""
     only = as_object(unit.value.get("parts"))
     return unit.objects("parts") if only is None else [only]
@@ -75,7 +75,7 @@ def _id(unit: Unit) -> str:
     return unit.own_id("id" if is_name(unit.value.get("id")) else "")
 
 
-def _pieces(parts: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
+def _pieces(parts: Sequence[dict[str, object]]) -> Iterator[tuple[str, list[int]]]:
     """Yield what becomes one message each: the kind, and the places of its parts."""
     run: list[int] = []
     for place, given in enumerate(parts):
@@ -91,7 +91,7 @@ def _pieces(parts: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[int]]]:
         yield "", run
 
 
-def _kind(given: dict[str, Any]) -> str:
+def _kind(given: dict[str, object]) -> str:
     """Return what a part holds, if that is a message of its own."""
     for kind in ("functionCall", "functionResponse"):
         if kind in given and given.keys() & DATA == {kind}:
@@ -99,7 +99,7 @@ def _kind(given: dict[str, Any]) -> str:
     return ""
 
 
-def _is_whole(call: Any) -> bool:
+def _is_whole(call: object) -> bool:
     """Whether a call came to its end: nobody may run half of one."""
     held = known(cast("dict[str, Any]", call)) if isinstance(call, dict) else {"name": None}
     return "name" in held and not held.get("partialArgs") and not held.get("willContinue")

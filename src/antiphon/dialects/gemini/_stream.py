@@ -69,7 +69,7 @@ class GeminiFold(Folding):
             return bool(object_in(self.top, "promptFeedback").get("blockReason"))
         return all(candidate.get("finishReason") for candidate in self.candidates.values())
 
-    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+    def add(self, event: dict[str, object]) -> Iterator[Delta]:
         if not event.keys() & {"candidates", "promptFeedback", "usageMetadata", "responseId"}:
             self.count_unknown(event)
             return
@@ -87,7 +87,7 @@ class GeminiFold(Folding):
         if reason := _reason(object_in(event, "promptFeedback"), "blockReason"):
             yield Delta("finish", text=reason)
 
-    def _add_candidate(self, index: str, candidate: dict[str, Any]) -> Iterator[Delta]:
+    def _add_candidate(self, index: str, candidate: dict[str, object]) -> Iterator[Delta]:
         held = self.candidates.setdefault(index, {})
         for key, value in candidate.items():
             if key != "content":
@@ -97,7 +97,7 @@ class GeminiFold(Folding):
         if reason := _reason(candidate, "finishReason", _REASONS):
             yield Delta("finish", text=reason)
 
-    def _add_content(self, index: str, held: dict[str, Any], content: dict[str, Any]) -> Iterator[Delta]:
+    def _add_content(self, index: str, held: dict[str, object], content: dict[str, object]) -> Iterator[Delta]:
         kept = held["content"] = object_in(held, "content")
         for key, value in content.items():
             if key != "parts":
@@ -168,7 +168,7 @@ class GeminiFold(Folding):
         top = settled(self.top)
         return {**top, "candidates": candidates} if candidates else cast("dict[str, Any]", top)
 
-    def _candidate(self, index: str, whole: bool) -> dict[str, Any]:
+    def _candidate(self, index: str, whole: bool) -> dict[str, object]:
         candidate = cast("dict[str, Any]", settled(self.candidates[index]))
         parts, opened = candidate.get("content", {}).get("parts", []), self.opened.get(index, [])
         kept = [part for place, part in enumerate(parts) if not (whole and place in opened)]
@@ -182,17 +182,17 @@ class GeminiFold(Folding):
 FOLD = GeminiFold
 
 
-def _reason(holder: dict[str, Any], key: str, names: Mapping[int, str] = _NO_NAMES) -> str:
+def _reason(holder: dict[str, object], key: str, names: Mapping[int, str] = _NO_NAMES) -> str:
     """Return why something ended; some servers write the number of a reason."""
     value = holder.get(key)
     return names.get(value, str(value)) if type(value) is int and value else "" if value == 0 else text_in(holder, key)
 
 
-def _piece(index: str, parts: list[Any]) -> str:
+def _piece(index: str, parts: list[object]) -> str:
     return f"{index} {len(parts) - 1}"
 
 
-def _goes_on(last: dict[str, Any], part: dict[str, Any]) -> bool:
+def _goes_on(last: dict[str, object], part: dict[str, object]) -> bool:
     """Whether a text goes on with the one before it: they are the same but for the words, and neither is signed."""
     if "text" not in last or _SIGNATURE in last or _SIGNATURE in part:
         return False
@@ -200,12 +200,12 @@ def _goes_on(last: dict[str, Any], part: dict[str, Any]) -> bool:
     return next(others) == next(others)
 
 
-def _is_same(call: dict[str, Any], added: dict[str, Any]) -> bool:
+def _is_same(call: dict[str, object], added: dict[str, object]) -> bool:
     """Whether a part goes on with an open call: it has no name of its own, or the same id."""
     return not added.get("name") or bool(added.get("id") and added["id"] == call.get("id"))
 
 
-def _is_nothing(part: dict[str, Any]) -> bool:
+def _is_nothing(part: dict[str, object]) -> bool:
     """Whether a part is the empty text that chunks without words have."""
     return part.get("text") == "" and part.keys() <= {"text", "thought"}
 
@@ -251,7 +251,7 @@ def _set(arguments: dict[str, Any], steps: list[str | int], given: dict[str, Any
         holder[steps[-1]] = next((given[kind] for kind in _VALUES if given.get(kind) is not None), None)
 
 
-def _at(holder: Any, step: str | int, begun: Any) -> Any:
+def _at(holder: object, step: str | int, begun: object) -> object:
     """Return what a container holds at a step; what is not there begins."""
     if isinstance(step, str) and isinstance(holder, dict):
         return cast("dict[str, Any]", holder).setdefault(step, begun)

@@ -84,7 +84,7 @@ def look(box: Mapping[str, Any], key: str) -> Any:
     return box.get(_snake(key)) if value is None else value
 
 
-def known(box: dict[str, Any]) -> dict[str, Any]:
+def known(box: dict[str, object]) -> dict[str, Any]:
     """Return what a part, or what it holds, says under the keys that we know, in camel case; null says nothing."""
     return {_CAMEL[key]: value for key, value in box.items() if value is not None and key in _CAMEL}
 
@@ -99,7 +99,7 @@ def proof(note: str) -> str:
     return note.removeprefix(_OPAQUE)
 
 
-def spelled_otherwise(*boxes: dict[str, Any]) -> list[str]:
+def spelled_otherwise(*boxes: dict[str, object]) -> list[str]:
     """Return the keys, in camel case, that are in snake case in one of these objects."""
     return [key for box in boxes for spelling in box if (key := _CAMEL.get(spelling, spelling)) != spelling]
 
@@ -119,7 +119,7 @@ ANSWER = ("candidates", 0, "content")
 """Where the content of a response stands."""
 
 _SLOTS = ("systemInstruction", "system_instruction")
-_AS_OBJECT: dict[str, Any] = {}
+_AS_OBJECT: dict[str, object] = {}
 """Kept under `contents` where that was one content and no list."""
 _PART_KEYS = DATA | {"thoughtSignature", "videoMetadata"}
 """Keys of which a part has one: what it holds, or what it says of the part before it."""
@@ -128,7 +128,7 @@ _PART_KEYS = DATA | {"thoughtSignature", "videoMetadata"}
 # ---------------------------------------------------------------- bodies
 
 
-def open_body(value: Any) -> Body:
+def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
@@ -161,7 +161,7 @@ def _request(found: dict[str, Any]) -> Body:
     return body
 
 
-def _has_facts(found: dict[str, Any]) -> bool:
+def _has_facts(found: dict[str, object]) -> bool:
     return any(look(found, key) is not None for key in ("promptFeedback", "usageMetadata", "responseId"))
 
 
@@ -188,7 +188,7 @@ def _time(given: Any) -> datetime | None:
         return None
 
 
-def _usage(given: Any) -> Usage | None:
+def _usage(given: object) -> Usage | None:
     """Return what an answer cost. What was thought is not among the tokens of the candidates, but is in the core's output."""
     usage = as_object(given)
     if usage is None:
@@ -203,7 +203,7 @@ def _usage(given: Any) -> Usage | None:
     return Usage.model_validate({name: count for name, count in counts.items() if count is not None})
 
 
-def _count(usage: dict[str, Any], key: str) -> int | None:
+def _count(usage: dict[str, object], key: str) -> int | None:
     return count_of(look(usage, key))
 
 
@@ -212,7 +212,7 @@ def _sum(*counts: int | None) -> int | None:
     return count_of(sum(there)) if there else None
 
 
-def close_body(body: Body) -> Any:
+def close_body(body: Body) -> object:
     """Put a body together."""
     is_bare = body.instructions is None and not body.tools
     if body.shape == "one" and is_bare and len(body.units) <= 1:
@@ -257,7 +257,7 @@ def _closed_request(body: Body) -> dict[str, Any]:
 # ---------------------------------------------------------------- recognition
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like this format."""
     found = as_object(data)
     if found is not None and isinstance(found.get("contents"), list | dict):
@@ -277,12 +277,12 @@ def _recognise_response(found: dict[str, Any]) -> str | None:
     return "a response to a prompt that was blocked" if as_object(look(found, "promptFeedback")) is not None else None
 
 
-def _are_contents(data: Any) -> bool:
+def _are_contents(data: object) -> bool:
     units = sample_units(data)
     return bool(units) and all(unit.get("role") in (None, *ROLES) and _has_parts(unit) for unit in units)
 
 
-def _has_parts(unit: dict[str, Any]) -> bool:
+def _has_parts(unit: dict[str, object]) -> bool:
     parts, only = unit.get("parts"), as_object(unit.get("parts"))
     if only is not None:
         parts = [only]
@@ -304,10 +304,10 @@ _INSIDE = ("items", "anyOf", "any_of", "prefixItems", "prefix_items", "additiona
 # ---------------------------------------------------------------- all of a request
 
 
-def split_tools(tools: list[Any]) -> tuple[list[Any], list[Any]]:
+def split_tools(tools: list[object]) -> tuple[list[object], list[object]]:
     """Return the functions of all tools, and the tools with the number of them in their place."""
-    functions: list[Any] = []
-    frames: list[Any] = []
+    functions: list[object] = []
+    frames: list[object] = []
     for place, tool in enumerate(tools):
         frame = as_object(tool)
         if frame is not None:
@@ -319,7 +319,7 @@ def split_tools(tools: list[Any]) -> tuple[list[Any], list[Any]]:
     return functions, frames
 
 
-def _moved(value: Any, functions: list[Any], where: str) -> int | None:
+def _moved(value: object, functions: list[object], where: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, list):
@@ -328,13 +328,13 @@ def _moved(value: Any, functions: list[Any], where: str) -> int | None:
     return len(cast("list[Any]", value))
 
 
-def native_tools(frames: list[Any]) -> list[str]:
+def native_tools(frames: list[object]) -> list[str]:
     """Return the names of the tools that the service runs itself."""
     found = [item for frame in frames for item in (as_object(frame) or {}).items()]
     return [key for key, value in found if key not in _LISTS and value is not None]
 
 
-def join_tools(functions: list[Any], frames: list[Any]) -> list[Any]:
+def join_tools(functions: list[Any], frames: list[Any]) -> list[object]:
     """Return tools with as many functions as each had; the last one that has any takes what is left over."""
     counts = [
         value for frame in frames for key, value in (as_object(frame) or {}).items() if key in _LISTS and value is not None
@@ -347,11 +347,11 @@ def join_tools(functions: list[Any], frames: list[Any]) -> list[Any]:
     return [tool for tool, frame in zip(tools, frames, strict=True) if tool or not frame]
 
 
-def _filled(frame: Any, sizes: Iterator[int], left: Iterator[Any]) -> Any:
+def _filled(frame: object, sizes: Iterator[int], left: Iterator[object]) -> Any:
     """Return a tool with its functions; without the key if all that it had are gone."""
     if (given := as_object(frame)) is None:
         return frame
-    tool: dict[str, Any] = {}
+    tool: dict[str, object] = {}
     for key, value in given.items():
         if key not in _LISTS or value is None:
             tool[key] = value
@@ -363,7 +363,7 @@ def _filled(frame: Any, sizes: Iterator[int], left: Iterator[Any]) -> Any:
 # ---------------------------------------------------------------- one function
 
 
-def read_tool(tool: Any) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, Any] | None:
     """Return what the core knows of a function."""
     given = as_object(tool) or {}
     if not isinstance(given.get("name"), str):
@@ -397,7 +397,7 @@ def _typed(schema: Any, spell: Callable[[str], str]) -> Any:
     return schema if found is None else {key: _typed_value(key, value, spell) for key, value in found.items()}
 
 
-def _typed_value(key: str, value: Any, spell: Callable[[str], str]) -> Any:
+def _typed_value(key: str, value: object, spell: Callable[[str], str]) -> object:
     if key == "type":
         return spell(value) if isinstance(value, str) else value
     if key in _BY_NAME and isinstance(value, dict):

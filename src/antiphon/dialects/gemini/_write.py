@@ -52,7 +52,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
     return said_together(group, message)
 
 
-def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
     """Return a user's content where one must stand: in front of everything, and between words of the model and a call."""
     if previous is not None and _role(previous, writing) == "user":
         return None
@@ -63,7 +63,7 @@ def before(previous: Sequence[Message] | None, group: Sequence[Message], writing
     return None
 
 
-def invocation_in(part: dict[str, Any]) -> Any:
+def invocation_in(part: dict[str, object]) -> object:
     """Return the invocation that a part is the call or the response of, if it says so."""
     held = as_object(look(part, "functionCall")) or as_object(look(part, "functionResponse")) or {}
     return held.get("id")
@@ -72,7 +72,7 @@ def invocation_in(part: dict[str, Any]) -> Any:
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
     """Write messages that belong together as one content; what says nothing, as none."""
     role = _role(group, writing)
-    parts: list[dict[str, Any]] = []
+    parts: list[dict[str, object]] = []
     is_first = True
     for message in _in_order(group, writing) if _UNNAMED in writing.memory and len(group) > 1 else group:
         payload = message.payload
@@ -88,7 +88,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     return [{"role": role, "parts": parts}]
 
 
-def write_instructions(messages: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
+def write_instructions(messages: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
     """Write the content for instructions; none if they say nothing."""
     parts = [part for message in messages for part in _said(message, message.parts, "system", writing)]
     return {"parts": parts} if parts or writing.is_native(messages[0]) else None
@@ -104,10 +104,10 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
 # ---------------------------------------------------------------- what is said
 
 
-def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, Any]]:
+def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, object]]:
     is_native = writing.is_native(message)
     is_own = ROLES.get(str(message.role_hint_for_llm), role) == role
-    written: list[dict[str, Any]] = []
+    written: list[dict[str, object]] = []
     for part in writing.labelled(parts) if role == "user" else parts:
         shown = _text(part, is_native, is_own) if type(part) is TextPart else _part(part, role, is_native, is_own)
         if shown is not None:
@@ -116,7 +116,7 @@ def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriti
     return _marked(written) if is_instruction and written else written
 
 
-def _marked(written: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _marked(written: list[dict[str, object]]) -> list[dict[str, object]]:
     first = written[0].get("text", "")
     return [{"text": f"{INSTRUCTION}{first}"}, *(written[1:] if first else written)]
 
@@ -125,7 +125,7 @@ def _text(part: TextPart, is_native: bool, is_own: bool) -> dict[str, Any] | Non
     """Write a text; an empty one only where one was, or to hold a signature."""
     if part.__dict__["metadata"] is EMPTY:
         return {"text": part.text} if part.text or is_native else None
-    notes: Mapping[str, Any] = notes_of(part, NAME) if is_own else {}
+    notes: Mapping[str, object] = notes_of(part, NAME) if is_own else {}
     return _noted({"text": part.text}, notes) if part.text or is_native or "thoughtSignature" in notes else None
 
 
@@ -154,20 +154,20 @@ def _thought(part: ReasoningPart) -> dict[str, Any] | None:
     """Write what was thought here; what others thought is theirs, and so is the proof of it."""
     if NAME not in part.metadata:
         return None
-    written: dict[str, Any] = {"text": part.text, "thought": True}
+    written: dict[str, object] = {"text": part.text, "thought": True}
     if part.signature is not None:
         written["thoughtSignature"] = part.signature
     return _noted(written, notes_of(part, NAME))
 
 
-def _own(part: ForeignPart) -> dict[str, Any] | None:
+def _own(part: ForeignPart) -> dict[str, object] | None:
     return as_object(thaw(part.value)) if part.dialect == NAME else None
 
 
 # ---------------------------------------------------------------- calls and results
 
 
-def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is_first: bool) -> dict[str, Any]:
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is_first: bool) -> dict[str, object]:
     held: dict[str, Any] = {"name": writing.aliases.option(call.option_name), "args": arguments_object(call)}
     writing.memory.setdefault(_CALLED, {})[call.invocation_id] = held["name"]
     written: dict[str, Any] = {"functionCall": held}
@@ -218,7 +218,7 @@ def _name(outcome: OptionResultPayload, writing: BodyWriting) -> str:
     return called.get(outcome.invocation_id) or writing.aliases.option(outcome.option_name)
 
 
-def _show(part: Part, words: list[str], media: list[dict[str, Any]]) -> None:
+def _show(part: Part, words: list[str], media: list[dict[str, object]]) -> None:
     """Put a part of a result where it belongs: media beside the object, words into it."""
     if type(part) is TextPart or type(part) is DataPart:
         words += [text] if (text := text_of(part)) else []
@@ -278,7 +278,7 @@ def _words(message: Message, content: Content, writing: BodyWriting) -> Any:
     return {"role": role, "parts": [{"text": said}]}
 
 
-def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[Any]:
+def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[object]:
     """Return the list that calls go into: in a content of their own, or in that of the words they were said with."""
     unit: dict[str, Any] = units.pop() if follows_words(first, last) else {"role": "model", "parts": []}
     if unit["role"] != "model" or not units or units[-1]["role"] != "user":

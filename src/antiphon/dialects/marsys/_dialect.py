@@ -47,13 +47,13 @@ from antiphon.messages._trusted import text_part
 _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 
 
-def part_of(item: dict[str, Any]) -> Part:
+def part_of(item: dict[str, object]) -> Part:
     """Return what an item of a list is to us."""
     text = item.get("text") if item.get("type") == "text" else None
     return text_part(text) if isinstance(text, str) else read_medium(item)
 
 
-def item_of(part: Part) -> dict[str, Any] | None:
+def item_of(part: Part) -> dict[str, object] | None:
     """Return a part as an item of a list; None if the format has none for it."""
     match part:
         case TextPart():
@@ -165,7 +165,7 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -
     unit.reading.calls[made.invocation_id or ""] = made
 
 
-def _arguments(unit: Unit, given: Any, path: tuple[str | int, ...]) -> tuple[dict[str, Any], str | None]:
+def _arguments(unit: Unit, given: object, path: tuple[str | int, ...]) -> tuple[dict[str, Any], str | None]:
     """Return the arguments, and their text where it is not plainly the JSON of them."""
     if (plain := as_object(given)) is not None:
         return plain, None
@@ -213,7 +213,7 @@ def _read_agent_call(unit: Unit) -> None:
 
 def _read_answer(unit: Unit, invocation: str, role: str) -> None:
     name = unit.maybe_text("name") or unit.called(invocation) or "unknown"
-    payload: dict[str, Any] = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
+    payload: dict[str, object] = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
     parts = _parts(unit)
     if all(isinstance(part, TextPart) for part in parts):
         payload["result"] = None if unit.value.get("content") is None else _words(unit)
@@ -305,15 +305,15 @@ def _role_of(message: Message) -> str | None:
     return role if isinstance(role, str) else None
 
 
-def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
+def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]:
     first = group[0]
     calls = [_write_tool_call(message.payload) for message in group if message.payload.kind == "option_call"]
     role = "assistant" if calls else _role_of(first) or _talking_role(first, writing.as_policy)
-    content: Any = ""
+    content: object = ""
     if first.payload.kind == "parts":
         is_list = _needs_list(first.parts)
         content = _list(first, first.parts) if is_list else said_as_text(first)
-    unit: dict[str, Any] = {"role": role, "content": content}
+    unit: dict[str, object] = {"role": role, "content": content}
     if first.policy != role:
         unit["name"] = first.policy
     if calls:
@@ -326,7 +326,7 @@ def _needs_list(parts: Sequence[Part]) -> bool:
     return any(not isinstance(part, TextPart | DataPart) and item_of(part) is not None for part in parts)
 
 
-def _list(message: Message, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _list(message: Message, parts: Sequence[Part]) -> list[dict[str, object]]:
     """Return parts as a list."""
     items: list[dict[str, Any]] = []
     goes_on = continued(message)
@@ -347,22 +347,22 @@ def _talking_role(message: Message, as_policy: str | None) -> str:
     return message.policy if message.policy in _TALKING else "assistant"
 
 
-def _write_tool_call(call: OptionCallPayload) -> dict[str, Any]:
+def _write_tool_call(call: OptionCallPayload) -> dict[str, object]:
     text = arguments_text(call)
     return {"id": call.invocation_id, "type": "function", "function": {"name": call.option_name, "arguments": text}}
 
 
-def _write_agent_call(message: Message, call: OptionCallPayload) -> dict[str, Any]:
+def _write_agent_call(message: Message, call: OptionCallPayload) -> dict[str, object]:
     content = request_of(call) or json_text(call.arguments)
     metadata = {"caller": message.policy, "task_id": call.invocation_id}
     return {"role": "agent_call", "content": content, "name": call.option_name, "metadata": metadata}
 
 
-def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
+def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
     shows = outcome.result is None and _needs_list(outcome.parts)
-    content: Any = _list(message, outcome.parts) if shows else result_text(outcome)
+    content: object = _list(message, outcome.parts) if shows else result_text(outcome)
     call = writing.call_of(message)
-    unit: dict[str, Any] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
+    unit: dict[str, object] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
     if _role_of(message) == "agent_response" or (call is not None and _asks_agent(call)):
         unit = {"role": "agent_response", "name": outcome.option_name, "metadata": {"task_id": outcome.invocation_id}}
     if content is not None:
@@ -394,7 +394,7 @@ _ROLES = frozenset({"system", "user", "assistant", "tool", "error", "agent_call"
 _OWN = frozenset({"message_id", "metadata", "timestamp"})
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like MARSYS."""
     units = sample_units(data)
     if not units or not all(is_one_of(unit.get("role"), _ROLES) and "type" not in unit for unit in units):

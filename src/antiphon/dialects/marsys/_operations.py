@@ -82,7 +82,7 @@ def _tool_call_errors(message: Message) -> Iterator[str]:
         yield from (f"tool_calls[{index}]{error}" for error in _call_errors(call))
 
 
-def _call_errors(call: Mapping[str, Any]) -> Iterator[str]:
+def _call_errors(call: Mapping[str, object]) -> Iterator[str]:
     # Id and type may be missing: `to_llm_dict` fills them in.
     if not _is_name(call.get("id", "call")):
         yield ".id must be text that is not empty"

@@ -115,7 +115,7 @@ def _citations(unit: Unit) -> tuple[Citation, ...]:
     return tuple(Citation(**_place(each)) for each in found if each is not None)
 
 
-def _place(citation: dict[str, Any]) -> dict[str, Any]:
+def _place(citation: dict[str, object]) -> dict[str, Any]:
     start, end = count_of(citation.get("start_index")), count_of(citation.get("end_index"))
     return {"url": _text(citation, "url"), "title": _text(citation, "title"), "start": start, "end": end}
 
@@ -141,14 +141,14 @@ def read_medium(part: dict[str, Any]) -> MediaPart | ForeignPart:
     return (make and make(inner)) or ForeignPart(dialect=NAME, value=part)
 
 
-def _image(image: dict[str, Any]) -> MediaPart | None:
+def _image(image: dict[str, object]) -> MediaPart | None:
     url, detail = _text(image, "url"), _text(image, "detail")
     if not url:
         return None
     return MediaPart(modality="image", url=url, metadata={NAME: {"detail": detail}} if detail else {})
 
 
-def _audio(audio: dict[str, Any]) -> MediaPart | None:
+def _audio(audio: dict[str, object]) -> MediaPart | None:
     data, ending = _text(audio, "data"), _text(audio, "format")
     return MediaPart(modality="audio", url=as_data_url(f"audio/{ending}", data)) if data and ending else None
 
@@ -182,7 +182,7 @@ def _call(unit: Unit, index: int, call: dict[str, Any]) -> tuple[dict[str, Any],
     return _call_payload(unit, call["id"], inner["name"], ({}, given) if notes else read_arguments(given)), notes
 
 
-def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, Any], str | None]) -> dict[str, Any]:
+def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, object], str | None]) -> dict[str, Any]:
     return {
         "kind": "option_call",
         "invocation_id": unit.alias(id or unit.own_id("id")),
@@ -192,7 +192,7 @@ def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, Any
     }
 
 
-def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
     name = call.get("name")
     if not isinstance(name, str):
         unit.fail("expected a function with a name", "function_call")
@@ -207,14 +207,14 @@ def _legacy_answer(unit: Unit) -> None:
     _answer(unit, str(waiting.pop(0)) if waiting else f"{unit.own_id('id')}-call", name, {"legacy": True})
 
 
-def _answer(unit: Unit, invocation: str, name: str | None = None, notes: dict[str, Any] | None = None) -> None:
+def _answer(unit: Unit, invocation: str, name: str | None = None, notes: dict[str, object] | None = None) -> None:
     invocation = unit.alias(invocation or unit.own_id("id"))
     call = unit.reading.calls.get(invocation)
     called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
     option = unit.alias(name) if name else called
     content = unit.value.get("content")
     parts = _content(unit) if isinstance(content, list) else []
-    payload: dict[str, Any] = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
+    payload: dict[str, object] = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
     if isinstance(content, str):
         payload["result"] = content
     elif len(parts) == 1 and isinstance(parts[0], TextPart):

@@ -61,10 +61,10 @@ class ChatFold(Folding):
     def is_finished(self) -> bool:
         return bool(self.choices) and all(self._is_closed(held) for held in self.choices.values())
 
-    def _is_closed(self, held: dict[str, Any]) -> bool:
+    def _is_closed(self, held: dict[str, object]) -> bool:
         return self.ended or _has_reason(held)
 
-    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+    def add(self, event: dict[str, object]) -> Iterator[Delta]:
         if "choices" not in event and not event.get("usage"):
             self.count_unknown(event)
             return
@@ -162,7 +162,9 @@ class ChatFold(Folding):
                 inner = call.setdefault(key, {text: ""})
                 yield from self._add_inner(inner, fragment[key], call.get("id"), piece)
 
-    def _add_inner(self, inner: dict[str, Any], fragment: dict[str, Any], call_id: Any, piece: str) -> Iterator[Delta]:
+    def _add_inner(
+        self, inner: dict[str, object], fragment: dict[str, object], call_id: object, piece: str
+    ) -> Iterator[Delta]:
         """Add to what a call is of: the name is told as soon as it is there, and then the arguments as they come."""
         was_told, added = piece in self.pieces, ""
         for key, value in fragment.items():
@@ -195,7 +197,7 @@ class ChatFold(Folding):
         choices = [self._choice(self.choices[index], whole) for index in sorted(self.choices, key=int)]
         return {**settled(self.top), "object": "chat.completion", "choices": choices}
 
-    def _choice(self, held: dict[str, Any], whole: bool) -> dict[str, Any]:
+    def _choice(self, held: dict[str, Any], whole: bool) -> dict[str, object]:
         message = dict(held["message"])
         calls = [slot["call"] for slot in _in_order(held["calls"]) if not whole or self._is_whole(held, slot["call"])]
         if calls:
@@ -209,7 +211,7 @@ class ChatFold(Folding):
 FOLD = ChatFold
 
 
-def _begun(index: int) -> dict[str, Any]:
+def _begun(index: int) -> dict[str, object]:
     choice, message = {"index": index, "finish_reason": None}, {"role": "assistant", "content": None}
     return {"choice": choice, "message": message, "calls": []}
 
@@ -219,16 +221,16 @@ def _has_reason(held: dict[str, Any]) -> bool:
     return bool(held["choice"].get("finish_reason"))
 
 
-def _key(index: Any) -> Any:
+def _key(index: object) -> Any:
     """Return an index as something that has a hash; nearly always it is a number."""
     return index if isinstance(index, int | float | str | None) else repr(index)
 
 
-def _in_order(slots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _in_order(slots: list[dict[str, object]]) -> list[dict[str, Any]]:
     return sorted(slots, key=lambda slot: slot["index"] if type(slot["index"]) is int else 0)
 
 
-def _calls(held: dict[str, Any]) -> list[dict[str, Any]]:
+def _calls(held: dict[str, Any]) -> list[dict[str, object]]:
     legacy = _legacy(held)
     return [*(slot["call"] for slot in held["calls"]), *([legacy] if legacy is not None else [])]
 
@@ -242,7 +244,7 @@ def _name(call: dict[str, Any]) -> str:
     return said(call.get("function") or call.get("custom") or call, "name")
 
 
-def _merge(holder: dict[str, Any], key: str, value: Any) -> None:
+def _merge(holder: dict[str, object], key: str, value: object) -> None:
     """Add something that the format's own types do not have, or not piece by piece, as servers are likely to mean it.
 
     Text is added to text, unless it is said once; objects are merged; elements of a list are known by `index` or are new.
@@ -271,7 +273,7 @@ def _merge_list(held: list[Any], added: list[Any]) -> None:
             _merge(known, key, value)
 
 
-def _known(held: list[Any], added: Any) -> dict[str, Any] | None:
+def _known(held: list[object], added: object) -> dict[str, object] | None:
     """Return the element that another goes on with, if they say so by `index`."""
     index = cast("dict[str, Any]", added).get("index") if isinstance(added, dict) else None
     if index is None:

@@ -21,7 +21,7 @@ _OLLAMA_KEYS = frozenset({"keep_alive", "options"})
 """Keys of a request of Ollama's own, whose answers have another form."""
 
 
-def open_body(value: Any) -> Body:
+def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
@@ -41,7 +41,7 @@ def _request(found: dict[str, Any]) -> Body:
     return Body("request", found["messages"], ("messages",), tools=tools, rest=rest)
 
 
-def _response(found: dict[str, Any]) -> Body:
+def _response(found: dict[str, object]) -> Body:
     """The first choice is the conversation; the others are kept."""
     choices = cast("list[Any]", found["choices"])
     first = as_object(choices[0]) if choices else None
@@ -60,7 +60,7 @@ def _facts(found: dict[str, Any], units: list[Any]) -> Body:
     return body
 
 
-def _usage(given: Any) -> Usage | None:
+def _usage(given: object) -> Usage | None:
     usage = as_object(given)
     if usage is None:
         return None
@@ -76,7 +76,7 @@ def _usage(given: Any) -> Usage | None:
     return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
 
 
-def close_body(body: Body) -> Any:
+def close_body(body: Body) -> object:
     """Put a body together."""
     match body.shape:
         case "one" if len(body.units) == 1:
@@ -93,7 +93,7 @@ def close_body(body: Body) -> Any:
             return {**settings, "messages": body.units, **({"tools": body.tools} if body.tools else {})}
 
 
-def read_tool(tool: Any) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, Any] | None:
     """Return what the core knows of a tool."""
     given = as_object(tool) or {}
     inner = as_object(given.get(str(given.get("type", "function"))))
@@ -106,7 +106,7 @@ def read_tool(tool: Any) -> dict[str, Any] | None:
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
     """Write a tool."""
-    function: dict[str, Any] = {"name": name}
+    function: dict[str, object] = {"name": name}
     if tool.description is not None:
         function["description"] = tool.description
     if tool.parameters:
@@ -114,7 +114,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like this format."""
     found = as_object(data)
     if found is not None and found.get("object") == "chat.completion":
@@ -145,12 +145,12 @@ def _recognise_request(found: dict[str, Any]) -> str | None:
     return None if is_claude and not has_own else "a request with messages of Chat Completions"
 
 
-def _listed(found: dict[str, Any], key: str) -> list[Any]:
+def _listed(found: dict[str, object], key: str) -> list[object]:
     value = found.get(key)
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def _has_chat_content(unit: dict[str, Any]) -> bool:
+def _has_chat_content(unit: dict[str, object]) -> bool:
     return any(part["type"] in ("image_url", "input_audio", "file") for part in content_parts(unit) or ())
 
 

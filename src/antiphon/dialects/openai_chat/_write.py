@@ -42,7 +42,7 @@ def _is_native(message: Message) -> bool:
     return message.__dict__["metadata"] is not EMPTY and NAME in plain_of(message, "metadata")
 
 
-def invocation_in(item: dict[str, Any]) -> Any:
+def invocation_in(item: dict[str, object]) -> object:
     """Return the invocation that an item of a message's is the call of."""
     return item.get("id")
 
@@ -57,7 +57,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     return _assistant(group, writing) if role == "assistant" else [_talk(first, role, writing)]
 
 
-def named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[str, Any]:
+def named(unit: dict[str, object], message: Message, writing: BodyWriting) -> dict[str, Any]:
     """Return a unit with the name of who speaks, where that is not its role."""
     policy = message.__dict__["policy"]
     if policy != unit["role"]:
@@ -65,7 +65,7 @@ def named(unit: dict[str, Any], message: Message, writing: BodyWriting) -> dict[
     return unit
 
 
-def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, Any]:
+def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, object]:
     content: Any = [part for each in writing.labelled(message.parts) for part in _part(each, role, writing)]
     if not content or (len(content) == 1 and content[0].keys() == _TEXT and "list" not in writing.notes(message)):
         content = content[0]["text"] if content else ""
@@ -103,7 +103,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
 # ---------------------------------------------------------------- what the assistant says and calls
 
 
-def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+def _assistant(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
     """Return the message of the assistant's; none for what is from elsewhere and cannot be said here."""
     calls = [_call(message, writing) for message in group if type(message.payload) is OptionCallPayload]
     unit: dict[str, Any] = {"role": "assistant", "content": None}
@@ -153,7 +153,7 @@ def _say(part: Part, unit: dict[str, Any], texts: list[dict[str, Any]], writing:
             pass
 
 
-def _call(message: Message, writing: BodyWriting) -> dict[str, Any]:
+def _call(message: Message, writing: BodyWriting) -> dict[str, object]:
     call = message.payload
     assert isinstance(call, OptionCallPayload)  # noqa: S101 (what a group holds besides parts)
     notes = writing.notes(message)
@@ -169,9 +169,9 @@ def _call(message: Message, writing: BodyWriting) -> dict[str, Any]:
 # ---------------------------------------------------------------- results
 
 
-def _answers(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    units: list[dict[str, Any]] = []
-    media: list[dict[str, Any]] = []
+def _answers(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
+    units: list[dict[str, object]] = []
+    media: list[dict[str, object]] = []
     for message in group:
         unit, shown = _answer(message, writing)
         units.append(unit)
@@ -183,7 +183,7 @@ def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], lis
     """Return the tool message, and the media that a user must show in its place."""
     outcome = message.payload
     assert isinstance(outcome, OptionResultPayload)  # noqa: S101 (what a group of results holds)
-    unit: dict[str, Any] = {"role": "tool", "content": outcome_text(outcome)}
+    unit: dict[str, object] = {"role": "tool", "content": outcome_text(outcome)}
     unit["tool_call_id"] = writing.aliases.invocation(message)
     if writing.notes(message).get("legacy") or (_LEGACY, outcome.invocation_id) in writing.memory:
         unit = {"role": "function", "name": writing.aliases.option(outcome.option_name), "content": unit["content"]}
@@ -192,7 +192,7 @@ def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], lis
 
 def _with_parts(
     unit: dict[str, Any], outcome: OptionResultPayload, writing: BodyWriting
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[dict[str, object], list[dict[str, object]]]:
     texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
     media: list[dict[str, Any]] = []
     for part in outcome.parts:
@@ -239,7 +239,7 @@ def write_plain(messages: Sequence[Message], contents: Sequence[Content], writin
     return units
 
 
-def _begin_calls(units: list[Any], first: Message, last: Message | None, writing: BodyWriting) -> list[Any]:
+def _begin_calls(units: list[Any], first: Message, last: Message | None, writing: BodyWriting) -> list[object]:
     """Return the list that calls go into: in a unit of their own, or in that of the words they were said with."""
     calls: list[Any] = []
     said = None

@@ -42,7 +42,7 @@ _BY_THE_CALLER = frozenset(
 
 def read_instructions(unit: Unit) -> None:
     """Say the instructions that stand in their own place."""
-    text: Any = unit.value
+    text: object = unit.value
     if not isinstance(text, str):
         unit.fail(f"expected text, found {kind_of(text)}")
     place = f"{NAME}-instructions-{sha256(text.encode()).hexdigest()[:12]}"
@@ -165,7 +165,7 @@ def _answer(unit: Unit) -> None:
     name = unit.maybe_text("name")
     option = unit.alias(name) if name else called
     parts = _content(unit, "output")
-    payload: dict[str, Any] = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
+    payload: dict[str, object] = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         payload["result"] = parts[0].text
     else:
@@ -221,12 +221,12 @@ def _settings(part: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: part[name] for name in names if part.get(name) is not None}
 
 
-def _image(part: dict[str, Any]) -> MediaPart | None:
+def _image(part: dict[str, object]) -> MediaPart | None:
     url = _str(part, "image_url") or file_urn(FILE, _str(part, "file_id") or "")
     return _medium("image", url, notes=_settings(part, MEDIA_SETTINGS))
 
 
-def _file(part: dict[str, Any]) -> MediaPart | None:
+def _file(part: dict[str, object]) -> MediaPart | None:
     url = _str(part, "file_data") or _str(part, "file_url") or file_urn(FILE, _str(part, "file_id") or "")
     split = split_data_url(url)
     modality = modality_of(split[0] if split else None)
@@ -236,7 +236,7 @@ def _file(part: dict[str, Any]) -> MediaPart | None:
     return _medium(modality, url, notes=notes, name=_str(part, "filename"))
 
 
-def _medium(modality: str, url: str, *, notes: dict[str, Any], name: str | None = None) -> MediaPart | None:
+def _medium(modality: str, url: str, *, notes: dict[str, object], name: str | None = None) -> MediaPart | None:
     """Return a medium; None if the core does not take what should be its URL."""
     metadata = {**({NAME: notes} if notes else {}), **named_file(name)}
     try:
@@ -248,12 +248,12 @@ def _medium(modality: str, url: str, *, notes: dict[str, Any], name: str | None 
 # ---------------------------------------------------------------- citations
 
 
-def _citations(given: Any) -> tuple[Citation, ...]:
+def _citations(given: object) -> tuple[Citation, ...]:
     found = [as_object(each) for each in cast("list[Any]", given)] if isinstance(given, list) else []
     return tuple(_citation(each) for each in found if each is not None)
 
 
-def _citation(given: dict[str, Any]) -> Citation:
+def _citation(given: dict[str, object]) -> Citation:
     """Return a citation; its kind is noted where it is not plain from what is cited."""
     kind = given.get("type")
     end = _count(given, "end_index")
@@ -269,7 +269,7 @@ def _str(found: dict[str, Any], key: str) -> str | None:
     return found[key] if isinstance(found.get(key), str) else None
 
 
-def _count(found: dict[str, Any], key: str) -> int | None:
+def _count(found: dict[str, object], key: str) -> int | None:
     return count_of(found.get(key))
 
 

@@ -88,7 +88,7 @@ class ResponsesFold(Folding):
         return not self.response and not self.items
 
     @override
-    def failure_in(self, event: Mapping[str, Any]) -> Failure | None:
+    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
         response = event.get("response")
         if event.get("type") != "response.failed" or not isinstance(response, dict):
             return Folding.failure_in(self, event)
@@ -129,7 +129,7 @@ class ResponsesFold(Folding):
 
     # ---------------------------------------------------------------- items and their parts
 
-    def _put_item(self, index: str, item: dict[str, Any], *, is_done: bool) -> Iterator[Delta]:
+    def _put_item(self, index: str, item: dict[str, object], *, is_done: bool) -> Iterator[Delta]:
         if not item:
             return
         told = {piece: said(holder, place.field) for piece, holder, place in _texts(index, self.items.get(index, {}))}
@@ -150,7 +150,7 @@ class ResponsesFold(Folding):
         if place.kind is not None and text.startswith(told):
             yield from self.tell(place.kind, piece, text[len(told) :])
 
-    def _put_part(self, event: dict[str, Any], parts: str, key: str) -> Iterator[Delta]:
+    def _put_part(self, event: dict[str, object], parts: str, key: str) -> Iterator[Delta]:
         index, item = self._item_of(event)
         held = kept_list(item, parts)
         position, part = index_in(event, key, 0), object_in(event, "part")
@@ -163,25 +163,25 @@ class ResponsesFold(Folding):
             self.number(piece)  # parts count from where they begin, not from their first word
             yield from self._tell_new(place, piece, told, text_in(part, place.field))
 
-    def _index(self, event: dict[str, Any]) -> str:
+    def _index(self, event: dict[str, object]) -> str:
         """Return the index of the item that an event is about; servers are known to give nothing but an id."""
         if event.get("output_index") is not None:
             return str(index_in(event, "output_index"))
         return self._known({"id": event.get("item_id"), **object_in(event, "item")}, default=len(self.items))
 
-    def _known(self, item: dict[str, Any], *, default: int) -> str:
+    def _known(self, item: dict[str, object], *, default: int) -> str:
         """Return under which index an item was streamed, by its id: servers are known to leave gaps."""
         ids = [item[key] for key in ("id", "call_id") if item.get(key)]
         known = (index for index, held in self.items.items() if held.get("id") in ids or held.get("call_id") in ids)
         return next(known, str(default))
 
-    def _item_of(self, event: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _item_of(self, event: dict[str, object]) -> tuple[str, dict[str, object]]:
         index = self._index(event)
         if index not in self.items:
             raise EventError(f"no item {index} has begun", "output_index")
         return index, self.items[index]
 
-    def _place(self, owner: str, position: int, parts: list[Any]) -> int:
+    def _place(self, owner: str, position: int, parts: list[object]) -> int:
         """Return where a part stands in its list, counted from the position of the first."""
         if position and not parts:
             self.begins[owner] = position
@@ -189,7 +189,7 @@ class ResponsesFold(Folding):
 
     # ---------------------------------------------------------------- what grows
 
-    def _add_text(self, event: dict[str, Any], place: _Place, verb: str) -> Iterator[Delta]:
+    def _add_text(self, event: dict[str, object], place: _Place, verb: str) -> Iterator[Delta]:
         index, holder = self._item_of(event)
         piece = index
         if place.parts:
@@ -209,7 +209,7 @@ class ResponsesFold(Folding):
         if place.kind is not None:
             yield from self.tell(place.kind, piece, text)
 
-    def _add_annotation(self, event: dict[str, Any]) -> Iterator[Delta]:
+    def _add_annotation(self, event: dict[str, object]) -> Iterator[Delta]:
         index, item = self._item_of(event)
         position = index_in(event, "content_index", 0)
         held = kept_list(item, "content")
@@ -236,7 +236,7 @@ class ResponsesFold(Folding):
 FOLD = ResponsesFold
 
 
-def _texts(index: str, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], _Place]]:
+def _texts(index: str, item: dict[str, object]) -> Iterator[tuple[str, dict[str, object], _Place]]:
     """Yield each text of an item that is told: the piece it is, what holds it, and where."""
     place = _PLACES.get(str(item.get("type")))
     if place is not None and not place.parts:
@@ -248,7 +248,7 @@ def _texts(index: str, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, An
                 yield f"{index} {parts} {position}", part, place
 
 
-def _part_at(parts: list[Any], position: int, begun: dict[str, Any]) -> dict[str, Any]:
+def _part_at(parts: list[object], position: int, begun: dict[str, object]) -> dict[str, object]:
     """Return the part at a position; the next one begins, one beyond it is refused."""
     if not 0 <= position <= len(parts):
         raise EventError(f"expected a position up to {len(parts)}, found {position}")
@@ -259,17 +259,17 @@ def _part_at(parts: list[Any], position: int, begun: dict[str, Any]) -> dict[str
     return cast("dict[str, Any]", parts[position])
 
 
-def _begun(place: _Place) -> dict[str, Any]:
-    part: dict[str, Any] = {"type": place.type, place.field: ""}
+def _begun(place: _Place) -> dict[str, object]:
+    part: dict[str, object] = {"type": place.type, place.field: ""}
     return {**part, "annotations": []} if place.type == "output_text" else part
 
 
-def _is_talk(item: dict[str, Any]) -> bool:
+def _is_talk(item: dict[str, object]) -> bool:
     """Whether an item is words, which may stand as they are when the rest does not come."""
     return item.get("type") == "message"
 
 
-def _named(item: dict[str, Any]) -> str:
+def _named(item: dict[str, object]) -> str:
     if item.get("call_id"):
         return called(item.get("name") or item.get("type"), item["call_id"])
     return f"the item {item.get('id')} ({item.get('type')})"

@@ -70,7 +70,7 @@ _PARTS = ("input_text", "input_image", "input_file", "output_text")
 # ---------------------------------------------------------------- bodies
 
 
-def open_body(value: Any) -> Body:
+def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
@@ -114,7 +114,7 @@ def _response(found: dict[str, Any]) -> Body:
     return body
 
 
-def _usage(given: Any) -> Usage | None:
+def _usage(given: object) -> Usage | None:
     usage = as_object(given)
     if usage is None:
         return None
@@ -130,7 +130,7 @@ def _usage(given: Any) -> Usage | None:
     return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
 
 
-def close_body(body: Body) -> Any:
+def close_body(body: Body) -> object:
     """Put a body together."""
     is_bare = not body.tools and body.instructions is None
     match body.shape:
@@ -144,7 +144,7 @@ def close_body(body: Body) -> Any:
             return _closed_request(body)
 
 
-def _closed_request(body: Body) -> dict[str, Any]:
+def _closed_request(body: Body) -> dict[str, object]:
     request = {**body.rest} if body.shape == "request" else {}
     if body.instructions is not None:
         request["instructions"] = body.instructions
@@ -168,7 +168,7 @@ def _is_one_text(units: list[Any]) -> bool:
 # ---------------------------------------------------------------- tools
 
 
-def read_tool(tool: Any) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, Any] | None:
     """Return what the core knows of a tool that the caller runs; the service's own tools are none of them."""
     given = as_object(tool) or {}
     if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
@@ -180,8 +180,8 @@ def read_tool(tool: Any) -> dict[str, Any] | None:
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
     """Write a tool. It is not strict, which it would be by default: a schema from elsewhere need not be."""
-    parameters: Any = thaw(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
-    written: dict[str, Any] = {"type": "function", "name": name, "parameters": parameters, "strict": False}
+    parameters: object = thaw(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
+    written: dict[str, object] = {"type": "function", "name": name, "parameters": parameters, "strict": False}
     if tool.description is not None:
         written["description"] = tool.description
     return written
@@ -214,17 +214,17 @@ def _recognise_items(data: Any) -> str | None:
     return "items of Responses" if are_items and any(_is_item(unit) or _has_own_parts(unit) for unit in units) else None
 
 
-def _has_role(unit: dict[str, Any]) -> bool:
+def _has_role(unit: dict[str, object]) -> bool:
     return isinstance(unit.get("role"), str) and unit["role"] in ROLES
 
 
-def _is_item(unit: dict[str, Any]) -> bool:
+def _is_item(unit: dict[str, object]) -> bool:
     """Whether it is an item by its type. A `message` with a model is a whole answer of another provider."""
     kind = unit.get("type")
     return isinstance(kind, str) and kind in _ITEMS and (kind != "message" or ("role" in unit and "model" not in unit))
 
 
-def _has_own_parts(unit: dict[str, Any]) -> bool:
+def _has_own_parts(unit: dict[str, object]) -> bool:
     content = unit.get("content")
     parts = cast("list[Any]", content) if isinstance(content, list) else []
     return any(isinstance(part, dict) and is_one_of(cast("dict[str, Any]", part).get("type"), _PARTS) for part in parts)

@@ -67,7 +67,7 @@ def write_instructions(group: Sequence[Message], writing: BodyWriting) -> str | 
     return "\n".join(texts) if texts or writing.is_native(group[0]) else None
 
 
-def _stamped(units: list[dict[str, Any]], message: Message, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _stamped(units: list[dict[str, object]], message: Message, notes: Mapping[str, object]) -> list[dict[str, object]]:
     """Return items with the name of the agent, if they came with one."""
     if notes.get("agent"):
         for unit in units:
@@ -78,8 +78,8 @@ def _stamped(units: list[dict[str, Any]], message: Message, notes: Mapping[str, 
 # ---------------------------------------------------------------- what is said
 
 
-def _items(message: Message, role: str, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
-    units: list[dict[str, Any]] = []
+def _items(message: Message, role: str, notes: Mapping[str, object], writing: BodyWriting) -> list[dict[str, object]]:
+    units: list[dict[str, object]] = []
     words: list[Part] = []
     is_native = writing.is_native(message)
     for part in message.parts:
@@ -97,7 +97,7 @@ def _items(message: Message, role: str, notes: Mapping[str, Any], writing: BodyW
     return units
 
 
-def _own_item(part: Part, role: str, writing: BodyWriting, *, is_native: bool) -> dict[str, Any] | None:
+def _own_item(part: Part, role: str, writing: BodyWriting, *, is_native: bool) -> dict[str, object] | None:
     """Return the item that a part stands for, or begins, by itself."""
     if isinstance(part, TextPart | DataPart):
         return None
@@ -114,7 +114,7 @@ def _own_item(part: Part, role: str, writing: BodyWriting, *, is_native: bool) -
 
 def _reasoning(part: ReasoningPart, id: str | None) -> dict[str, Any]:
     """Return an item of reasoning, without its thoughts. The list of summaries must be there, even if it is empty."""
-    item: dict[str, Any] = {"type": "reasoning", "summary": []}
+    item: dict[str, object] = {"type": "reasoning", "summary": []}
     if id is not None:
         item["id"] = id
     if part.encrypted_content is not None:
@@ -130,8 +130,8 @@ def _think_on(part: ReasoningPart, units: list[dict[str, Any]], writing: BodyWri
 
 
 def _message(
-    words: Sequence[Part], role: str, notes: Mapping[str, Any], writing: BodyWriting, goes_on: Set[int]
-) -> list[dict[str, Any]]:
+    words: Sequence[Part], role: str, notes: Mapping[str, object], writing: BodyWriting, goes_on: Set[int]
+) -> list[dict[str, object]]:
     """Return what words make: a message, or nothing where none of them can be said here."""
     is_list = bool(notes.get("list"))
     if role == "assistant" and not is_list:
@@ -145,12 +145,12 @@ def _message(
     return [_short(role, content[0]["text"] if is_plain else content, notes)] if content else []
 
 
-def _short(role: str, content: Any, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _short(role: str, content: object, notes: Mapping[str, object]) -> dict[str, object]:
     unit = {"role": role, "content": content}
     return {"type": "message", **unit} if role == "assistant" and notes.get("list") else unit
 
 
-def _agent_message(message: Message, writing: BodyWriting) -> dict[str, Any]:
+def _agent_message(message: Message, writing: BodyWriting) -> dict[str, object]:
     content = _shown(message.parts, writing)
     return {"type": "agent_message", "author": message.policy, "recipient": "".join(message.to[:1]), "content": content}
 
@@ -169,7 +169,7 @@ def _texts(parts: Iterable[Part]) -> list[str]:
     return [text for part in parts if (text := _in_words(part)) is not None]
 
 
-def _output(part: Part, writing: BodyWriting) -> dict[str, Any] | None:
+def _output(part: Part, writing: BodyWriting) -> dict[str, object] | None:
     """Return a part as the service writes what a model says."""
     if isinstance(part, ForeignPart):
         return writing.own(part) if part.dialect == NAME else None
@@ -179,7 +179,7 @@ def _output(part: Part, writing: BodyWriting) -> dict[str, Any] | None:
     return {"type": "output_text", "text": _in_words(part), "annotations": [_annotation(each) for each in cited]}
 
 
-def _annotation(citation: Citation) -> dict[str, Any]:
+def _annotation(citation: Citation) -> dict[str, object]:
     """Return a citation of the kind that it was, else of the kind that fits what is cited."""
     kind = citation.metadata.get(NAME, {}).get("type") or ("file_citation" if citation.source else "url_citation")
     title, start = citation.title or "", citation.start or 0
@@ -248,7 +248,7 @@ def _source(url: str, *, as_file: bool) -> dict[str, str] | None:
 # ---------------------------------------------------------------- calls and results
 
 
-def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, Any]:
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, object]:
     unit = {"call_id": writing.aliases.invocation(message), "name": writing.aliases.option(call.option_name)}
     if writing.notes(message).get("custom"):
         writing.memory.setdefault(_CUSTOM, set()).add(call.invocation_id)

@@ -31,7 +31,7 @@ _WORDS = {"web": {"url": "url", "title": "title"}, "document": {"document_id": "
 """Our words for what a source holds, by its kind."""
 
 
-def read_citations(given: Any) -> tuple[Citation, ...]:
+def read_citations(given: object) -> tuple[Citation, ...]:
     """Return what a text rests on; what is no citation is left to the residue."""
     if not isinstance(given, list):
         return ()
@@ -39,7 +39,7 @@ def read_citations(given: Any) -> tuple[Citation, ...]:
     return tuple(citation for each in found for citation in _of_one(each))
 
 
-def _of_one(given: dict[str, Any]) -> list[Citation]:
+def _of_one(given: dict[str, object]) -> list[Citation]:
     sources = given.get("sources")
     known = [as_object(each) or {} for each in cast("list[Any]", sources)] if isinstance(sources, list) else []
     if not all(str(each.get("kind")) in _WORDS for each in known):
@@ -64,7 +64,7 @@ def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool)
     return Citation(**said, metadata={NAME: notes} if notes else {})
 
 
-def write_citations(citations: Sequence[Citation]) -> list[dict[str, Any]] | None:
+def write_citations(citations: Sequence[Citation]) -> list[dict[str, object]] | None:
     """Write what a text rests on; None for nothing."""
     written: list[dict[str, Any]] = []
     for citation in citations:
@@ -79,7 +79,7 @@ def write_citations(citations: Sequence[Citation]) -> list[dict[str, Any]] | Non
     return written or None
 
 
-def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, Any] | None:
+def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, object] | None:
     """Return where it comes from; None if nothing says so."""
     excerpts = ([] if citation.quote is None else [citation.quote]) + thaw(notes.get("excerpts", []))
     if citation.url is not None:
@@ -89,7 +89,7 @@ def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, Any] | No
     return {"document_id": citation.source, "title": citation.title, "excerpts": excerpts, "kind": "document"}
 
 
-def _anchor(citation: Citation, notes: Mapping[str, Any]) -> dict[str, Any] | None:
+def _anchor(citation: Citation, notes: Mapping[str, object]) -> dict[str, Any] | None:
     if citation.start is None or citation.end is None or citation.end <= citation.start:
         return None
     return {"start": citation.start, "end": citation.end, "kind": notes.get("anchor", "content")}
@@ -166,7 +166,7 @@ def _linked(item: _Item, kind: str) -> dict[str, Any] | None:
     return {"modality": _MODALITIES[kind], "url": url, "mime": mime, **_names(item, url.encode()), **_notes(notes)}
 
 
-def _vendor(item: _Item) -> dict[str, Any]:
+def _vendor(item: _Item) -> dict[str, object]:
     """Return a provider's settings for a file; the one that several dialects know has a name of its own."""
     given = as_object(item.get("vendor_metadata"))
     if given is None:
@@ -194,7 +194,7 @@ def _identifier(content: bytes) -> str:
 # ---------------------------------------------------------------- writing
 
 
-def write_file(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+def write_file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | None:
     """Write a file; None for one that a provider holds which Pydantic AI does not know."""
     split = split_data_url(part.url)
     data = None if split is None else _decoded(split[1])
@@ -226,12 +226,12 @@ def _written(spelling: dict[str, Any], part: MediaPart, content: bytes, writing:
 # ---------------------------------------------------------------- files inside a tool's return
 
 
-def digest(item: Any) -> str:
+def digest(item: object) -> str:
     """Return the fingerprint by which a tool's return says that an object in it is a file."""
     return sha256(json.dumps(item, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def is_recorded(item: _Item, digests: list[Any] | None) -> bool:
+def is_recorded(item: _Item, digests: list[object] | None) -> bool:
     """Whether a tool's return says that an object in it is a file, and no data that only looks like one.
 
     Bytes need no fingerprint. A return that records none at all is an old one: there, a link to the web is a file.

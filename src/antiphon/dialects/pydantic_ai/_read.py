@@ -58,7 +58,7 @@ def read(unit: Unit) -> None:
             unit.fail(f"expected 'request' or 'response', found {repr(kind)[:40]}", "kind")
 
 
-def _parts(unit: Unit) -> list[dict[str, Any]]:
+def _parts(unit: Unit) -> list[dict[str, object]]:
     if not isinstance(unit.value.get("parts"), list):
         unit.fail(f"expected a list, found {kind_of(unit.value.get('parts'))}", "parts")
     parts = unit.objects("parts")

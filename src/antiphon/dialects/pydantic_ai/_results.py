@@ -57,12 +57,12 @@ def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> 
     return {**payload, **said}, {**notes, **kept(part, "tool-return")}
 
 
-def _success(part: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _success(part: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     content, parts, notes = part.get("content"), *_shown(part)
     return ({"result": content}, notes) if parts is None else ({"parts": parts}, notes)
 
 
-def _error(part: dict[str, Any], outcome: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _error(part: dict[str, object], outcome: str) -> tuple[dict[str, object], dict[str, object]]:
     content, parts, notes = part.get("content"), *_shown(part)
     shown = parts or []
     if parts is None:
@@ -81,11 +81,11 @@ def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
     """Return content as parts, if there are files in it; and notes of what is not plain from those."""
     content, record = part.get("content"), part.get(DIGESTS)
     digests = cast("list[Any]", record) if isinstance(record, list) else None
-    items: list[Any] = cast("list[Any]", content) if isinstance(content, list) else [content]
+    items: list[object] = cast("list[Any]", content) if isinstance(content, list) else [content]
     files = [_file(item, digests) for item in items]
     seen = {digest(item) for item, file in zip(items, files, strict=True) if file is not None}
     more = sorted({each for each in digests or () if isinstance(each, str) and each not in seen})
-    notes: dict[str, Any] = {"digests": more} if more else {}
+    notes: dict[str, object] = {"digests": more} if more else {}
     if not any(files):
         return None, notes
     if content is items and len(items) == 1:
@@ -93,7 +93,7 @@ def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
     return [file or _said(item) for item, file in zip(items, files, strict=True)], notes
 
 
-def _file(item: Any, digests: list[Any] | None) -> MediaPart | None:
+def _file(item: object, digests: list[object] | None) -> MediaPart | None:
     given = as_object(item)
     return read_file(given) if given is not None and is_recorded(given, digests) else None
 
@@ -107,7 +107,7 @@ def _said(item: Any) -> Part:
 
 def write_result(
     message: Message, payload: OptionResultPayload, notes: Mapping[str, Any], writing: BodyWriting
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Write what a tool returned."""
     content, digests = _content(payload, notes, writing)
     written: dict[str, Any] = {
@@ -126,7 +126,7 @@ def write_result(
     return written
 
 
-def _outcome(payload: OptionResultPayload, notes: Mapping[str, Any]) -> str:
+def _outcome(payload: OptionResultPayload, notes: Mapping[str, object]) -> str:
     if not payload.is_error:
         return str(notes.get("outcome", "success"))
     return "retried" if payload.retryable else "failed"
@@ -137,7 +137,7 @@ def _content(payload: OptionResultPayload, notes: Mapping[str, Any], writing: Bo
     said = _error_content(payload, notes) if payload.is_error else fresh(payload, "result")
     if not payload.parts:
         return said, []
-    items: list[Any] = [] if said is None or said == "" else [said]
+    items: list[object] = [] if said is None or said == "" else [said]
     digests: list[str] = []
     for part in payload.parts:
         match part:
@@ -158,7 +158,7 @@ def _content(payload: OptionResultPayload, notes: Mapping[str, Any], writing: Bo
     return items or said, digests
 
 
-def _error_content(payload: OptionResultPayload, notes: Mapping[str, Any]) -> Any:
+def _error_content(payload: OptionResultPayload, notes: Mapping[str, object]) -> object:
     """Return an error in words; as JSON, if that is what the words spell and how it came."""
     words = error_text(payload)
     if notes.get("json"):

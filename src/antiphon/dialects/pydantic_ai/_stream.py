@@ -62,7 +62,7 @@ class PydanticFold(Folding):
     def is_finished(self) -> bool:
         return self.is_last and not self.opened
 
-    def add(self, event: dict[str, Any]) -> Iterator[Delta]:
+    def add(self, event: dict[str, object]) -> Iterator[Delta]:
         match event.get("event_kind"):
             case "part_start":
                 index = str(index_in(event, "index"))
@@ -79,7 +79,7 @@ class PydanticFold(Folding):
             case _:
                 self.count_unknown(event)
 
-    def _start(self, index: str, part: dict[str, Any]) -> Iterator[Delta]:
+    def _start(self, index: str, part: dict[str, object]) -> Iterator[Delta]:
         """Begin a part; one that begins again replaces what was there, and is another piece."""
         if index in self.pieces:
             self.pieces[f"{index} before {len(self.pieces)}"] = self.pieces.pop(index)
@@ -90,7 +90,7 @@ class PydanticFold(Folding):
             self.open_indices.add(index)
         yield from self._tell_new(index, "", part)
 
-    def _end(self, index: str, part: dict[str, Any]) -> Iterator[Delta]:
+    def _end(self, index: str, part: dict[str, object]) -> Iterator[Delta]:
         """Take the part as it is said at its end."""
         key, _ = _SAID.get(str(part.get("part_kind")), ("", None))
         told = said(self.parts.get(index, {}), key)
@@ -120,7 +120,7 @@ class PydanticFold(Folding):
 
     # ---------------------------------------------------------------- changes
 
-    def _change(self, index: str, delta: dict[str, Any]) -> Iterator[Delta]:
+    def _change(self, index: str, delta: dict[str, object]) -> Iterator[Delta]:
         part, kind = self.parts.get(index), delta.get("part_delta_kind")
         if part is None:
             raise EventError(f"no part {index} has begun", "index")
@@ -206,7 +206,7 @@ def _joined(first: str, second: str) -> str:
         raise EventError("expected sound in base64", "audio_chunk") from None
 
 
-def _named(index: str, part: dict[str, Any]) -> str:
+def _named(index: str, part: dict[str, object]) -> str:
     if part.get("tool_call_id"):
         return called(part.get("tool_name"), part["tool_call_id"])
     return f"part {index} ({part.get('part_kind')})"

@@ -41,10 +41,10 @@ NO_TIME = "1970-01-01T00:00:00Z"
 """What is written where a time must stand and none is known; it is read as no time."""
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
-_BY_PROVIDER: dict[str, Any] = {"id": None, "provider_name": None, "provider_details": None}
+_BY_PROVIDER: dict[str, object] = {"id": None, "provider_name": None, "provider_details": None}
 _FILE: dict[str, Any] = {"force_download": False}
 
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "system-prompt": {"dynamic_ref": None, "context_id": None, "scope": "conversation", "metadata": None},
     "instruction-delta": {"id": None, "base_hash": None},
     "user-prompt": {},
@@ -95,7 +95,7 @@ _COUNTS = {
 # ---------------------------------------------------------------- bodies
 
 
-def open_body(value: Any) -> Body:
+def open_body(value: object) -> Body:
     """Take a history apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
@@ -105,12 +105,12 @@ def open_body(value: Any) -> Body:
     raise DecodeError("expected a list of requests and responses, or one of them", dialect=NAME)
 
 
-def close_body(body: Body) -> Any:
+def close_body(body: Body) -> object:
     """Put a history together. It has no place for tools: those are given to an agent, not stored."""
     return body.units[0] if body.shape == "one" and len(body.units) == 1 else body.units
 
 
-def read_tool(tool: Any) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, Any] | None:
     """Return nothing: a history holds no tools."""
     return None
 
@@ -119,7 +119,7 @@ def write_tool(tool: Tool, name: str) -> None:
     """Write nothing: a history holds no tools."""
 
 
-def recognise(data: Any) -> str | None:
+def recognise(data: object) -> str | None:
     """Say why parsed JSON looks like this format."""
     units = sample_units(data)
     if not units or not all(unit.get("kind") in ("request", "response") and _has_parts(unit) for unit in units):
@@ -127,7 +127,7 @@ def recognise(data: Any) -> str | None:
     return "requests and responses of parts, each with its part_kind"
 
 
-def _has_parts(unit: dict[str, Any]) -> bool:
+def _has_parts(unit: dict[str, object]) -> bool:
     parts = unit.get("parts")
     return isinstance(parts, list) and all("part_kind" in (as_object(part) or {}) for part in cast("list[Any]", parts))
 
@@ -182,7 +182,7 @@ def read_usage(given: Any) -> Usage | None:
     return Usage(**found) if found else None
 
 
-def _cost(value: Any) -> Decimal | None:
+def _cost(value: object) -> Decimal | None:
     try:
         cost = Decimal(value) if isinstance(value, str) else None
     except InvalidOperation:
@@ -190,9 +190,9 @@ def _cost(value: Any) -> Decimal | None:
     return cost if cost is not None and cost.is_finite() and cost >= 0 else None
 
 
-def write_usage(usage: Usage | None) -> dict[str, Any]:
+def write_usage(usage: Usage | None) -> dict[str, object]:
     """Write what an answer cost, with all that is counted."""
-    written: dict[str, Any] = {
+    written: dict[str, object] = {
         "input_tokens": 0,
         "cache_write_tokens": 0,
         "cache_write_1h_tokens": 0,

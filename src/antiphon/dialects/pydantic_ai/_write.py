@@ -54,7 +54,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
     return said_together(group, message)
 
 
-def invocation_in(part: dict[str, Any]) -> Any:
+def invocation_in(part: dict[str, object]) -> object:
     """Return the invocation that a part is the call or the result of."""
     return part.get("tool_call_id")
 
@@ -67,7 +67,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     return [unit for _, said in sides for unit in _unit(list(said), writing)]
 
 
-def _unit(said: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
+def _unit(said: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
     unit = _response(said, writing) if writing.role(said[0]) == "assistant" else _request(said, writing)
     return [] if unit is None else [unit]
 
@@ -75,8 +75,8 @@ def _unit(said: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]
 # ---------------------------------------------------------------- requests
 
 
-def _request(said: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
-    parts: list[dict[str, Any]] = []
+def _request(said: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
+    parts: list[dict[str, object]] = []
     has_words = False
     for message in said:
         notes = writing.notes(message)
@@ -118,7 +118,7 @@ def _line(part: Part) -> Iterable[str]:
             return ()
 
 
-def _system(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
+def _system(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, object]]:
     own = [whole for part in message.parts if (whole := _whole(part, NOT_IN_REQUESTS, writing)) is not None]
     if not any(_line(part) for part in message.parts):
         return own
@@ -133,7 +133,7 @@ def _told(message: Message, kind: str, content: Any, notes: Mapping[str, Any]) -
     return part
 
 
-def _user(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, Any]]:
+def _user(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, object]]:
     if "kind" in notes:
         only = message.parts[0] if len(message.parts) == 1 else None
         content = fresh(only, "data") if isinstance(only, DataPart) else _words(message)
@@ -155,12 +155,12 @@ def _user(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> l
     return [*written, _prompt(message, items, notes)] if items or "list" in notes else written
 
 
-def _prompt(message: Message, items: list[Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+def _prompt(message: Message, items: list[object], notes: Mapping[str, object]) -> dict[str, object]:
     is_plain = len(items) == 1 and type(items[0]) is str and "list" not in notes
     return _told(message, "user-prompt", items[0] if is_plain else items, notes)
 
 
-def _item(part: Part, writing: BodyWriting) -> list[Any]:
+def _item(part: Part, writing: BodyWriting) -> list[object]:
     """Return a piece of what a user says."""
     match part:
         case TextPart():
@@ -178,11 +178,11 @@ def _item(part: Part, writing: BodyWriting) -> list[Any]:
             return []
 
 
-def _of(kind: str, said: dict[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+def _of(kind: str, said: dict[str, object], notes: Mapping[str, object]) -> dict[str, object]:
     return {**said, **spelled(kind, notes), "kind": kind}
 
 
-def _data(part: DataPart, writing: BodyWriting) -> dict[str, Any]:
+def _data(part: DataPart, writing: BodyWriting) -> dict[str, object]:
     """Return data, and the text that Pydantic AI makes of it for models that take only text."""
     notes = writing.notes(part)
     text = json_text_of(part, "data").translate(_ESCAPES)
@@ -196,7 +196,7 @@ def _data(part: DataPart, writing: BodyWriting) -> dict[str, Any]:
 # ---------------------------------------------------------------- speech, and parts that only this format knows
 
 
-def _whole(part: Part, misplaced: frozenset[str], writing: BodyWriting) -> dict[str, Any] | None:
+def _whole(part: Part, misplaced: frozenset[str], writing: BodyWriting) -> dict[str, object] | None:
     """Return a part that was kept whole, if it is of a kind that may stand on this side."""
     if not isinstance(part, ForeignPart) or part.dialect != NAME:
         return None
@@ -208,13 +208,13 @@ def _is_spoken(part: Part, writing: BodyWriting) -> bool:
     return isinstance(part, TextPart | MediaPart) and _note(part, writing).get("kind") in ("speech", AUDIO)
 
 
-def _note(part: Part, writing: BodyWriting) -> Mapping[str, Any]:
+def _note(part: Part, writing: BodyWriting) -> Mapping[str, object]:
     """Return what is noted of the part that something came in."""
     noted: Mapping[str, Any] = writing.notes(part).get("part", _NONE)
     return noted
 
 
-def _add_speech(part: Part, written: list[dict[str, Any]], speaker: str, writing: BodyWriting) -> None:
+def _add_speech(part: Part, written: list[dict[str, object]], speaker: str, writing: BodyWriting) -> None:
     """Add words that were spoken, or the sound of them: to the words before it, if it is theirs."""
     notes = _note(part, writing)
     file = write_file(part, writing) if isinstance(part, MediaPart) else None
@@ -231,8 +231,8 @@ def _add_speech(part: Part, written: list[dict[str, Any]], speaker: str, writing
 # ---------------------------------------------------------------- responses
 
 
-def _response(said: Sequence[Message], writing: BodyWriting) -> dict[str, Any] | None:
-    parts: list[dict[str, Any]] = []
+def _response(said: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
+    parts: list[dict[str, object]] = []
     for message in said:
         if type(message.payload) is OptionCallPayload:
             parts.append(_call(message, message.payload, writing))
@@ -265,7 +265,7 @@ def _response(said: Sequence[Message], writing: BodyWriting) -> dict[str, Any] |
     }
 
 
-def _answer(part: Part, written: list[dict[str, Any]], writing: BodyWriting) -> None:
+def _answer(part: Part, written: list[dict[str, object]], writing: BodyWriting) -> None:
     """Add what a part of the assistant's words is."""
     if _is_spoken(part, writing):
         _add_speech(part, written, "assistant", writing)
@@ -289,7 +289,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"content": text, **spelled("text", _NONE), "citations": None, "part_kind": "text"}
 
 
-def _file(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+def _file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | None:
     """Return a file that the model made: it is always given as bytes."""
     file = write_file(part, writing)
     if file is None or file["kind"] != "binary":
@@ -307,7 +307,7 @@ def _thought(part: ReasoningPart, writing: BodyWriting) -> list[dict[str, Any]]:
     return [{**thought, "part_kind": "thinking"}]
 
 
-def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, Any]:
+def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> dict[str, object]:
     notes = writing.notes(message)
     return {
         "tool_name": writing.aliases.option(call.option_name),

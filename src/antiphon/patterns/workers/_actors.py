@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from typing_extensions import override
 
@@ -75,7 +75,7 @@ async def _end_late(error: Exception | StructuredMessage, context: Context, mess
     if run is None or code != ErrorCode.TIMEOUT:
         return
     own, late = context.course.invocation_id, RefusedError("the deadline passed", ErrorCode.TIMEOUT)
-    cast("Any", context.course).is_unsure = True  # a row of what was cancelled may have been written, or not
+    context.expect_leftovers()  # a row of a cancelled effect may have been written, or not
     for key in asked:
         await stopped(run, f"{own}/{key}")
     await end_open_calls(run, own, late, fields=ended_fields, besides=message.task_id)
