@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from antiphon.messages import _trusted
+from antiphon.messages import trusted
 from benchmarks import _atlas
 from benchmarks._harness import Goal, Table, clocked
 from benchmarks._messages import Case, cases
@@ -82,13 +82,13 @@ def _table(operation: str, case: Case) -> Table:
 def _unchecked(case: Case) -> Work:
     """Construct as antiphon's own readers do, from values that are known to be good."""
     vocabulary = Vocabulary(
-        message=_trusted.message,
+        message=trusted.message,
         payloads={
-            "parts": _trusted.parts_payload,
-            "option_call": _trusted.option_call_payload,
-            "option_result": _trusted.option_result_payload,
+            "parts": trusted.parts_payload,
+            "option_call": trusted.option_call_payload,
+            "option_result": trusted.option_result_payload,
         },
-        parts={"text": _trusted.text_part, "media": _trusted.media_part},
+        parts={"text": trusted.text_part, "media": trusted.media_part},
     )
 
     def construct() -> list[object]:

@@ -1,13 +1,22 @@
 """The tree of errors, as it is drawn and as it is."""
 
+import importlib
 import inspect
 import pickle
+import pkgutil
 import re
 
 import pytest
 
+import antiphon
 from antiphon import errors
 from antiphon.errors import AntiphonError, DecodeError, DialectError, NewerVersionError
+
+PUBLIC = [
+    module.name
+    for module in pkgutil.walk_packages(antiphon.__path__, "antiphon.")
+    if not any(step.startswith("_") for step in module.name.split("."))
+]
 
 
 def test_the_tree_is_drawn_as_it_is() -> None:
@@ -18,6 +27,17 @@ def test_the_tree_is_drawn_as_it_is() -> None:
     assert {name for _, name in drawn} == set(real) == set(errors.__all__)
     for indent, name in drawn:
         assert len(indent) // 4 == sum(issubclass(base, AntiphonError) for base in real[name].__mro__) - 1
+
+
+@pytest.mark.parametrize("name", sorted(module for module in PUBLIC if module != "antiphon.errors"))
+def test_every_public_error_is_in_the_tree(name: str) -> None:
+    """Whichever package offers it. Two are no errors of antiphon: a value that is not JSON, and a test that is stuck."""
+    module = importlib.import_module(name)
+    offered = {
+        each for each in module.__all__ if isinstance(value := getattr(module, each), type) and issubclass(value, Exception)
+    }
+
+    assert offered - {"JsonError", "StuckError"} <= set(errors.__all__)
 
 
 def test_an_error_says_where_and_what() -> None:

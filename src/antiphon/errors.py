@@ -13,17 +13,35 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   ├── AppendConflictError       .version: someone appended first; read again, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
 │   ├── RestoreRefusedError       .seq: rows that no head from elsewhere proves; get the heads
-│   ├── UnknownThreadError        nobody has said anything there; look at the name
+│   ├── UnknownThreadError        the ledger has no such thread; look at the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   ├── LedgerCorruptError        .seq: what was read is not what was written; never go on
 │   └── LedgerFormatError         not a ledger, or of a later antiphon; look at the file
-└── DeliveryError                 .code .address: what became of a message to an actor, instead of its answer
-    ├── UndeliverableError        nobody lives there; look at the address, or spawn it
-    ├── ActorStoppedError         somebody did, and takes no more messages
+├── SetupError                    a program or a file sets up what cannot be; the text says what to change
+│   ├── ConfigError               antiphon.toml cannot be read, or has a key that is not known
+│   ├── ChainConfigError          the configuration of a chain cannot be read, or has a key that is not known
+│   ├── TeamFileError             a team file cannot be read, or has a key that is not known
+│   ├── CastError                 an agent is named that takes no part, or takes part twice
+│   └── ToolOffError              .tool .line: a tool is used that is not turned on
+├── ModelError                    .model: the model that was asked for cannot be used
+│   ├── UnknownModelError         .nearest: no model has that name; look at it
+│   ├── MissingKeyError           .variables: set one of them, or choose a model that needs no key
+│   ├── MissingExtraError         .install: a package is not installed; also a ModuleNotFoundError
+│   ├── ScriptError               .where: a script is wrong, or has no turn left
+│   ├── WeightsError              the local model's file is not there, or is another; install it
+│   └── LocalServerError          the local model's server does not start, or dies again and again
+├── EffectError                   raised in an effect, to say how it ended
+│   ├── FailedError               .code .details: it failed; the caller gets a RefusedError
+│   └── UnknownOutcomeError       it may or may not have been done; what must not be done twice is parked
+├── WorkFailedError               an agent answered with an error; also a RuntimeError
+├── CalculationError              not arithmetic, or too large to be calculated; also a ValueError
+└── DeliveryError                 .code .address: why a message to an actor has no answer
+    ├── UndeliverableError        no actor lives there; look at the address, or spawn it
+    ├── ActorStoppedError         the actor has stopped and takes no more messages
     ├── MailboxFullError          the actor does not keep up; try again later
     ├── ReplyTimeoutError         no answer in time; also a TimeoutError
-    ├── WithdrawnError            whoever asked does not want the answer any more
+    ├── WithdrawnError            the caller was cancelled and wants no answer
     ├── HopLimitError             passed on too often, or asked in a circle
     ├── BudgetExceededError       the thread has used up what it was given
     ├── RefusedError              .details: the actor answers with an error; raise it in a handler to do so
@@ -53,12 +71,18 @@ __all__ = [
     "AppendConflictError",
     "AppendRefusedError",
     "BudgetExceededError",
+    "CalculationError",
+    "CastError",
+    "ChainConfigError",
+    "ConfigError",
     "DecodeError",
     "DeliveryError",
     "DialectError",
+    "EffectError",
     "EffectFailedError",
     "EncodeError",
     "EscalatedError",
+    "FailedError",
     "FencedError",
     "HistoryMismatchError",
     "HopLimitError",
@@ -66,20 +90,32 @@ __all__ = [
     "LedgerError",
     "LedgerFormatError",
     "LedgerUnavailableError",
+    "LocalServerError",
     "MailboxFullError",
+    "MissingExtraError",
+    "MissingKeyError",
+    "ModelError",
     "NewerVersionError",
     "ParkedError",
     "RefusedError",
     "ReplyTimeoutError",
     "RestoreRefusedError",
+    "ScriptError",
     "SecretNameError",
+    "SetupError",
     "StreamCutError",
     "StreamFailedError",
+    "TeamFileError",
+    "ToolOffError",
     "ToolServerError",
     "UndeliverableError",
     "UnguardedToolError",
+    "UnknownModelError",
+    "UnknownOutcomeError",
     "UnknownThreadError",
+    "WeightsError",
     "WithdrawnError",
+    "WorkFailedError",
 ]
 
 
@@ -209,7 +245,7 @@ class FencedError(LedgerError):
         self.args = (thread_id, given, epoch)
         self.given = given
         self.epoch = epoch
-        """That of the present owner; 0 if nobody has claimed the thread."""
+        """The epoch of the present owner; 0 if the thread was never claimed."""
 
 
 class RestoreRefusedError(LedgerError):
@@ -265,6 +301,137 @@ class LedgerFormatError(LedgerError):
     """What was opened is not a ledger that this version of antiphon can use."""
 
 
+# ---------------------------------------------------------------- setting up
+
+
+class SetupError(AntiphonError):
+    """A program or a file sets up what cannot be; the text says what to change."""
+
+
+class ConfigError(SetupError):
+    """`antiphon.toml` cannot be read, or has a key that is not known."""
+
+
+class ChainConfigError(SetupError):
+    """The configuration of a chain cannot be read, or has a key that is not known."""
+
+
+class TeamFileError(SetupError):
+    """A team file cannot be read, or has a key that is not known."""
+
+
+class CastError(SetupError):
+    """An agent is named that takes no part, or takes part twice; the text says which agents there are."""
+
+
+class ToolOffError(SetupError):
+    """A tool is used that is not turned on."""
+
+    def __init__(self, tool: str, line: str) -> None:
+        super().__init__(tool, line)
+        self.tool = tool
+        self.line = line
+        """What to write into `antiphon.toml` to turn it on."""
+
+    def __str__(self) -> str:
+        return f"{self.tool} is off: what agents ask on the web leaves this machine; to turn it on, write {self.line}"
+
+
+# ---------------------------------------------------------------- models
+
+
+class ModelError(AntiphonError):
+    """The model that was asked for cannot be used."""
+
+    def __init__(self, reason: str, model: str, *details: object) -> None:
+        super().__init__(reason, model, *details)
+        self.reason = reason
+        self.model = model
+
+    def __str__(self) -> str:
+        return f"model {self.model!r}: {self.reason}"
+
+
+class UnknownModelError(ModelError):
+    """No model has that name."""
+
+    def __init__(self, reason: str, model: str, nearest: tuple[str, ...] = ()) -> None:
+        super().__init__(reason, model, nearest)
+        self.nearest = nearest
+        """Names like it that there are, the most alike first."""
+
+
+class MissingKeyError(ModelError):
+    """The provider wants a key, and none is set."""
+
+    def __init__(self, reason: str, model: str, variables: tuple[str, ...] = ()) -> None:
+        super().__init__(reason, model, variables)
+        self.variables = variables
+        """Environment variables that its key may stand in, as the provider's client says."""
+
+
+class MissingExtraError(ModelError, ModuleNotFoundError):
+    """A package that the model needs is not installed."""
+
+    def __init__(self, reason: str, model: str, install: str) -> None:
+        super().__init__(reason, model, install)
+        self.install = install
+        """What to install."""
+
+
+class ScriptError(ModelError):
+    """A script cannot be read, names a tool that is not there, or has no turn left for what is asked."""
+
+    def __init__(self, reason: str, model: str, where: str = "") -> None:
+        super().__init__(reason, model, where)
+        self.where = where
+        """Where in the script: a path such as `rules.0.when`; empty for the whole."""
+
+    def __str__(self) -> str:
+        place = f" at {self.where}" if self.where else ""
+        return f"model {self.model!r}{place}: {self.reason}"
+
+
+class WeightsError(ModelError):
+    """The file that the local model is read from is not there, or not the one that was pinned."""
+
+
+class LocalServerError(ModelError):
+    """The server of the local model is not running, and starting it again does not help."""
+
+    retryable = True
+
+
+# ---------------------------------------------------------------- effects and work
+
+
+class EffectError(AntiphonError):
+    """Raised in what an effect runs, to say how it ended."""
+
+
+class FailedError(EffectError):
+    """Raise it in `run` to have an effect fail with a code and details of its own: the caller gets a `RefusedError`."""
+
+    def __init__(self, reason: str, code: str, *, details: object = None, retryable: bool = False) -> None:
+        super().__init__(reason, code)
+        self.reason = reason
+        self.code = code
+        self.details = details
+        self.retryable = retryable
+
+
+class UnknownOutcomeError(EffectError):
+    """Raise it in `run` where it is not known whether the effect was done: what must not be done twice is parked."""
+
+
+class WorkFailedError(AntiphonError, RuntimeError):
+    """An agent has answered with an error; the message says which."""
+
+
+class CalculationError(AntiphonError, ValueError):
+    """The text is not arithmetic, or too large to be calculated; the message says why."""
+
+
 # ---------------------------------------------------------------- delivery
 
 
@@ -290,7 +457,7 @@ class DeliveryError(AntiphonError):
 
 
 class UndeliverableError(DeliveryError):
-    """Nobody lives at the address, and no factory is registered for its kind."""
+    """No actor lives at the address, and no factory is registered for its kind."""
 
     code = "ACTOR_NOT_FOUND"
 
@@ -316,7 +483,7 @@ class ReplyTimeoutError(DeliveryError, TimeoutError):
 
 
 class WithdrawnError(DeliveryError):
-    """Whoever asked was cancelled, and with it what was asked for."""
+    """The caller was cancelled, and its request with it."""
 
     code = "CANCELLED"
     retryable = True
@@ -373,7 +540,7 @@ class EffectFailedError(DeliveryError):
 
 
 class ParkedError(DeliveryError):
-    """It must not go on by itself: it crashed its actor too often, or nobody knows whether a thing was done that must not
+    """It must not go on by itself: it crashed its actor too often, or it is not known whether an effect was done that must not
     be done twice. A person settles it.
     """
 

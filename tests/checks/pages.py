@@ -7,7 +7,7 @@ from typing import Any
 from pytest_examples import find_examples
 
 from antiphon.checks import TARGETS
-from antiphon.checks._rule import Rule
+from antiphon.checks._rule import CheckRule
 from antiphon.checks._verbs import RULES
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "checks"
@@ -27,7 +27,7 @@ def example_of(code: str) -> dict[str, Any]:
     return names
 
 
-def head_of(rule: Rule) -> str:
+def head_of(rule: CheckRule) -> str:
     """Return what a page says of its rule."""
     does = "`repair` does it." if rule.mend is not None else "`repair` leaves it alone."
     lines = [f"*{_severity(rule)}* {_targets(rule)}", "", rule.why, "", f"**How to mend it.** {rule.hint} {does}", ""]
@@ -37,7 +37,7 @@ def head_of(rule: Rule) -> str:
     return "\n".join(lines).strip()
 
 
-def _severity(rule: Rule) -> str:
+def _severity(rule: CheckRule) -> str:
     if rule.is_eased:
         return (
             "An error in what was read from the target's own format, and is written there as it was; a warning in everything "
@@ -46,13 +46,13 @@ def _severity(rule: Rule) -> str:
     return "An error." if rule.severity == "error" else "A warning."
 
 
-def _targets(rule: Rule) -> str:
+def _targets(rule: CheckRule) -> str:
     if not rule.targets:
         return "Looked for with every target, and without one."
     return f"Looked for with {', '.join(f'`{name}`' for name in rule.targets)}."
 
 
-def with_head(page: str, rule: Rule) -> str:
+def with_head(page: str, rule: CheckRule) -> str:
     title = f"# {rule.code}: {rule.title}"
     body = re.sub(r"\A.*?(?=^## Example$)", "", page, flags=re.DOTALL | re.MULTILINE)
     return f"{title}\n\n{head_of(rule)}\n\n{body}"

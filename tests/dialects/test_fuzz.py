@@ -8,7 +8,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator
 from random import Random
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import orjson
@@ -18,7 +18,7 @@ from tests.providers.samples import DIALECTS, samples
 
 from antiphon import decode, encode
 from antiphon.errors import DecodeError
-from antiphon.messages._json import JsonError, canonical, parse
+from antiphon.messages.json_values import JsonError, canonical, parse
 
 INPUTS = int(os.environ.get("ANTIPHON_FUZZ", "5000"))
 BODIES: dict[str, list[Any]] = {
@@ -125,12 +125,12 @@ def test_broken_data_is_refused_or_comes_back_the_same(name: str) -> None:
     for count in range(INPUTS // len(BODIES)):
         body = random.choice(BODIES[name])
         data = broken_text(body, random) if count % 3 == 2 else broken(body, random)
-        begun = perf_counter()
+        begun = process_time()
         try:
             seen[outcome(name, data)] += 1
         except JsonError:
             continue
         except Exception as exc:
             raise AssertionError(f"{name}: {data!r}") from exc
-        assert perf_counter() - begun < 1, data
+        assert process_time() - begun < 1, data
     assert all(seen.values()), seen

@@ -1,5 +1,6 @@
 """G21: reading, writing and folding take time in proportion to what there is, in every format."""
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -39,7 +40,10 @@ def parallel_calls(count: int) -> Conversation:
 
 
 def steps(work: Callable[[], Any]) -> int:
-    """Return how many bytecode instructions this runs. A busy machine changes a time, but never this count."""
+    """Return how many bytecode instructions this runs. A busy machine changes a time, but never this count.
+
+    Garbage is not collected meanwhile: Hypothesis has the collector call functions.
+    """
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -49,11 +53,13 @@ def steps(work: Callable[[], Any]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 

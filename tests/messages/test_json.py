@@ -21,7 +21,7 @@ from tests import strategies
 
 from antiphon import DataPart, OptionCallPayload
 from antiphon.messages import JsonArray, JsonObject, Limits, thaw, use_limits
-from antiphon.messages._json import JsonError, copy_checked, current_limits, own, unpacked
+from antiphon.messages.json_values import JsonError, copy_checked, current_limits, own, unpacked
 
 
 class Colour(Enum):
@@ -195,12 +195,12 @@ def test_a_value_may_be_as_deep_as_the_limit(depth: int) -> None:
 def test_a_deeper_value_is_refused_at_once(depth: int) -> None:
     """S8: depth 65 and depth 100,000 alike, in less than a second."""
     value = nested(depth)
-    start = time.perf_counter()
+    start = time.process_time()
 
     with pytest.raises(ValidationError, match="nested deeper than 64"):
         DataPart(data=value)
 
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_a_wide_value_may_have_many_containers() -> None:

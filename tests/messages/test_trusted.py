@@ -25,25 +25,26 @@ from antiphon.messages import (
     ReasoningPart,
     TextPart,
     Usage,
-    _trusted,
     thaw,
+    trusted,
     use_port,
 )
-from antiphon.messages._model import EMPTY, Model, house_bytes, json_bytes_of, json_text_of, plain_of
+from antiphon.messages._model import Model
+from antiphon.messages.trusted import EMPTY, house_bytes, json_bytes_of, json_text_of, plain_of
 from antiphon.testing import CountingPort
 
 MAKERS: dict[type[Model], Callable[..., Model]] = {
-    Citation: _trusted.citation,
-    DataPart: _trusted.data_part,
-    ForeignPart: _trusted.foreign_part,
-    MediaPart: _trusted.media_part,
-    Message: _trusted.message,
-    OptionCallPayload: _trusted.option_call_payload,
-    OptionResultPayload: _trusted.option_result_payload,
-    PartsPayload: _trusted.parts_payload,
-    ReasoningPart: _trusted.reasoning_part,
-    TextPart: _trusted.text_part,
-    Usage: _trusted.usage,
+    Citation: trusted.citation,
+    DataPart: trusted.data_part,
+    ForeignPart: trusted.foreign_part,
+    MediaPart: trusted.media_part,
+    Message: trusted.message,
+    OptionCallPayload: trusted.option_call_payload,
+    OptionResultPayload: trusted.option_result_payload,
+    PartsPayload: trusted.parts_payload,
+    ReasoningPart: trusted.reasoning_part,
+    TextPart: trusted.text_part,
+    Usage: trusted.usage,
 }
 JSON_FIELDS = {"arguments", "result", "data", "value", "metadata"}
 SLOTS = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
@@ -139,22 +140,22 @@ def test_without_an_id_an_unchecked_message_gets_one_from_the_port() -> None:
     with use_port(CountingPort()):
         checked = Message(policy="user", payload=PartsPayload(parts=()))
     with use_port(CountingPort()):
-        made = _trusted.message("user", _trusted.parts_payload(()))
+        made = trusted.message("user", trusted.parts_payload(()))
 
     assert made == checked
 
 
 @pytest.mark.parametrize("empty", [{}, EMPTY], ids=["parsed", "kept"])
 def test_empty_metadata_and_arguments_are_left_out_as_ever(empty: Any) -> None:
-    call = _trusted.option_call_payload("i", "o", empty)
+    call = trusted.option_call_payload("i", "o", empty)
 
-    assert dumps(_trusted.message("p", call, id="m", metadata=empty)) == dumps(
+    assert dumps(trusted.message("p", call, id="m", metadata=empty)) == dumps(
         Message(id="m", policy="p", payload=OptionCallPayload(invocation_id="i", option_name="o", arguments={}))
     )
 
 
 def test_what_is_made_unchecked_cannot_be_changed() -> None:
-    part = _trusted.data_part({"a": [1]})
+    part = trusted.data_part({"a": [1]})
 
     with pytest.raises(ValidationError, match="frozen"):
         part.data = 1  # type: ignore[misc]
@@ -162,9 +163,9 @@ def test_what_is_made_unchecked_cannot_be_changed() -> None:
         part.data["a"] = 1  # type: ignore[index, call-overload]
 
 
-def test_the_unchecked_way_in_is_not_public() -> None:
-    assert "_trusted" not in antiphon.messages.__all__
-    assert not set(_trusted.__all__) & set(antiphon.messages.__all__)
+def test_the_unchecked_way_in_is_not_beside_the_checked_one() -> None:
+    assert "trusted" not in antiphon.messages.__all__
+    assert not set(trusted.__all__) & set(antiphon.messages.__all__)
 
 
 # ---------------------------------------------------------------- quick looks

@@ -21,7 +21,7 @@ from antiphon.errors import RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain import LIFE, ChainConfig, ChainEvent, PostChain, event_of
-from antiphon.patterns.postchain._lifecycle import Turn as LifeTurn
+from antiphon.patterns.postchain._lifecycle import PastTurn as LifeTurn
 from antiphon.patterns.postchain._lifecycle import history_of
 from antiphon.patterns.postchain._retrieval import goals_in
 from antiphon.protocol import PHASES, AgentConfig, Phase

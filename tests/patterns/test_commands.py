@@ -164,6 +164,17 @@ def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Pa
 
 
 @pytest.mark.slow
+def test_a_thread_that_was_imported_goes_on(folder: Path) -> None:
+    (folder / "said.json").write_text('[{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]')
+    command("import", "said.json", "--thread", "t")
+    for question in ("How hot is green tea?", "And coffee?"):
+        done = command("run", question, "--model", "scripted", "--thread", "t", "--json")
+        assert (done.exit_code, json.loads(done.stdout)["status"]) == (0, "completed"), done.stderr
+    (thread,) = json.loads(command("threads", "--json").stdout)
+    assert (thread["thread_id"], thread["status"]) == ("t", "completed")
+
+
+@pytest.mark.slow
 def test_what_agents_say_is_shown_and_the_protocol_if_it_is_asked_for(folder: Path) -> None:
     """`antiphon show` is what a newcomer tries first: the words and the tools, not two letters a phase."""
     result = json.loads(command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json").stdout)

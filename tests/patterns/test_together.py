@@ -3,17 +3,19 @@
 from collections.abc import Callable
 from typing import Any
 
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
+from antiphon.agents import Toolkit
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, together
 from antiphon.patterns.peers import Peers, PeerSpec
-from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain
 from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
-from antiphon.protocol import AgentConfig
+from antiphon.protocol import PHASES, AgentConfig
 
 
 def calls(tool: str, **arguments: Any) -> Callable[[list[ModelMessage], AgentInfo], ModelResponse]:
@@ -71,6 +73,84 @@ async def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
     ]
     assert asked == ["plan", "work"]
     assert not await ledger.open_calls(result.thread_id)
+
+
+async def test_a_peer_delegates_to_a_chain_in_the_same_thread() -> None:
+    """The phases answer once, in the thread of the peer; the chain has no life there, and asking again gives the record."""
+    ledger, asked = MemoryLedger(), list[str]()
+    chain = PostChain(ledger, model=_noting(asked, "80 degrees"), config=ChainConfig(found=0))
+    tool = chain.as_tool("tea", "Ask about tea.")
+    clerk = PeerSpec(name="clerk", tools=("tea",))
+    peers = Peers(ledger, [clerk], model=FunctionModel(calls("tea", task="How hot?")), tools=[tool])
+    async with together(peers, chain):
+        for _ in range(2):
+            outcome = await peers.run("Ask how hot it is.", thread_id="t")
+            assert outcome.response == "They say: 80 degrees"
+    assert len(asked) == len(PHASES)
+    summary = await ledger.thread("t")
+    assert summary is not None
+    assert (summary.pattern, summary.status) == ("peers", "completed")
+    assert (await ledger.replay("t", LIFE.fold())).status == "none"
+    assert not await ledger.open_calls("t")
+    threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
+    assert threads == {"t"}
+
+
+async def test_a_phase_that_asks_its_own_chain_is_refused_and_goes_on() -> None:
+    """The phases of a thread are done one after the other: to wait for them from inside one would never end."""
+    ledger, told = MemoryLedger(), list[str]()
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        last: Any = messages[-1].parts[-1]
+        if info.function_tools and last.part_kind == "user-prompt":
+            return ModelResponse([ToolCallPart("again", {"task": "How hot?"}, tool_call_id="c")])
+        told.append(str(last.content))
+        return ModelResponse([TextPart("80 degrees")])
+
+    config = ChainConfig(found=0, phases={"action": AgentConfig(tools=("again",))})
+    toolkit = Toolkit()
+    chain = PostChain(ledger, model=FunctionModel(answer), config=config, toolkit=toolkit)
+    toolkit.add(chain.as_tool("again", "Ask once more."))
+    async with chain:
+        result = await chain.run("How hot is it?")
+        inside = await chain.run_inside("How hot?", "t")
+    assert (result.status, result.response) == ("completed", "80 degrees")
+    assert "at work in this thread" in told[0]
+    assert (inside.status, inside.error_message) == ("completed", None)
+    assert not await ledger.open_calls(result.thread_id)
+
+
+async def test_a_chain_that_fails_as_a_tool_is_told_to_the_model() -> None:
+    ledger = MemoryLedger()
+
+    def refuse(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        raise UserError("no model")
+
+    chain = PostChain(ledger, model=FunctionModel(refuse), config=ChainConfig(found=0, attempts=1, backoff=0, restarts=0))
+    told = list[str]()
+
+    def ask(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        last: Any = messages[-1].parts[-1]
+        if last.part_kind in ("retry-prompt", "tool-return"):
+            told.append(str(last.content))
+            return ModelResponse([TextPart("It has failed.")])
+        return ModelResponse([ToolCallPart("tea", {"task": "How hot?"}, tool_call_id="c")])
+
+    tools = [chain.as_tool("tea", "Ask about tea.")]
+    peers = Peers(ledger, [PeerSpec(name="clerk", tools=("tea",))], model=FunctionModel(ask), tools=tools)
+    async with together(peers, chain):
+        outcome = await peers.run("Ask.", thread_id="t")
+    assert outcome.response == "It has failed."
+    assert "tea has failed" in told[0]
+    assert not await ledger.open_calls("t")
+
+
+def _noting(asked: list[str], text: str) -> FunctionModel:
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(text)
+        return ModelResponse([TextPart(text)])
+
+    return FunctionModel(answer)
 
 
 async def test_a_worker_of_a_team_is_a_peer_of_others() -> None:

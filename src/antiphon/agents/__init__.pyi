@@ -1,16 +1,12 @@
 from antiphon.agents._budget import AgentBudget as AgentBudget
-from antiphon.agents._budget import Amount as Amount
-from antiphon.agents._guards import ThreadGuards as ThreadGuards
-from antiphon.agents._opening import as_key as as_key
 from antiphon.agents._run import CurrentEffect as CurrentEffect
 from antiphon.agents._run import LedgerRun as LedgerRun
 from antiphon.agents._run import current_effect as current_effect
 from antiphon.agents._run import current_run as current_run
 from antiphon.agents._run import ledger_run as ledger_run
-from antiphon.agents._run import run_scope as run_scope
-from antiphon.agents.durability import Delta as Delta
 from antiphon.agents.durability import LedgerConversationStore as LedgerConversationStore
 from antiphon.agents.durability import LedgerDurability as LedgerDurability
+from antiphon.agents.durability import LiveDelta as LiveDelta
 from antiphon.agents.durability import NotDone as NotDone
 from antiphon.agents.durability import Reconcile as Reconcile
 from antiphon.agents.durability import Unsettled as Unsettled

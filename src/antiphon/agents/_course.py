@@ -1,5 +1,5 @@
-"""Earlier place of `as_key`, until the patterns import it from `antiphon.agents`."""
+"""Earlier place of `as_key`, until the patterns import it from `antiphon.agents.extending`."""
 
-from antiphon.agents._opening import as_key
+from antiphon.messages.keys import as_key
 
 __all__ = ["as_key"]

@@ -38,6 +38,7 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
+from antiphon.messages.keys import parent_of
 
 _GUARD: Final = "TOOLKIT_GUARD"
 _DECISION: Final = "TOOL_PERMISSION"
@@ -138,7 +139,7 @@ class ThreadGuards:
         payload, parent_id = message.payload, message.parent_id
         if not isinstance(payload, OptionCallPayload) or parent_id is None:
             return
-        course = payload.invocation_id.rpartition("/")[0]
+        course = parent_of(payload.invocation_id)
         if not f"{course}/".startswith(f"{root}/"):
             return
         arguments = payload.arguments.get("arguments")

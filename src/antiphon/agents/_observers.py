@@ -100,7 +100,7 @@ _ROOM = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class LiveDelta:
     """One event of a model's answer, while it is streamed."""
 
     thread_id: str
@@ -110,16 +110,16 @@ class Delta:
     event: AgentStreamEvent
 
 
-_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[Delta]]]] = WeakKeyDictionary()
+_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[LiveDelta]]]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[Delta], None]:
+async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[LiveDelta], None]:
     """Listen to the agents of a thread, for an `async with` block; iterate over the deltas it yields.
 
     Their `LedgerDurability` must say `live=True`, and they must run in this process.
     """
-    queue: asyncio.Queue[Delta] = asyncio.Queue(_ROOM)
+    queue: asyncio.Queue[LiveDelta] = asyncio.Queue(_ROOM)
     queues = _listeners.setdefault(ledger, {}).setdefault(thread_id, [])
     queues.append(queue)
     try:
@@ -130,7 +130,7 @@ async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator
             _listeners[ledger].pop(thread_id, None)
 
 
-async def _each(queue: asyncio.Queue[Delta]) -> AsyncIterator[Delta]:
+async def _each(queue: asyncio.Queue[LiveDelta]) -> AsyncIterator[LiveDelta]:
     while True:
         yield await queue.get()
 
@@ -158,7 +158,7 @@ def _publish(agent: str | None, event: Any) -> None:
     run, effect = current_run(), current_effect()
     if run is None:
         return
-    delta = Delta(run.thread_id, agent, None if effect is None else effect.key, event)
+    delta = LiveDelta(run.thread_id, agent, None if effect is None else effect.key, event)
     for queue in _listeners.get(run.ledger, {}).get(run.thread_id, ()):
         if not queue.full():
             queue.put_nowait(delta)

@@ -5,7 +5,6 @@ A run is a course of effects outside of actors. `RunPart` is a part of it that n
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -13,7 +12,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from hashlib import sha256
 from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -23,6 +21,7 @@ from antiphon.agents._budget import kind_of
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
+from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
     AGAIN,
@@ -31,25 +30,13 @@ from antiphon.runtime.extending import (
     Journal,
     Park,
     Standing,
-    again_id,
     begun,
     ended,
     observe,
-    park_id,
     unused,
 )
 
 # ---------------------------------------------------------------- courses
-
-_FORBIDDEN = re.compile("[/#~=]")
-_LENGTH = 120
-
-
-def as_key(name: str) -> str:
-    """Return a name as a key: the name itself if it is a valid key, else a digest of it."""
-    if name and len(name) <= _LENGTH and not _FORBIDDEN.search(name) and not name.isdigit():
-        return name
-    return f"sha256:{sha256(name.encode(errors='replace')).hexdigest()[:32]}"
 
 
 class EffectKeys:
@@ -63,7 +50,7 @@ class EffectKeys:
         key = as_key(name or "effect")
         self._counts[key] += 1
         count = self._counts[key]
-        return key if count == 1 else f"{key}={count}"
+        return counted(key, count)
 
 
 class RunCourse(EffectKeys):
@@ -237,7 +224,7 @@ class Opened:
         await self.journal.settle(thread_id)
         rows = [record.message for record in await self.journal.ledger.open_calls(thread_id)]
         parked = {row.parent_id for row in rows if _option(row) == PARK}
-        own = [row for row in rows if row.lane == "effect" and (row.invocation_id or "").startswith(f"{self.root}/")]
+        own = [row for row in rows if row.lane == "effect" and is_below(row.invocation_id, self.root)]
         return [row for row in own if _option(row) != PARK and row.invocation_id not in parked]
 
     def leave(self) -> None:
@@ -300,7 +287,7 @@ async def open_run(
     """
     tenure, invocation_id = _tenure(ledger, thread_id), f"{thread_id}/{as_key(id)}"
     if invocation_id in tenure.at_work:
-        raise RuntimeError(f"run {id!r} of thread {thread_id!r} is at work in this process; give another one another id")
+        raise RuntimeError(f"run {id!r} of thread {thread_id!r} is open in this process; give the other run another id")
     tenure.at_work.add(invocation_id)
     try:
         return await _Opening(tenure, thread_id, invocation_id, admit, observer).open()
@@ -367,12 +354,12 @@ class _Opening:
         failed: set[str] = set()
         async for record in self._journal.ledger.read(self._thread_id, since):
             message, payload = record.message, record.message.payload
-            if message.lane != "effect" or not (message.invocation_id or "").startswith(f"{self._id}/"):
+            if message.lane != "effect" or not is_below(message.invocation_id, self._id):
                 continue
             if isinstance(payload, OptionCallPayload):
                 failed.clear()
                 if kind_of(message) == "request":
-                    agents.add(payload.invocation_id.rpartition("/")[0])
+                    agents.add(parent_of(payload.invocation_id))
                 if payload.arguments.get("effects") in ("none", "idempotent"):
                     harmless.add(payload.invocation_id)
             elif isinstance(payload, OptionResultPayload) and payload.is_error and payload.invocation_id in harmless:

@@ -21,10 +21,11 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.agents._opening import EffectKeys, Opened, RunPart, as_key, open_run
+from antiphon.agents._opening import EffectKeys, Opened, RunPart, open_run
 from antiphon.errors import AppendRefusedError, HistoryMismatchError, LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port
+from antiphon.messages.keys import as_key
 from antiphon.runtime import Admit, Context, Effects, Observer
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run
 
@@ -435,7 +436,7 @@ async def ledger_run(
 
 def _within(context: Context) -> LedgerRun:
     if context.thread_id is None:
-        raise RuntimeError("a message of no thread is not written down: ask in a thread")
+        raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
     run = LedgerRun(context.thread_id, id=context.course.invocation_id)
     invocation_id = context.course.invocation_id
     run.attach(Opened(context.journal, context.course, context.park, root=invocation_id, began=current_port().now()))

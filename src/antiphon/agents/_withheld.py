@@ -1,4 +1,4 @@
-"""Earlier place of `SENSITIVE`, until the patterns import it from `antiphon.agents.toolkit`."""
+"""Earlier place of `SENSITIVE`, until the patterns import it from `antiphon.agents.extending`."""
 
 from antiphon.agents._secrets import SENSITIVE
 

@@ -1,4 +1,4 @@
-"""What a folder says about its agents: `antiphon.toml`, or the file that `ANTIPHON_CONFIG` names."""
+"""The configuration of agents: `antiphon.toml`, or the file that `ANTIPHON_CONFIG` names."""
 
 from __future__ import annotations
 
@@ -9,40 +9,36 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ConfigError
 
 __all__ = ["Config", "ConfigError", "WebConfig", "read_config", "read_small", "read_toml"]
 
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"
 _MOST_BYTES = 1_000_000
-"""Of a file that somebody wrote by hand."""
-
-
-class ConfigError(AntiphonError):
-    """The file cannot be read, or says something that nobody understands."""
+"""The limit of a configuration file."""
 
 
 class _Section(BaseModel):
-    """A typing mistake must not turn something on, or leave it off, in silence."""
+    """Unknown fields are refused: a typing mistake must not turn something on, or leave it off, in silence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class WebConfig(_Section):
-    """What agents may do on the web: nothing, unless it says so here."""
+    """What agents may do on the web; by default nothing."""
 
     search: Literal["duckduckgo"] | None = None
-    """Whom to ask."""
+    """The search engine."""
     fetch: bool = False
     allowed_domains: tuple[str, ...] | None = None
-    """Only from these; None: from all that are public."""
+    """Only these domains; None: all public ones."""
     blocked_domains: tuple[str, ...] = ()
     max_results: int = Field(default=5, ge=1, le=50)
     max_characters: int = Field(default=20_000, ge=1)
-    """What is kept of a page."""
+    """The limit of a page's text."""
     max_bytes: int = Field(default=5_000_000, ge=1)
-    """What is read of it, before and after it is unpacked."""
+    """The limit of a download, before and after decompression."""
     timeout: int = Field(default=20, ge=1)
     """Seconds."""
 
@@ -51,7 +47,7 @@ class Config(_Section):
     """The whole file."""
 
     model: str | None = None
-    """What `antiphon.agents.model` gives where nothing else is said."""
+    """The default of `antiphon.agents.model`."""
     web: WebConfig = WebConfig()
 
 
@@ -59,7 +55,7 @@ _FormT = TypeVar("_FormT", bound=BaseModel)
 
 
 def read_small(path: Path | str) -> bytes:
-    """Return the bytes of a file that is read whole. No more is read than that: a device has no end.
+    """Return the bytes of a small file. Reading stops at the limit: a device has no end.
 
     Raises:
         OSError: it cannot be read.
@@ -73,7 +69,7 @@ def read_small(path: Path | str) -> bytes:
 
 
 def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) -> _FormT:
-    """Return what a TOML file says, in the form that it must have.
+    """Return the contents of a TOML file, validated as a `form`.
 
     Raises:
         AntiphonError: of the class `error`: it cannot be read, or is wrong; the text says where.
@@ -92,7 +88,7 @@ def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) 
 
 
 def read_config() -> Config:
-    """Read what is configured; nothing is, if there is no file.
+    """Return the configuration; the default one if there is no file.
 
     Raises:
         ConfigError: the file cannot be read, or is wrong.
@@ -103,6 +99,6 @@ def read_config() -> Config:
         if not named:
             return Config()
         raise ConfigError(f"{path}: No such file or directory; look at {_VARIABLE}")
-    if not named and not path.is_file():  # nobody named it: a named pipe would be waited for without end
+    if not named and not path.is_file():  # nobody named it: reading a named pipe would wait for ever
         raise ConfigError(f"{path}: not a file")
     return read_toml(path, Config, ConfigError)

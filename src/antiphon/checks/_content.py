@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from antiphon.checks._native import Fact, Path, own_block, said_on_wire
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._view import View
 from antiphon.checks._written import is_silent, plain_text
 from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
-from antiphon.messages._json import JsonError, parse
+from antiphon.messages.json_values import JsonError, parse
 
 _LISTS: Mapping[str, frozenset[str]] = {
     "openai-chat": frozenset({"tool_calls", "content"}),
@@ -96,7 +95,7 @@ def _facts(view: View, position: int) -> Iterator[Fact]:
     return said_on_wire(view.messages[position], view.accepted.name)
 
 
-def _is_empty_text(path: Path, value: Any) -> bool:
+def _is_empty_text(path: Path, value: object) -> bool:
     return path[-1:] == ("text",) and len(path) > _UNIT and value == ""
 
 
@@ -150,7 +149,7 @@ def _say_something(view: View, trouble: Trouble, edits: Edits) -> str:
 # ---------------------------------------------------------------- what only the wire can say
 
 
-def _is_empty_list(view: View, path: Path, value: Any) -> bool:
+def _is_empty_list(view: View, path: Path, value: object) -> bool:
     dialect = view.accepted.name
     is_whole = dialect == "anthropic-messages" and len(path) <= _UNIT
     return value == [] and path[-1:] != () and path[-1] in _LISTS[dialect] and not is_whole
@@ -251,7 +250,7 @@ def _spells_object(call: OptionCallPayload, text: str) -> bool:
 
 
 CONTENT = (
-    Rule(
+    CheckRule(
         code="AP301",
         title="a text is empty",
         why="Models often answer with a call and an empty text beside it. Dialects leave such texts out, but what was read "
@@ -262,7 +261,7 @@ CONTENT = (
         targets=("anthropic-messages",),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP302",
         title="a message says nothing",
         why="An answer that was refused or cut before the first word leaves an empty message behind.",
@@ -272,7 +271,7 @@ CONTENT = (
         targets=("openai-chat", "anthropic-messages", "gemini"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP303",
         title="a text is white space, or ends the conversation with it",
         why="It is refused in some places and not in others.",
@@ -281,7 +280,7 @@ CONTENT = (
         severity="warning",
         targets=("anthropic-messages",),
     ),
-    Rule(
+    CheckRule(
         code="AP304",
         title="a list is empty that must not be",
         why="An empty list is not the same as no list. Programs that always write `tool_calls` write it empty where nothing "
@@ -291,7 +290,7 @@ CONTENT = (
         mend=_unsay_empty_list,
         targets=("openai-chat", "anthropic-messages"),
     ),
-    Rule(
+    CheckRule(
         code="AP306",
         title="an error result shows more than text",
         why="A result that is flagged as an error may hold text only.",
@@ -301,7 +300,7 @@ CONTENT = (
         targets=("anthropic-messages",),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP307",
         title="the assistant's words are given as input",
         why="What a model said is `output_text`, also when it is sent back.",
@@ -310,7 +309,7 @@ CONTENT = (
         mend=_write_anew,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP308",
         title="a part holds no data",
         why="Each part has exactly one data field: a text, a medium, a call or a response.",
@@ -319,7 +318,7 @@ CONTENT = (
         mend=_leave_out_parts,
         targets=("gemini",),
     ),
-    Rule(
+    CheckRule(
         code="AP310",
         title="a part has no type",
         why="A part of content says by `type` what it is. Other formats have parts without, and requests are put together by "
@@ -329,7 +328,7 @@ CONTENT = (
         mend=_leave_out_parts,
         targets=("openai-chat",),
     ),
-    Rule(
+    CheckRule(
         code="AP309",
         title="the arguments of a call are cut off, or no JSON",
         why="A stream that ends too early leaves half of the arguments. Where arguments are text they are taken as they are, "
@@ -338,7 +337,7 @@ CONTENT = (
         find=_cut_arguments,
         severity="warning",
     ),
-    Rule(
+    CheckRule(
         code="AP305",
         title="nothing is said",
         why="Instructions alone are no conversation.",

@@ -23,7 +23,7 @@ from antiphon.messages import (
     ReasoningPart,
     TextPart,
 )
-from antiphon.messages._model import EMPTY, plain_of
+from antiphon.messages.trusted import EMPTY, plain_of
 
 # ---------------------------------------------------------------- findings and changes
 

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 from antiphon.checks._findings import is_left_out, with_parts
 from antiphon.checks._native import mentions, own_block, without_keys
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import Accepted
 from antiphon.checks._view import View
-from antiphon.messages import MediaPart, Metadata, OptionCallPayload, Part, TextPart, thaw
-from antiphon.messages._window import payload_size
+from antiphon.messages import MediaPart, Metadata, OptionCallPayload, Part, TextPart, payload_size, thaw
 
 _CACHE_MARK = "cache_control"
 
@@ -175,7 +174,7 @@ def _without_marks(view: View, metadata: Metadata, left: int) -> tuple[dict[str,
 
 
 MEDIA = (
-    Rule(
+    CheckRule(
         code="AP601",
         title="a medium is shown where it is not accepted",
         why="Formats differ in what may be shown by whom. A dialect shows the medium elsewhere, or says what it was.",
@@ -185,7 +184,7 @@ MEDIA = (
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP602",
         title="a medium is given in a form that is not accepted",
         why="By URL or by bytes, and of which type: each format takes what it takes.",
@@ -195,7 +194,7 @@ MEDIA = (
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP603",
         title="a file is held by another provider",
         why="The id of an uploaded file means nothing to anybody else.",
@@ -204,7 +203,7 @@ MEDIA = (
         severity="warning",
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
     ),
-    Rule(
+    CheckRule(
         code="AP606",
         title="there are too many cache breakpoints",
         why="At most four may be set in a request, those of tools and instructions included.",
@@ -213,7 +212,7 @@ MEDIA = (
         mend=_erase_marks,
         targets=("anthropic-messages",),
     ),
-    Rule(
+    CheckRule(
         code="AP604",
         title="there are too many messages or tools",
         why="Limits differ by model and account. Which messages and tools can be spared, a program cannot know.",
@@ -222,7 +221,7 @@ MEDIA = (
         severity="warning",
         targets=("openai-chat", "openai-responses", "anthropic-messages"),
     ),
-    Rule(
+    CheckRule(
         code="AP605",
         title="a text is too long",
         why="Limits differ by model and account.",
@@ -231,7 +230,7 @@ MEDIA = (
         severity="warning",
         targets=("openai-chat", "openai-responses"),
     ),
-    Rule(
+    CheckRule(
         code="AP607",
         title="the request is too large",
         why="Media that hold their content themselves are sent again with every request.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antiphon.checks._native import wire_value
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import Spelling
 from antiphon.checks._view import View
 from antiphon.checks._written import items_with_ids
@@ -106,7 +106,7 @@ def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 NAMING = (
-    Rule(
+    CheckRule(
         code="AP201",
         title="a call id is not spelled as the target wants it",
         why="Ids that one provider makes are often too long for another, or have characters that it refuses. Some services "
@@ -117,7 +117,7 @@ NAMING = (
         targets=("openai-chat", "openai-responses", "anthropic-messages"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP202",
         title="an option has a name that the target refuses",
         why="Names are checked in the history as well as where tools are declared.",
@@ -127,7 +127,7 @@ NAMING = (
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP203",
         title="a tool has a name that the target refuses",
         why="A tool that cannot be declared cannot be called.",
@@ -136,7 +136,7 @@ NAMING = (
         severity="warning",
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
     ),
-    Rule(
+    CheckRule(
         code="AP204",
         title="a participant has a name that the target refuses",
         why="The `name` of a participant has the alphabet of a function's name. (Newer routes take more.)",
@@ -146,7 +146,7 @@ NAMING = (
         targets=("openai-chat",),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP205",
         title="an item has an id that is not of its kind",
         why="The id of an item begins with letters that say what it is: `fc` a call, `msg` a message, `rs` reasoning. It "
@@ -156,7 +156,7 @@ NAMING = (
         mend=_forget_item_id,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP206",
         title="two tools have the same name",
         why="Nobody can say which of them is called.",

@@ -10,7 +10,7 @@ In a namespace a dialect keeps what it likes; these are looked for, and no harm 
 - any key by its name on the wire (`cache_control`, `namespace`, `thoughtSignature`): as a key, or in a residue;
 - of a conversation, the settings of the request (`store`, `tool_choice`): as keys, or one level down;
 - `joined`: false, where the dialect would have joined a unit to the one before it, and it was not so;
-- `slot`: true, for what stands in the format's own place for instructions;
+- `slot`: true, for instructions in the format's own place for them;
 - `needs`: the ids of other messages that must be sent with this one;
 - `blocks`: true, where one text came in a list of blocks, and is written so;
 - `custom`, `agent_message` and `list` on a message, `item` and `id` on a part: as what item of OpenAI Responses it is written.
@@ -85,7 +85,7 @@ def said_on_wire(holder: Holder, dialect: str) -> Iterator[Fact]:
         yield from _facts(change)
 
 
-def is_unit_id(path: Path, value: Any) -> bool:
+def is_unit_id(path: Path, value: object) -> bool:
     """Whether this is the id that a unit came with."""
     return path[-1:] in _IDS and len(path) <= _UNIT and isinstance(value, str)
 
@@ -105,7 +105,7 @@ def without_facts(metadata: Metadata, dialect: str, is_wrong: Callable[[Path, An
     return plain
 
 
-def _changes(residue: Any) -> list[Mapping[str, Any]]:
+def _changes(residue: object) -> list[Mapping[str, Any]]:
     return [change for change in map(box_of, items_of(residue)) if "at" in change]
 
 
@@ -114,7 +114,7 @@ def _facts(change: Mapping[str, Any]) -> Iterator[Fact]:
     yield from _inside(tuple(items_of(change["at"])), value)
 
 
-def _inside(path: Path, value: Any) -> Iterator[Fact]:
+def _inside(path: Path, value: object) -> Iterator[Fact]:
     yield path, value
     for key, inner in box_of(value).items():
         yield from _inside((*path, key), inner)
@@ -149,7 +149,7 @@ def without_settings(metadata: Metadata, dialect: str, keys: frozenset[str]) -> 
     return plain
 
 
-def mentions(value: Any, key: str) -> int:
+def mentions(value: object, key: str) -> int:
     """Count how often a key that is not null stands in a value, at any depth, also as the end of a residue's path."""
     box = box_of(value)
     inner = (*(each for name, each in box.items() if name != key), *items_of(value))

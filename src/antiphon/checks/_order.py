@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antiphon.checks._native import own_block, wire_value
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._view import View
 from antiphon.checks._written import is_unsaid
 
@@ -20,7 +20,7 @@ def _first_words(view: View) -> Iterator[Trouble]:
 
 
 def _is_answer(view: View, first: int) -> bool:
-    """Whether all there is is one answer, as it was given: it is whole, and nobody sends it so. With more, it is a request."""
+    """Whether all there is is one answer, as it was given: it is whole, and is not sent so. With more, it is a request."""
     is_one = set(view.shown).issubset(view.unit_of(first)) and not view.conversation.tools
     return is_one and view.setting("shape") in ("response", "one")
 
@@ -104,7 +104,7 @@ def _place_instructions(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 ORDER = (
-    Rule(
+    CheckRule(
         code="AP402",
         title="a turn that calls comes after another turn of the model",
         why="Before a turn with calls stands a user's turn or the responses to earlier calls. Newer models take others.",
@@ -113,7 +113,7 @@ ORDER = (
         severity="warning",
         targets=("gemini",),
     ),
-    Rule(
+    CheckRule(
         code="AP404",
         title="instructions stand where they are not accepted",
         why="Instructions have a field of their own. Newer Claude models take them among the messages too, directly after a "
@@ -124,7 +124,7 @@ ORDER = (
         targets=("anthropic-messages", "gemini"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP401",
         title="the assistant has the first word",
         why="A history that was cut may begin with an answer. Not every host refuses it.",
@@ -134,7 +134,7 @@ ORDER = (
         targets=("anthropic-messages", "gemini"),
         is_eased=True,
     ),
-    Rule(
+    CheckRule(
         code="AP403",
         title="the assistant has the last word",
         why="A history that ends with an answer is complete, not broken. To send it, somebody must say something first: "

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from antiphon.checks._findings import Severity
 from antiphon.checks._native import ABSENT, box_of, own_block, setting_of, unit_id
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import TARGETS
 from antiphon.checks._view import View
 from antiphon.checks._written import ResponsesItem, items_with_ids
@@ -204,7 +204,7 @@ def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 PAIRING = (
-    Rule(
+    CheckRule(
         code="AP108",
         title="two messages have the same id",
         why="An id names one message of a thread. Replies, ledgers and item references rely on it. Where a format gives no "
@@ -213,7 +213,7 @@ PAIRING = (
         find=_repeated_ids,
         mend=_tell_apart,
     ),
-    Rule(
+    CheckRule(
         code="AP104",
         title="a call has a second result",
         why="A call is answered once. The first answer is what the model has seen, so later ones are left out.",
@@ -221,7 +221,7 @@ PAIRING = (
         find=_repeated,
         mend=_leave_out,
     ),
-    Rule(
+    CheckRule(
         code="AP102",
         title="a result has no call",
         why="It happens when a history is cut between a call and its result, and when a summary swallows the call.",
@@ -229,7 +229,7 @@ PAIRING = (
         find=_orphans,
         mend=_leave_out,
     ),
-    Rule(
+    CheckRule(
         code="AP103",
         title="a result stands before its call",
         why="Whoever wrote the history finished the call before writing it down, or sorted it by something else than time.",
@@ -237,7 +237,7 @@ PAIRING = (
         find=_early_results,
         mend=_move_behind_call,
     ),
-    Rule(
+    CheckRule(
         code="AP101",
         title="a call has no result",
         why="It happens when a run is cancelled, a process dies or a tool raises. Every later request with this history is "
@@ -246,7 +246,7 @@ PAIRING = (
         find=_open_calls,
         mend=_close,
     ),
-    Rule(
+    CheckRule(
         code="AP105",
         title="two calls have the same id",
         why="Some servers number the calls of each turn from zero. In one turn nobody can tell such calls apart; over several "
@@ -255,7 +255,7 @@ PAIRING = (
         find=_colliding_calls,
         mend=_rename_pair,
     ),
-    Rule(
+    CheckRule(
         code="AP107",
         title="the result of a provider's own tool has no call",
         why="Results of tools that the provider runs stand in the assistant's turn, after the block that called.",
@@ -264,7 +264,7 @@ PAIRING = (
         mend=_leave_out_part,
         targets=("anthropic-messages",),
     ),
-    Rule(
+    CheckRule(
         code="AP106",
         title="a result does not stand directly after the turn that called",
         why="These formats look for the results of a turn in what comes next, and nowhere else.",
@@ -273,7 +273,7 @@ PAIRING = (
         mend=_move_behind_call,
         targets=("openai-chat", "anthropic-messages", "gemini"),
     ),
-    Rule(
+    CheckRule(
         code="AP109",
         title="the results of one turn stand in more than one message",
         why="All responses to the calls of one turn are parts of one content. Newer models take several.",
@@ -282,7 +282,7 @@ PAIRING = (
         severity="warning",
         targets=("gemini",),
     ),
-    Rule(
+    CheckRule(
         code="AP110",
         title="a result is of another option than its call",
         why="A result says which option ran. Whoever pairs by name does not find the call; a ledger takes no such result.",

@@ -21,7 +21,7 @@ from antiphon.checks._native import (
     wire_value,
     without_settings,
 )
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._view import View
 from antiphon.checks._written import items_with_ids
 from antiphon.messages import Message, ReasoningPart
@@ -99,7 +99,7 @@ def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
     return "the item's id is not written, so that it is taken for plain history"
 
 
-def _is_missing_summary(path: Path, value: Any) -> bool:
+def _is_missing_summary(path: Path, value: object) -> bool:
     return path[-1:] == ("summary",) and value is DROPPED
 
 
@@ -196,7 +196,7 @@ def _unbound_thinking(view: View) -> Iterator[Trouble]:
 
 
 PROOFS = (
-    Rule(
+    CheckRule(
         code="AP505",
         title="an item is referred to that is not stored",
         why="With `store: false` an id means nothing to the service. Reasoning must come with its encrypted content.",
@@ -205,7 +205,7 @@ PROOFS = (
         mend=_leave_out,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP501",
         title="reasoning stands without what came of it",
         why="A reasoning item is followed by the message or call that it led to. Cutting a history between them leaves half.",
@@ -214,7 +214,7 @@ PROOFS = (
         mend=_leave_out,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP502",
         title="an item stands without the reasoning it came of",
         why="The service knows its own items by their ids, and wants the reasoning back that led to them.",
@@ -223,7 +223,7 @@ PROOFS = (
         mend=_forget_item_id,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP503",
         title="a reasoning item has no summary",
         why="The list `summary` may be empty, and must be there.",
@@ -232,7 +232,7 @@ PROOFS = (
         mend=_add_summary,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP504",
         title="reasoning has the proof of another provider",
         why="A signature or encrypted content is only read by whoever made it. Dialects do not send it to anybody else, and "
@@ -242,7 +242,7 @@ PROOFS = (
         severity="warning",
         targets=("openai-responses", "anthropic-messages", "gemini"),
     ),
-    Rule(
+    CheckRule(
         code="AP506",
         title="thinking is enabled, and a turn that calls has none",
         why="With manual thinking, a turn whose results are being sent must begin with the thinking that led to the calls. "
@@ -252,7 +252,7 @@ PROOFS = (
         mend=_disable_thinking,
         targets=("anthropic-messages",),
     ),
-    Rule(
+    CheckRule(
         code="AP507",
         title="thinking has no signature",
         why="Thinking that was made up, or lost its signature on the way, does not verify.",
@@ -261,7 +261,7 @@ PROOFS = (
         mend=_leave_out,
         targets=("anthropic-messages",),
     ),
-    Rule(
+    CheckRule(
         code="AP508",
         title="a call of the current turn has no thought signature",
         why="Gemini 3 and later want the signature back that came with the first call of each step since the user last spoke. "
@@ -271,7 +271,7 @@ PROOFS = (
         mend=_release,
         targets=("gemini",),
     ),
-    Rule(
+    CheckRule(
         code="AP509",
         title="signed thinking stands behind something that was mended",
         why="On the newest models a signature is bound to everything before it. A history that was changed there is refused, "

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from antiphon.checks._native import ABSENT, box_of, items_of, own_block, wire_value, without_settings
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._view import View
 from antiphon.messages import OptionCallPayload, thaw
 
@@ -136,7 +136,7 @@ def _drop_tools(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 REQUEST = (
-    Rule(
+    CheckRule(
         code="AP703",
         title="tools are declared beside cached content",
         why="Cached content holds the instructions and tools it was made with, and none may be given beside it.",
@@ -145,7 +145,7 @@ REQUEST = (
         mend=_drop_tools,
         targets=("gemini",),
     ),
-    Rule(
+    CheckRule(
         code="AP701",
         title="a tool must be called that is not declared",
         why="The request forces the choice of a tool, and does not offer it.",
@@ -154,7 +154,7 @@ REQUEST = (
         mend=_let_choose,
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
     ),
-    Rule(
+    CheckRule(
         code="AP702",
         title="the previous response is no response",
         why="The ids of responses begin with `resp`.",
@@ -163,7 +163,7 @@ REQUEST = (
         mend=_forget_response,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP704",
         title="a call lacks the namespace of its tool",
         why="A tool that is declared in a namespace is only known with it.",
@@ -172,7 +172,7 @@ REQUEST = (
         mend=_add_namespace,
         targets=("openai-responses",),
     ),
-    Rule(
+    CheckRule(
         code="AP705",
         title="a tool is referred to that is not declared",
         why="Blocks that add, remove or refer to tools name those of the request.",

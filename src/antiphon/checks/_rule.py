@@ -266,7 +266,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CheckRule:
     """Something that a target refuses."""
 
     code: str
@@ -282,7 +282,7 @@ class Rule:
     severity: Severity = "error"
     """As bad as it gets."""
     targets: tuple[str, ...] = ()
-    """Who refuses it; none: everybody, so that it is looked for without a target, too."""
+    """The targets that refuse it; empty: all do, so it is also looked for without a target."""
     is_eased: bool = False
     """Whether it is only a warning in what the dialect writes itself, and not as it was."""
 

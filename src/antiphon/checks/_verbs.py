@@ -12,14 +12,13 @@ from antiphon.checks._order import ORDER
 from antiphon.checks._pairing import PAIRING
 from antiphon.checks._proofs import PROOFS
 from antiphon.checks._request import REQUEST
-from antiphon.checks._rule import Edits, Rule, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import TARGETS, Target
 from antiphon.checks._view import View
-from antiphon.messages import Conversation, use_limits
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Conversation, use_limits
 
 # The order in which they are mended: a later rule sees what an earlier one has done.
-RULES: tuple[Rule, ...] = (*PAIRING, *PROOFS, *NAMING, *MEDIA, *REQUEST, *CONTENT, *ORDER)
+RULES: tuple[CheckRule, ...] = (*PAIRING, *PROOFS, *NAMING, *MEDIA, *REQUEST, *CONTENT, *ORDER)
 
 
 _ROUNDS = 8
@@ -50,7 +49,7 @@ def repair(conversation: Conversation, target: str | None = None) -> Repaired:
     """
     view = View(conversation, _target(target))
     changes: list[Change] = []
-    with use_limits(NO_LIMITS):  # a mark must not make a message too large that was let in
+    with use_limits(NO_LIMITS):  # a mark must not make a stored message too large
         for _ in range(_ROUNDS):  # pragma: no branch (it has come to an end before)
             before = len(changes)
             for rule in RULES:
@@ -66,7 +65,7 @@ def _target(name: str | None) -> Target | None:
     return None if name is None else TARGETS[name]
 
 
-def _mended(view: View, rule: Rule, changes: list[Change]) -> View:
+def _mended(view: View, rule: CheckRule, changes: list[Change]) -> View:
     """Mend all errors of one rule, and report the changes."""
     troubles = list(_errors(rule, view)) if rule.mend is not None and rule.applies(view.target) else ()
     if rule.mend is None or not troubles:
@@ -78,11 +77,11 @@ def _mended(view: View, rule: Rule, changes: list[Change]) -> View:
     return View(edits.conversation(), view.target)
 
 
-def _errors(rule: Rule, view: View) -> Iterator[Trouble]:
+def _errors(rule: CheckRule, view: View) -> Iterator[Trouble]:
     return (trouble for trouble in rule.find(view) if _severity(rule, trouble) == "error")
 
 
-def _severity(rule: Rule, trouble: Trouble) -> Severity:
+def _severity(rule: CheckRule, trouble: Trouble) -> Severity:
     return trouble.severity or rule.severity
 
 
@@ -90,7 +89,7 @@ def _message_id(trouble: Trouble, view: View) -> str | None:
     return None if trouble.position is None else view.messages[trouble.position].id
 
 
-def _finding(rule: Rule, trouble: Trouble, view: View) -> Finding:
+def _finding(rule: CheckRule, trouble: Trouble, view: View) -> Finding:
     severity = _severity(rule, trouble)
     return Finding(
         code=rule.code,
@@ -103,7 +102,7 @@ def _finding(rule: Rule, trouble: Trouble, view: View) -> Finding:
     )
 
 
-def _answer(rule: Rule, severity: Severity, target: Target | None) -> str:
+def _answer(rule: CheckRule, severity: Severity, target: Target | None) -> str:
     """Return what the target would say; without a target, what one of those says that are known to refuse it."""
     if target is None:
         target = next((TARGETS[name] for name in rule.answers), None)

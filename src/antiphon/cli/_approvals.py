@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._rows import print_json, shown_time
 from antiphon.cli._screen import note, open_console, print_table
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.agents.toolkit import Approval

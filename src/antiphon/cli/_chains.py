@@ -134,7 +134,7 @@ def opened(
 
     async def within(found: Ledger) -> Any:
         if thread is not None:
-            await _check_chain(found, thread)
+            await _check_chain(found, thread, may_be_imported=True)
         more: dict[str, Any] = {"config": config}
         if model == "local" and config is None:
             from antiphon.cli._small import for_small_model  # noqa: PLC0415 (only where it is used)
@@ -150,15 +150,17 @@ def opened(
         return with_ledger(ledger, within, create=create)
 
 
-async def _check_chain(ledger: Ledger, thread_id: str) -> None:
-    """Refuse a thread that does not go through six phases.
+async def _check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool = False) -> None:
+    """Refuse a thread that does not go through six phases; one that was imported can begin to.
 
     Raises:
         UnknownThreadError: there is none of that name.
     """
     from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (only where threads are run)
 
-    await known_thread(ledger, thread_id)
+    found = await known_thread(ledger, thread_id)
+    if may_be_imported and found.pattern is None:
+        return
     if (await ledger.replay(thread_id, LIFE.fold())).status == "none":
         hint = "that of a team goes on by `antiphon run --team FILE --thread THREAD TASK`"
         fail(f"thread {thread_id!r} does not go through six phases; {hint}", code=2)

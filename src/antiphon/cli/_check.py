@@ -18,7 +18,7 @@ from antiphon.cli._input import FileArgument, ForOption, FromOption, dialect_of,
 from antiphon.cli._ledger import LedgerOption
 from antiphon.cli._output import deliver
 from antiphon.cli._screen import fail, open_console, visible
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 __all__ = ["check"]
 

@@ -12,7 +12,7 @@ from antiphon.cli._input import read_file
 from antiphon.cli._named import find_conversation
 from antiphon.cli._output import deliver
 from antiphon.cli._screen import fail, open_console, visible
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.protocol.flows import Flow, Verdict

@@ -14,7 +14,7 @@ from antiphon.cli._input import read_file
 from antiphon.cli._ledger import LedgerOption, known_thread, with_ledger
 from antiphon.cli._output import OutputOption, deliver
 from antiphon.cli._screen import fail
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger

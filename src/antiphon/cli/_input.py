@@ -17,7 +17,7 @@ from antiphon.cli._screen import fail, note
 from antiphon.dialects import decode, detect, names
 from antiphon.errors import DialectError
 from antiphon.messages import Conversation
-from antiphon.messages._json import JsonError, parse
+from antiphon.messages.json_values import JsonError, parse
 
 __all__ = [
     "FileArgument",

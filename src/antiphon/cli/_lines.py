@@ -11,7 +11,7 @@ from antiphon.cli._screen import fail, note
 from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError
 from antiphon.messages import Conversation, Message, dumps
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, ThreadSummary

@@ -14,7 +14,7 @@ import typer
 
 from antiphon.cli._screen import escaped, fail, note, open_console, print_table
 from antiphon.dialects import Loss
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 __all__ = ["OutputOption", "deliver", "delivery", "report_losses", "written"]
 

@@ -17,7 +17,7 @@ from antiphon.cli._rows import print_json
 from antiphon.cli._screen import fail, note
 from antiphon.cli._threads import every_thread
 from antiphon.errors import AntiphonError, LedgerError
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from datetime import datetime

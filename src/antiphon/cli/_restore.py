@@ -16,7 +16,7 @@ from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, ledger_in
 from antiphon.cli._progress import wheel
 from antiphon.cli._rows import print_json
 from antiphon.cli._screen import fail, open_console, print_table
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Record, ThreadJournal, ThreadSummary

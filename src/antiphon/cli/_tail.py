@@ -16,7 +16,7 @@ from antiphon.cli._output import deliver
 from antiphon.cli._rows import as_json, shown_time, thread_of
 from antiphon.cli._screen import fail, note, open_console, styled
 from antiphon.cli._transcript import gist
-from antiphon.messages._json import write
+from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -86,7 +86,7 @@ class Dialect(Protocol):
         """What it is, in a phrase."""
         ...
 
-    def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
+    def decode(self, data: Any, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         """Read a conversation from bytes, text or parsed JSON; `aliases` are those of the `Encoded` that it answers.
 
         Raises:

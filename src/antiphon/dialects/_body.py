@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from antiphon.checks import TARGETS
-from antiphon.checks._speech import same_breath
+from antiphon.checks import TARGETS, same_breath
 from antiphon.dialects._order import Content
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
 from antiphon.dialects._residue import InvocationIn, nobody, residue, shared_out

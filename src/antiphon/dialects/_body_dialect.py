@@ -19,8 +19,7 @@ from antiphon.dialects._losses import Written, all_losses, reported
 from antiphon.dialects._order import is_regular, is_whole
 from antiphon.dialects._reading import parsed_loosely
 from antiphon.dialects._writing import BodyWriting
-from antiphon.messages import Conversation, Message, PartsPayload
-from antiphon.messages._conversation import Header
+from antiphon.messages import Conversation, Header, Message, PartsPayload
 
 
 @dataclass(slots=True)

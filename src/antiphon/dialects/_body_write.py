@@ -17,8 +17,8 @@ from antiphon.dialects._order import NotPlainError, arrange, last_group, plain_c
 from antiphon.dialects._residue import gathered, restore, stem
 from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.messages import Conversation, Message, Tool, thaw
-from antiphon.messages._json import plain
-from antiphon.messages._model import EMPTY
+from antiphon.messages.json_values import plain
+from antiphon.messages.trusted import EMPTY
 
 __all__ = ["began", "joins", "talk", "write_body", "write_long", "write_more"]
 

@@ -23,8 +23,8 @@ from antiphon.messages import (
     Payload,
     TextPart,
 )
-from antiphon.messages._json import JsonError, parse, plain, write
-from antiphon.messages._model import json_text_of, plain_of
+from antiphon.messages.json_values import JsonError, parse, plain, write
+from antiphon.messages.trusted import json_text_of, plain_of
 
 
 def request_of(payload: Payload) -> str | None:

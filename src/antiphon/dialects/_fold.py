@@ -18,7 +18,8 @@ from io import StringIO
 from typing import Any, Final, Literal, NoReturn, Protocol, Self, TypeAlias, cast
 
 from antiphon.dialects._reading import kind_of
-from antiphon.messages._json import Json, JsonError, freeze, parse, write
+from antiphon.messages import Json
+from antiphon.messages.json_values import JsonError, freeze, parse, write
 
 __all__ = [
     "Delta",

@@ -35,7 +35,7 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
-from antiphon.messages._json import JsonError, parse
+from antiphon.messages.json_values import JsonError, parse
 
 FACETS = (
     "speaker",

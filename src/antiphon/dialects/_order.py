@@ -16,11 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from antiphon.checks import is_left_out
-from antiphon.checks._speech import same_breath
+from antiphon.checks import is_left_out, same_breath
 from antiphon.dialects._writing import BodyWriting
 from antiphon.messages import Conversation, Message, OptionResultPayload, Part, PartsPayload, TextPart
-from antiphon.messages._model import EMPTY
+from antiphon.messages.trusted import EMPTY
 
 
 @dataclass(slots=True)

@@ -17,12 +17,22 @@ import orjson
 from pydantic import ValidationError
 
 from antiphon.errors import DecodeError
-from antiphon.messages import Lane, Limits, Message, Part, Payload, Tool, Usage, current_limits, thaw
-from antiphon.messages import _trusted as trusted
-from antiphon.messages._json import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked, write
-from antiphon.messages._limits import NO_LIMITS
-from antiphon.messages._model import EMPTY, plain_of
-from antiphon.messages._names import is_name
+from antiphon.messages import (
+    NO_LIMITS,
+    Lane,
+    Limits,
+    Message,
+    Part,
+    Payload,
+    Tool,
+    Usage,
+    current_limits,
+    is_name,
+    thaw,
+    trusted,
+)
+from antiphon.messages.json_values import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked, write
+from antiphon.messages.trusted import EMPTY, plain_of
 
 _SAMPLE = 20
 _NONE: Mapping[str, Any] = MappingProxyType({})

@@ -13,7 +13,7 @@ from antiphon.dialects._api import Dialect, Encoded, Losses
 from antiphon.dialects._reading import parsed
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, Message, dumps, loads
-from antiphon.messages._json import parse, write
+from antiphon.messages.json_values import parse, write
 
 GROUP = "antiphon.dialects"
 """The entry-point group: `my-format = "my_package.my_module:DIALECT"`."""
@@ -63,7 +63,7 @@ def get(name: str) -> Dialect:
     raise LookupError(f"no dialect is called {name!r}; there are {', '.join(names())}")
 
 
-def detect(data: object) -> Detected:
+def detect(data: Any) -> Detected:
     """Say which dialect some data is in, and why.
 
     Raises:

@@ -24,7 +24,7 @@ from antiphon.dialects._losses import Piece, Written, all_losses, reported
 from antiphon.dialects._reading import Reading, Unit, fresh, kind_of, notes_of, parsed_loosely
 from antiphon.dialects._residue import residue, restore
 from antiphon.messages import Conversation, Message, Part, Payload, thaw
-from antiphon.messages._model import plain_of
+from antiphon.messages.trusted import plain_of
 
 _NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 

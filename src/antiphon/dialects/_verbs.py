@@ -10,11 +10,10 @@ from typing import Any
 from antiphon.dialects._api import Converts, Encoded, Losses
 from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects._registry import get
-from antiphon.messages import Conversation, Message, PartsPayload
-from antiphon.messages._port import new_id
+from antiphon.messages import Conversation, Message, PartsPayload, new_id
 
 
-def decode(data: object, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
+def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None, fresh_ids: bool = False) -> Conversation:
     """Read a conversation from somebody's format: bytes, text, or parsed JSON.
 
     `aliases` are those of the `Encoded` that was sent, where the format refused some of our ids or names. What has no id
@@ -44,7 +43,7 @@ def encode(
 
 
 def convert(
-    data: object, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: object
+    data: Any, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: object
 ) -> Encoded:
     """Turn data in one format into another.
 

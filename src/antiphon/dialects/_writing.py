@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from antiphon.checks import Spelling, Target, is_left_out
-from antiphon.checks._speech import usual_role
+from antiphon.checks import Spelling, Target, is_left_out, usual_role
 from antiphon.dialects._reading import notes_of
 from antiphon.messages import ForeignPart, MediaPart, Message, OptionCallPayload, Part, PartsPayload, TextPart, Tool, thaw
-from antiphon.messages._json import plain
-from antiphon.messages._model import EMPTY, plain_of
+from antiphon.messages.json_values import plain
+from antiphon.messages.trusted import EMPTY, plain_of
 
 
 @dataclass(slots=True)

@@ -5,15 +5,15 @@ The questions are asked in this order, and the first refusal is the answer; noth
 
 1. Is this the owner? An append must give the epoch of the thread; `post` need not.
 2. Is it there already? The same id with the same bytes is not written again, and the answer is the record that is there.
-   So whoever does not know whether an append arrived sends it again. If nothing is left, nothing more is asked or done.
+   So a caller that does not know whether an append arrived sends it again. If nothing is left, nothing more is asked or done.
 3. Is the thread as long as the caller believes?
 4. Does each message keep the rules: an id of its own, a result after its call, one result a call, of the same option?
    Nothing from outside calls or answers an invocation that is open in the thread, whatever else it is allowed.
-5. Of what comes from outside, which calls are still open? Each gets an error result: nobody executes them (see `_outside`).
+5. Of what comes from outside, which calls are still open? Each gets an error result: they are never executed (see `_outside`).
 
 The calls that are open are kept with the thread (see `_pairing`), so no question needs a look at its length; and with every
-row stands the place of the first call since nothing was open, so that whoever forks there knows how far to look back to pair
-the calls in between again.
+row stands the place of the first call since nothing was open, so that a fork there knows how far to look back to pair the
+calls in between again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Lookup(Protocol):
 
 
 def new_state(thread_id: str, now: int, *, is_redacted: bool | None = None) -> State:
-    """Return the state of a thread that nobody has said anything in."""
+    """Return the state of an empty thread."""
     return State(thread_id, 0, genesis(thread_id), 0, 0, None, None, None, now, now, 0, 0, "0", None, None, is_redacted)
 
 
@@ -137,7 +137,7 @@ def admit(state: State, open_calls: OpenCalls, request: AppendRequest, lookup: L
 
 
 class _Admitting:
-    """The state of a thread while an append is let in, message by message."""
+    """The state of a thread while an append is admitted, message by message."""
 
     __slots__ = (
         "_hash",
@@ -250,7 +250,7 @@ class _Admitting:
             raise AppendRefusedError(reason, self._state.thread_id, code, message.id)
 
     def new_state(self) -> State:
-        """Return the state of the thread with everything let in."""
+        """Return the state of the thread with all admitted messages."""
         request, pairing = self._request, self.pairing
         name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork, clean = self._state
         if costly := [row.message for row in self.rows if row.message.usage is not None]:

@@ -2,7 +2,7 @@
 
 Each link is the SHA-256 of the link before it, the time of recording and the message's bytes; before the first stands the
 hash of the thread's own name. So one changed bit, a row taken out and two rows swapped all break the chain at a place that can
-be named; and who keeps a head somewhere else also notices a tail that was cut off. A branch goes on from its parent's link.
+be named; a head that is kept elsewhere also shows a tail that was cut off. A branch goes on from its parent's link.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from hashlib import sha256
 
 from typing_extensions import override
 
-from antiphon.messages import Message, loads
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, loads
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def genesis(thread_id: str) -> bytes:
-    """Return what stands before the first link of a thread."""
+    """Return the hash before the first link of a thread."""
     return sha256(b"antiphon thread\n" + thread_id.encode()).digest()
 
 
@@ -59,7 +58,7 @@ class Record:
 
     @property
     def message(self) -> Message:
-        """The message; read from the bytes when first looked at, under no limits: it was let in before.
+        """The message; read from the bytes when first looked at, without limits: it was checked when it was appended.
 
         Raises:
             NewerVersionError: a later version of antiphon wrote it.

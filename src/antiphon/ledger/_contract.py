@@ -2,16 +2,16 @@
 
 **Durable.** When `append` returns, the messages are there for good: after a crash at any instruction, and, in a store on disk,
 after a power cut. If it raises, or the process dies, they are there as a whole or not at all, and appending them again
-gives exactly one copy: the same id with the same bytes is no news, with others it is refused.
+gives exactly one copy: the same id with the same bytes is not written again, with others it is refused.
 
-**In order.** The messages of a thread have `seq` 1, 2, 3, … without a gap. All readers see the same order, nobody sees a
+**In order.** The messages of a thread have `seq` 1, 2, 3, … without a gap. All readers see the same order, none sees a
 message before the one that precedes it, and what was acknowledged before an append began stands before it.
 
 **Together.** The messages of one append, its outbox entries, its snapshot and the thread's status are committed together.
 
 **One owner.** `claim` gives an epoch. From then on, an append must bring the latest one; it is compared in the same
 transaction, so a worker that has lost the thread cannot write, however late it notices. That holds for every append, also
-for one that changes nothing, because it is empty or there already. Everybody else uses `post`.
+for one that changes nothing, because it is empty or there already. All others use `post`.
 
 **Without secrets.** What looks like a secret is taken out before anything is stored, unless the ledger was told otherwise, and
 what was stored is what comes back. A thread goes on as it began, redacted or not. Names are refused and not rewritten.
@@ -19,7 +19,7 @@ what was stored is what comes back. A thread goes on as it began, redacted or no
 **Unaltered.** What was stored comes back byte for byte, with a chain of hashes over it. What was altered in the store is
 found when it is read, named, and never handed out.
 
-A thread that nobody has spoken in is an empty one, not an error. A ledger belongs to the event loop it was opened in.
+Reading an unknown thread returns no messages. A ledger belongs to the event loop it was opened in.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Ledger(Protocol):
     async def redaction_of(self, thread_id: str) -> Redaction | None:
         """Return what is taken out of messages before they are stored in a thread; None if nothing is.
 
-        It stays the same as long as the thread is there and the ledger is open. So whoever cannot wait for an append
+        It stays the same as long as the thread is there and the ledger is open. So a caller that cannot wait for an append
         knows what will be stored: `redaction.message(message)`.
         """
         ...
@@ -84,7 +84,7 @@ class Ledger(Protocol):
         `outbox` are messages for elsewhere, kept until someone reports them as delivered. `allow_foreign` admits histories
         that do not keep the rules for calls, results and ids. Cancelling the caller does not withdraw it.
 
-        `outside` says that the messages come from a file or from somebody else: they are stored as talk. Rows of the other
+        `outside` says that the messages come from a file or from another program: they are stored as talk. Rows of the other
         lanes become foreign history, which nothing acts on, after the talk; calls that are still open get an error result.
         What is returned are then all records that this stores.
 
@@ -99,9 +99,9 @@ class Ledger(Protocol):
         ...
 
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
-        """Append one message that is addressed to somebody, as anyone may, the thread claimed or not.
+        """Append one addressed message, as anyone may, whether the thread is claimed or not.
 
-        `by` is the name of somebody outside whose message it is: it is stored under that name, as talk (see `append`).
+        `by` is the name of an author outside: the message is stored under that name, as talk (see `append`).
 
         Raises:
             AppendRefusedError: it breaks a rule.
@@ -126,7 +126,7 @@ class Ledger(Protocol):
         """Begin a branch: a thread of its own that shares the messages up to and including `at` (or the last of a step).
 
         What is shared is not copied. Calls that are open there get a result of type `forked` in the branch, so that
-        nobody runs them a second time. Without `at` and `at_step` it branches off at the end; without `into` it gets a new id.
+        they are not run a second time. Without `at` and `at_step` it branches off at the end; without `into` it gets a new id.
 
         Raises:
             SecretNameError: `into` looks like a secret.
@@ -140,7 +140,7 @@ class Ledger(Protocol):
 
         `heads` come from elsewhere than the rows (see `heads`): rows are taken only if their chain ends exactly at the head
         of their thread. A branch needs its origin, in the ledger or earlier among the journals. All threads are restored,
-        or none. Nobody owns them; status, pattern, snapshots and the outbox are not in the rows, so they are not restored.
+        or none. They have no owner; status, pattern, snapshots and the outbox are not in the rows, so they are not restored.
 
         Raises:
             RestoreRefusedError: a thread has no head, does not match it, or is there already; or its origin is not.
@@ -174,7 +174,7 @@ class Ledger(Protocol):
         ...
 
     async def head(self, thread_id: str) -> Head:
-        """Return where a thread ends; `seq` is 0 if nobody has said anything."""
+        """Return where a thread ends; `seq` is 0 for an empty thread."""
         ...
 
     async def heads(self) -> tuple[Head, ...]:
@@ -239,7 +239,7 @@ class Ledger(Protocol):
         ...
 
     async def transitions(self, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
-        """Return the thread collapsed into decisions: what was known, what was chosen, what came of it.
+        """Return the thread collapsed into decisions: the observation, the actions chosen, their results.
 
         Each has the reward that was recorded for it (see `record_reward`), or the one that `reward` says, which is given
         the transition with the recorded one.
@@ -253,7 +253,7 @@ class Ledger(Protocol):
     # ------------------------------------------------------------ outbox
 
     async def undelivered(self, limit: int = 100) -> tuple[Undelivered, ...]:
-        """Return the oldest outbox entries that nobody has reported as delivered, in the order of commits."""
+        """Return the oldest outbox entries that were not reported as delivered, in the order of commits."""
         ...
 
     async def delivered(self, entries: Iterable[Undelivered]) -> None:

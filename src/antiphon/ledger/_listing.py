@@ -118,7 +118,7 @@ class Term(NamedTuple):
 
 
 def terms_of(typed: str) -> tuple[Term, ...]:
-    """Return what somebody who typed this looks for: every word, and words in quotes as they follow each other."""
+    """Return the terms of a search text: every word, and words in quotes as a phrase."""
     terms: list[Term] = []
     for quoted, plain in _TYPED.findall(typed):
         typed_term = quoted or plain
@@ -151,7 +151,7 @@ def _said(fields: dict[str, Any]) -> Iterator[str]:
         yield from _texts(fields.get(name))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

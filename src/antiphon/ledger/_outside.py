@@ -32,7 +32,7 @@ from antiphon.messages import (
     dumps,
     thaw,
 )
-from antiphon.messages._json import parse
+from antiphon.messages.json_values import parse
 
 FOREIGN = "antiphon"
 """The dialect of the part that holds a foreign row."""

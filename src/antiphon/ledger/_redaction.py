@@ -1,7 +1,7 @@
 """Redaction: what must never be written down, as data, and the one place where it is taken out.
 
 A ledger only grows, so a secret in it cannot be edited away. Therefore messages are redacted before they are appended, and
-whoever appended acts on what was stored. The same message always becomes the same one, so that appending again is no news.
+the caller acts on what was stored. The same message always becomes the same one, so that it is not written again.
 
 Three kinds of rule, all over every text of a message, wherever it stands: registered values (also as base64, once or
 twice, as hex or percent-encoded), patterns of well-known secrets (see `_secrets`), and names of keys whose value is never
@@ -40,9 +40,8 @@ from antiphon.ledger._secrets import (
     plain_key,
     rules_of,
 )
-from antiphon.messages import Message, dumps, loads
-from antiphon.messages._json import parse, write
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, dumps, loads
+from antiphon.messages.json_values import parse, write
 
 _MEDIUM: Final = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
 _MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=_-]*", re.IGNORECASE)
@@ -118,7 +117,7 @@ class Redaction:
         """Whether a name looks like a secret, that of a card aside: many ids are long numbers."""
         return self._without_cards(name) != name
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """Return a JSON value, made of plain dicts and lists, as it may be stored."""
         if isinstance(value, str):
             return self.text(value)
@@ -139,7 +138,7 @@ class Redaction:
             key: _masked(each) if is_secret and key not in ("at", "in") else self.value(each) for key, each in change.items()
         }
 
-    def _under(self, key: str, value: Any) -> Any:
+    def _under(self, key: str, value: object) -> Any:
         plain = plain_key(key)
         if plain not in self._plain_keys or (plain == "pwd" and isinstance(value, str) and value[:1] in ("/", "~")):
             return self.value(value)
@@ -174,13 +173,13 @@ class Redaction:
         return not self.secrets and self._hint is not None and not self._hint.is_in(text)
 
     def _structured(self, text: str) -> str:
-        """Return a text that is JSON without what stands under secret keys in it; if nothing does, as it is."""
+        """Return a text that is JSON without the values of secret keys; without such keys, as it is."""
         if not self.keys or text.lstrip()[:1] not in ("{", "["):
             return text
         try:
             value = parse(text.encode())
             clean = self.value(value)
-        except (ValueError, RecursionError):  # not JSON, or nested so deep that nobody can have meant it
+        except (ValueError, RecursionError):  # not JSON, or nested too deep to be meant
             return text
         return text if clean == value else write(clean).decode()
 
@@ -219,7 +218,7 @@ class Redaction:
         return re.compile("|".join(map(re.escape, longest_first)))
 
 
-def _masked(value: Any) -> Any:
+def _masked(value: object) -> Any:
     """Return a value with everything in it taken out but its shape."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value)
@@ -297,14 +296,14 @@ class LedgerRedaction(NamedTuple):
     """The rules of an open ledger, and which threads they are for.
 
     A thread goes on as it began, redacted or not: otherwise a message that is appended again would have other bytes under
-    the same id. Of a thread from before this was noted nobody knows how it began, but its ledger redacted only where it was
-    given rules. So rules that are given now are for it, as they were then, and those that nobody has asked for are not.
+    the same id. How a thread from before this was noted began is not known, but its ledger redacted only where it was
+    given rules. So rules that are given now hold for it, as they did then, and the usual ones do not.
     """
 
     rules: Redaction | None = None
     """None if nothing is taken out."""
     is_given: bool = True
-    """Whether somebody chose the rules; if not, they are the usual ones."""
+    """Whether the program chose the rules; if not, they are the usual ones."""
 
     @classmethod
     def of(cls, redaction: Redacting) -> LedgerRedaction:
@@ -327,7 +326,7 @@ class LedgerRedaction(NamedTuple):
         return self.rules is not None
 
     def for_thread(self, is_redacted: bool | None) -> Redaction | None:
-        """Return the rules for a thread that began redacted, or not, or (None) nobody knows; None if there are none."""
+        """Return the rules for a thread that began redacted, or not, or (None) not known; None if there are none."""
         is_for_it = self.is_given if is_redacted is None else is_redacted
         return self.rules if is_for_it else None
 

@@ -16,11 +16,9 @@ from antiphon.ledger._chain import to_micros
 from antiphon.ledger._outside import from_outside
 from antiphon.ledger._redaction import LedgerRedaction, Redaction
 from antiphon.ledger._values import Snapshot
-from antiphon.messages import RESERVED_POLICIES, Message, current_port, dumps, is_name, loads, thaw
-from antiphon.messages._json import write
-from antiphon.messages._limits import NO_LIMITS
-from antiphon.messages._message import stored_form
-from antiphon.messages._model import house_bytes
+from antiphon.messages import NO_LIMITS, RESERVED_POLICIES, Message, current_port, dumps, is_name, loads, thaw
+from antiphon.messages.json_values import write
+from antiphon.messages.trusted import house_bytes, stored_form
 
 _BEFORE_THREAD = frozenset({"antiphon", "id", "policy", "payload", "role_hint_for_llm", "step_num", "turn_id"})
 """The fields that stand before `thread_id` in the house form."""
@@ -68,7 +66,7 @@ class AppendRequest(NamedTuple):
     """Why a thread that is redacted does not take it."""
 
     def for_thread(self, is_redacted: bool | None) -> AppendRequest:
-        """Return the append as a thread takes it that is redacted, or not, or of which nobody knows.
+        """Return the append for a thread that is redacted, or not, or (None) where that is not known.
 
         Raises:
             SecretNameError: a name in it looks like a secret, and the thread is redacted.
@@ -180,7 +178,7 @@ def _clean(entry: AppendEntry, rules: Redaction) -> AppendEntry:
 
 
 def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> AppendRequest:
-    """Return the append of a posted message; `by` is somebody outside whose message it is.
+    """Return the append of a posted message; `by` is the name of its author outside.
 
     Raises:
         ValueError: it is addressed to nobody, of the journal, or of another thread; or `by` is a name of the machine.

@@ -1,7 +1,7 @@
 """Rewards: how good a message was, recorded later, by its id, as a row of the control lane.
 
-A reward is for those who learn from a thread, so nobody who acts in the thread reads it: it is no talk, and no policy or model
-observes it. Anyone may record one, whoever owns the thread. Rows are only added; of several rewards for a message the last
+A reward is for those who learn from a thread, so its actors do not read it: it is no talk, and no policy or model
+observes it. Anyone may record one, without owning the thread. Rows are only added; of several rewards for a message the last
 one counts, and the others stay to be read.
 """
 

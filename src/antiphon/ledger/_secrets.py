@@ -106,7 +106,7 @@ class Hint:
         self._matches = SchemaValidator(schema).isinstance_python
 
     def is_in(self, text: str) -> bool:
-        """Whether a text may have it; of one that is no Unicode nobody knows."""
+        """Whether a text may have it; of one that is no Unicode that is not known."""
         return self._matches(text) or not (text.isascii() or _is_unicode(text))
 
 
@@ -142,7 +142,7 @@ class SecretRule(NamedTuple):
     name: str
     pattern: re.Pattern[str]
     hint: Hint | None
-    """Found wherever the pattern could match; None where nobody knows."""
+    """Found wherever the pattern could match; None where there is no hint."""
 
     def spans(self, text: str) -> Iterator[Span]:
         """Yield the secrets in a text."""
@@ -225,8 +225,8 @@ SCHEMA_VALUES: Final = frozenset(("default", "const", "enum", "examples"))
 _TYPES: Final = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 
 
-def is_schema(value: Any) -> bool:
-    """Whether what stands under a secret key only says what kind of value belongs there, as JSON Schema does."""
+def is_schema(value: object) -> bool:
+    """Whether the value of a secret key only says what kind of value belongs there, as JSON Schema does."""
     if not isinstance(value, dict):
         return False
     schema = cast("dict[str, Any]", value)

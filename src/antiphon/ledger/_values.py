@@ -24,7 +24,7 @@ class Head:
     hash: str
     """The last link of its chain."""
     epoch: int = field(default=0, compare=False)
-    """That of its owner; 0 if nobody has claimed it."""
+    """The epoch of its owner; 0 if it was never claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ThreadJournal:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """An outbox entry that nobody has reported as delivered."""
+    """An outbox entry that was not reported as delivered."""
 
     position: int
     """Its place in the order of commits."""

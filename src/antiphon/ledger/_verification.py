@@ -8,7 +8,7 @@ ends exactly at a head that is given beside them, into a thread that does not ex
 is written. Rows after the head are not proven, and rows missing before it may be effects that would be done again: both are
 refused.
 
-What is not in the chain is not taken from the file: the thread has no owner, status or pattern until somebody appends. It is
+What is not in the chain is not taken from the file: the thread has no owner, status or pattern until the next append. It is
 redacted from then on if the ledger redacts and its rows have nothing that would be taken out.
 """
 
@@ -24,8 +24,7 @@ from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import Damage, Head, ThreadJournal
-from antiphon.messages import Message, loads
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, loads
 
 # ---------------------------------------------------------------- verification
 

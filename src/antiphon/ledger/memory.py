@@ -57,9 +57,8 @@ from antiphon.ledger._verification import (
     proven,
     restored,
 )
-from antiphon.messages import Json, Message, current_port, loads
-from antiphon.messages._json import parse
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Json, Message, current_port, loads
+from antiphon.messages.json_values import parse
 
 __all__ = ["MemoryLedger"]
 
@@ -445,7 +444,7 @@ def _link_at(thread: _Thread, seq: int) -> bytes:
 
 
 def _shared(thread_id: str, base: _Thread | None, seq: int) -> Base:
-    """Return what stands before the own rows of a thread that is to be restored."""
+    """Return the base of a thread that is to be restored: what it shares with its origin."""
     pairing = Pairing()
     for holder, index in () if base is None else base.upto(seq):
         pairing.add(holder.records[index].seq, holder.records[index].message)

@@ -16,18 +16,25 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
+from antiphon.messages._content import (
+    DataPart,
+    MediaPart,
+    Modality,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+    TextPart,
+)
 from antiphon.messages._message import Message, RoleHint
-from antiphon.messages._parts import DataPart, MediaPart, Modality, Part, TextPart
-from antiphon.messages._payloads import OptionCallPayload, OptionResultPayload, PartsPayload
-from antiphon.messages._port import current_port
+from antiphon.messages._settings import current_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from antiphon.messages._json import Json
+    from antiphon.messages.json_values import Json
 
-__all__ = ["MessageBuilder", "OptionResultBuilder"]
 
 _ROLE_OF_POLICY: dict[str, RoleHint] = {"user": "user", "system": "system"}
 

@@ -5,7 +5,7 @@ first n messages of a log that only ever grows. Two conversations that grow apar
 index is shared too, built when first asked for, and holds positions; a position at or after n is in another's future.
 
 A result answers an open call of its invocation that stands before it: the oldest of the latest utterance that has one, so
-that formats which use an id again ("call_0" in every turn) pair as they were meant, even after a call that nobody answered.
+that formats which use an id again ("call_0" in every turn) pair as they were meant, even after a call without a result.
 A result with no such call is an orphan if its invocation was never called, else a repetition that belongs to the last call.
 What is wrong with a history is kept as it came; `check` names it.
 """
@@ -13,26 +13,31 @@ What is wrong with a history is kept as it came; `check` names it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from threading import Lock
-from typing import Annotated, Self, overload
+from math import fsum, isfinite
+from typing import Annotated, Self, TypeAlias, overload
 
 from pydantic import FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import override
 
-from antiphon.messages._json import Json
-from antiphon.messages._limits import current_limits
+from antiphon.messages._content import Kind, Metadata, MetadataField, Text
+from antiphon.messages._log import (
+    MessageLog,
+    estimate_tokens,
+    group_by_step,
+    group_by_turn,
+    is_system,
+    payload_size,
+    turn_key,
+    window_positions,
+)
 from antiphon.messages._message import Lane, Message
 from antiphon.messages._model import EMPTY, JsonField, Model, house_bytes, without_default
 from antiphon.messages._names import Name
-from antiphon.messages._parts import Metadata, MetadataField, Text
-from antiphon.messages._payloads import Kind
-from antiphon.messages._steps import RewardFunction, Transition, collapse, group_by_step, group_by_turn
-from antiphon.messages._window import estimate_tokens, is_system, payload_size, window_positions
-
-__all__ = ["Conversation", "Header", "Tool"]
-
+from antiphon.messages._settings import current_limits
+from antiphon.messages.json_values import Json
 
 _HEADER_ROOM = 64
 """Bytes of a conversation's first line around its header."""
@@ -64,71 +69,6 @@ class Header(Model, frozen=True):
         return self
 
 
-class _Log:
-    """Messages that only grow, and their index up to where someone has asked."""
-
-    def __init__(self, messages: Iterable[Message]) -> None:
-        self.messages = list(messages)
-        self.lock = Lock()
-        self.indexed = 0
-        self.first: dict[str, int] = {}
-        """The first message with an id."""
-        self.invocations: dict[tuple[bool, str], list[int]] = {}
-        """All calls and results of an invocation; the journal's apart from the others'."""
-        self.call_of: dict[int, int] = {}
-        """The call that a result belongs to."""
-        self.answer_to: dict[int, int] = {}
-        """The result that answers a call."""
-        self.orphans: list[int] = []
-        self._open: dict[tuple[bool, str], list[tuple[Hashable, int]]] = {}
-        self._run = 0
-        self._last: dict[tuple[bool, str], int] = {}
-
-    def grown(self, length: int, more: Iterable[Message]) -> _Log:
-        """Return a log of the first `length` messages and `more`: this one, if nobody has grown it past that."""
-        with self.lock:
-            if len(self.messages) == length:
-                self.messages.extend(more)
-                return self
-            return _Log([*self.messages[:length], *more])
-
-    def index(self) -> Self:
-        """Bring the index up to the end."""
-        with self.lock:
-            for position in range(self.indexed, len(self.messages)):
-                message = self.messages[position]
-                payload = message.payload
-                self.first.setdefault(message.id, position)
-                if payload.kind == "option_call":
-                    turn = self._run if message.turn_id is None else message.turn_id
-                    self._index_call((message.lane == "effect", payload.invocation_id), position, turn)
-                    continue
-                self._run = position  # calls without a turn belong together while nothing stands between them
-                if payload.kind == "option_result":
-                    self._index_result((message.lane == "effect", payload.invocation_id), position)
-            self.indexed = len(self.messages)
-        return self
-
-    def _index_call(self, key: tuple[bool, str], position: int, turn: Hashable) -> None:
-        self.invocations.setdefault(key, []).append(position)
-        self._open.setdefault(key, []).append((turn, position))
-        self._last[key] = position
-
-    def _index_result(self, key: tuple[bool, str], position: int) -> None:
-        self.invocations.setdefault(key, []).append(position)
-        if waiting := self._open.get(key):
-            oldest, latest = 0, waiting[-1][0]
-            while waiting[oldest][0] != latest:
-                oldest += 1
-            call = waiting.pop(oldest)[1]
-            self.call_of[position] = call
-            self.answer_to[call] = position
-        elif (last := self._last.get(key)) is not None:
-            self.call_of[position] = last
-        else:
-            self.orphans.append(position)
-
-
 class Conversation(Sequence[Message]):
     """Messages in order, with the tools that may be called and namespaced metadata. It never changes: an edit is a fork."""
 
@@ -138,17 +78,17 @@ class Conversation(Sequence[Message]):
         self, messages: Iterable[Message] = (), *, tools: Iterable[Tool] = (), metadata: Metadata | None = None
     ) -> None:
         self._header = Header(tools=tuple(tools), metadata=metadata or {})
-        self._log = _Log(_checked(messages))
+        self._log = MessageLog(_checked(messages))
         self._length = len(self._log.messages)
 
     @classmethod
-    def _of(cls, header: Header, log: _Log, length: int) -> Self:
+    def _of(cls, header: Header, log: MessageLog, length: int) -> Self:
         new = cls.__new__(cls)
         new._header, new._log, new._length = header, log, length
         return new
 
     def _with(self, messages: Iterable[Message]) -> Self:
-        log = _Log(messages)
+        log = MessageLog(messages)
         return self._of(self._header, log, len(log.messages))
 
     @property
@@ -355,7 +295,7 @@ class Conversation(Sequence[Message]):
         )
 
     def chain(self, message: Message) -> Self:
-        """Return what led to a message and what came of it, in order.
+        """Return the messages that led to a message and those that follow from it, in order.
 
         A message follows the one it answers (`in_reply_to`), a result its call, and what was said in the course of an
         invocation (`parent_id`) the call. The chain is the line up from the message and everything below it.
@@ -394,7 +334,7 @@ class Conversation(Sequence[Message]):
         return group_by_turn(self)
 
     def transitions(self, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
-        """Collapse the conversation into decisions: what was observed, which options were called, what came of them.
+        """Collapse the conversation into decisions: what was observed, which options were called, with which results.
 
         One transition per step with a call in it, in order; calls of no step are grouped by turn. The journal's
         messages are not looked at. Made for training data and for asking why an agent did something.
@@ -463,3 +403,91 @@ def _is_between(message: Message, after: object, before: object) -> bool:
     if isinstance(after, datetime) and (created is None or created <= after):
         return False
     return not (isinstance(before, datetime) and (created is None or created >= before))
+
+
+# ---------------------------------------------------------------- transitions
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One decision: the observation, the actions chosen, their results."""
+
+    step_num: int | None
+    """The step; None where the calls had none and were grouped by turn."""
+    turn_id: str | None
+    """The turn of the first call."""
+    observation: Conversation
+    """Everything said before the first call."""
+    actions: tuple[Message, ...]
+    """The option calls, in order."""
+    results: tuple[Message, ...]
+    """Their results, in the order of the calls; a call still open has none."""
+    reward: float | None = None
+    """How good it was; None where no reward is known."""
+
+    def __post_init__(self) -> None:
+        """Refuse a reward that cannot be learnt from, or written as JSON."""
+        if self.reward is not None and not isfinite(self.reward):
+            raise ValueError(f"a reward is a finite number, not {self.reward!r}")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every call has its result."""
+        return len(self.results) == len(self.actions)
+
+
+RewardFunction: TypeAlias = Callable[[Transition], float | None]
+"""Says how good a decision was; None: it cannot say."""
+
+
+def collapse(conversation: Conversation, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
+    """Collapse a conversation into one transition per step (or turn) that calls an option."""
+    found = _collapsed(conversation)
+    if reward is None:
+        return found
+    values = [reward(each) for each in found] if callable(reward) else _sums(conversation, found, reward)
+    return tuple(replace(each, reward=value) for each, value in zip(found, values, strict=True))
+
+
+def _collapsed(conversation: Conversation) -> tuple[Transition, ...]:
+    groups: dict[Hashable, list[tuple[int, Message]]] = {}
+    for position, message in enumerate(conversation):
+        if message.kind == "option_call":
+            step = message.step_num
+            key = ("step", message.thread_id, step) if step is not None else ("turn", turn_key(position, message))
+            groups.setdefault(key, []).append((position, message))
+    return tuple(_transition(conversation, calls) for calls in groups.values())
+
+
+def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) -> Transition:
+    begin, first = calls[0]
+    actions = tuple(call for _, call in calls)
+    return Transition(
+        step_num=first.step_num,
+        turn_id=first.turn_id,
+        observation=conversation[:begin],
+        actions=actions,
+        results=tuple(result for place, _ in calls if (result := conversation.answer_at(place)) is not None),
+    )
+
+
+def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards: Mapping[str, float]) -> list[float | None]:
+    """Return the reward of each transition: the sum over its messages, and those after it that are of no other.
+
+    A message is of a transition if it calls, answers a call, or is of the same turn as a call. What is said after that, such
+    as the answer at the end, is the consequence of the latest transition. What is said before the first is of none.
+    """
+    places: dict[str, int] = {}
+    turns: dict[str | None, int] = {}
+    for number, each in enumerate(transitions):
+        places |= dict.fromkeys((message.id for message in (*each.actions, *each.results)), number)
+        turns |= {call.turn_id: number for call in each.actions if call.turn_id is not None}
+    given: list[list[float]] = [[] for _ in transitions]
+    latest: int | None = None
+    left = dict(rewards)
+    for message in conversation:
+        place = places.get(message.id, turns.get(message.turn_id, latest))
+        if place is not None and message.id in left:
+            given[place].append(left.pop(message.id))  # an id that stands twice counts once
+        latest = place if message.kind == "option_call" else latest
+    return [fsum(values) if values else None for values in given]

@@ -26,16 +26,13 @@ from pydantic import ValidationError
 from pydantic_core import SchemaValidator, core_schema
 
 from antiphon.errors import DecodeError, NewerVersionError
+from antiphon.messages._content import DATA_URLS, OptionResultPayload
 from antiphon.messages._conversation import Conversation, Header
-from antiphon.messages._json import JsonError, fits, parse
-from antiphon.messages._limits import Limits, current_limits, use_limits
 from antiphon.messages._message import Message, count_values, most_values, read_time, stored_form
 from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, JsonField, house_bytes
 from antiphon.messages._names import ASCII_NAME, NAME_LENGTH
-from antiphon.messages._parts import DATA_URLS
-from antiphon.messages._payloads import OptionResultPayload
-
-__all__ = ["HOUSE_VERSION", "dumps", "loads"]
+from antiphon.messages._settings import Limits, current_limits, use_limits
+from antiphon.messages.json_values import JsonError, fits, parse
 
 _HEADER = b'"conversation":'
 _WIDEST = 64
@@ -193,7 +190,7 @@ def _refuse_wide(form: dict[str, Any], place: str) -> None:
         raise _error(f"an object of more than {_WIDEST} keys where a message, payload or part was expected", place)
 
 
-def _as_object(value: Any) -> dict[str, Any]:
+def _as_object(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 

@@ -12,24 +12,22 @@ from pydantic import BeforeValidator, FailFast, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from antiphon.messages._limits import DEFAULT_LIMITS, Limits, current_limits
+from antiphon.messages._content import (
+    DATA_URLS,
+    Count,
+    Kind,
+    MediaPart,
+    MetadataField,
+    OptionCallPayload,
+    Part,
+    PartsPayload,
+    Payload,
+    TextPart,
+    is_data_url,
+)
 from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, MUCH, Model, house_bytes, written
 from antiphon.messages._names import Name
-from antiphon.messages._parts import DATA_URLS, Count, MediaPart, MetadataField, Part, TextPart, is_data_url
-from antiphon.messages._payloads import Kind, OptionCallPayload, PartsPayload, Payload
-from antiphon.messages._port import new_id
-
-__all__ = [
-    "RESERVED_POLICIES",
-    "RUNTIME_POLICY",
-    "Lane",
-    "Message",
-    "RoleHint",
-    "Usage",
-    "check_size",
-    "read_time",
-    "stored_form",
-]
+from antiphon.messages._settings import DEFAULT_LIMITS, Limits, current_limits, new_id
 
 RUNTIME_POLICY = "runtime"
 """The policy of what the executor says itself: an error result for a call that never reached its option."""

@@ -1,7 +1,7 @@
 """The base of every value in the core: a frozen Pydantic model whose JSON is private and whose content is its house form.
 
-A field annotated `JsonField(...)` holds, in the instance's `__dict__`, what `_json.own` keeps. Reading the attribute goes
-through a descriptor that gives out a frozen view. Pydantic itself works on `__dict__`, so validation and `model_dump` do not
+A field annotated `JsonField(...)` holds, in the instance's `__dict__`, what `json_values.own` keeps. Reading the attribute
+goes through a descriptor that gives out a frozen view. Pydantic itself works on `__dict__`: validation and `model_dump` do not
 notice; what would hand out the inside (`dict(model)`, an unchecked `model_copy`) is closed here.
 
 Two models are equal when their content is: same class, same house form, order of keys in user data aside.
@@ -16,26 +16,20 @@ from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from antiphon.messages._json import JsonError, JsonObject, Path, canonical, freeze, own, parse, unpacked, with_big_ints, write
-from antiphon.messages._limits import NO_LIMITS, use_limits
 from antiphon.messages._names import is_name
-
-__all__ = [
-    "EMPTY",
-    "HOUSE_KEY",
-    "HOUSE_MARK",
-    "HOUSE_VERSION",
-    "MUCH",
-    "WORST",
-    "JsonField",
-    "Model",
-    "house_bytes",
-    "json_bytes_of",
-    "json_text_of",
-    "plain_of",
-    "without_default",
-    "written",
-]
+from antiphon.messages._settings import NO_LIMITS, use_limits
+from antiphon.messages.json_values import (
+    JsonError,
+    JsonObject,
+    Path,
+    canonical,
+    freeze,
+    own,
+    parse,
+    unpacked,
+    with_big_ints,
+    write,
+)
 
 EMPTY = cast("Any", b"{}")
 """The default of a JSON object field, in the form that is kept: text, which needs no copy per instance."""
@@ -65,7 +59,7 @@ class JsonField:
         self.shape = shape
         self._room = _NAMESPACE_DEPTH if shape == "namespaces" else 0
 
-    def take(self, value: Any) -> Any:
+    def take(self, value: object) -> Any:
         """Return a value in the form that is kept."""
         try:
             kept = own(value, self._room)
@@ -92,7 +86,7 @@ class JsonField:
         return {"type": "object", **inner}
 
 
-def _check_object(kept: Any, path: Path, expected: str) -> None:
+def _check_object(kept: object, path: Path, expected: str) -> None:
     if type(kept) is not dict and not (type(kept) is bytes and kept[:1] == b"{"):
         error = PydanticCustomError("json_object", "This must be {expected}", {"expected": expected})
         raise _at(path, error, unpacked(kept))
@@ -105,7 +99,7 @@ def _check_namespaces(metadata: dict[str, Any]) -> None:
             raise _at((namespace,), PydanticCustomError("name", "A namespace is a name", {}), namespace)
 
 
-def _at(path: Path, error: PydanticCustomError, value: Any) -> ValidationError:
+def _at(path: Path, error: PydanticCustomError, value: object) -> ValidationError:
     """Return an error that Pydantic adds to the place it is raised at."""
     return ValidationError.from_exception_data("json", [InitErrorDetails(type=error, loc=path, input=value)])
 
@@ -269,8 +263,8 @@ def _revive(cls: type[Model], data: bytes) -> Model:
         return cls.model_validate(parse(data))
 
 
-def written(value: Any) -> Any:
-    """Return a kept value as orjson is to write it: JSON text that nobody has looked at goes out as it is."""
+def written(value: object) -> Any:
+    """Return a kept value as orjson is to write it: JSON text that was never parsed goes out as it is."""
     return orjson.Fragment(value) if type(value) is bytes else value
 
 
@@ -286,7 +280,7 @@ def _one_level(value: Any) -> Any:
     return value.__house__()
 
 
-def _expanded(value: Any) -> Any:
+def _expanded(value: object) -> Any:
     if isinstance(value, Model):
         value = value.__house__()
     if isinstance(value, dict):

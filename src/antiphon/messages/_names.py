@@ -14,8 +14,6 @@ from typing import Annotated, Any
 
 from pydantic_core import core_schema
 
-__all__ = ["ASCII_NAME", "HIDDEN", "NAME_LENGTH", "Name", "is_name"]
-
 NAME_LENGTH = 512
 """Characters in a name at most; some providers' ids carry a signature and are longer than one would think."""
 

@@ -2,8 +2,8 @@
 
 A flow is a pattern over messages, written with `Step`, `sequence`, `choice`, `repeat` and `maybe`. Its *roles* are
 names for those who take part. A role that is bound is played by an actor of that name or kind; one that is not is
-played by whoever speaks first in its place, and by nobody else from then on (inside a `repeat`, from one time to the
-next, it may be another). What is said to nobody in particular, as in a chat, is said to whoever should hear it.
+played by the first actor that speaks in its place, and by no other from then on (inside a `repeat`, each repetition may
+have another). A message without a receiver, as in a chat, is for the role that should hear it.
 
 Messages are projected onto the flow: those of a type that the flow does not know, and the journal, are not looked at.
 What is left must be a path of the automaton. It is run over sets of states, as for any regular expression, so judging
@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages.keys import kind_of
 from antiphon.protocol._envelopes import response_type_of
 
 ANYTHING: Mapping[str, str] = {"said": "parts", "called": "option_call", "answered": "option_result"}
@@ -307,7 +308,7 @@ class _Reader:
 
 
 def _receiver(message: Message) -> str:
-    """Return whom a message is for; a call that is addressed to nobody is for its option."""
+    """Return whom a message is for; a call without a receiver is for its option."""
     if message.to:
         return message.to[0]
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else ""
@@ -395,12 +396,12 @@ class FlowWatch:
         return None if bindings is None else (end, bindings)
 
     def _play(self, role: str, player: str, bindings: _Bindings) -> _Bindings | None:
-        """Return the bindings with a role played by somebody; None if it is another's."""
+        """Return the bindings with a role played by this actor; None if another plays it."""
         if not player:
             return bindings
         if role in self._roles:
             name = self._roles[role]
-            return bindings if name in (player, player.partition("/")[0]) else None
+            return bindings if name in (player, kind_of(player)) else None
         for known, who in bindings:
             if known == role:
                 return bindings if who == player else None

@@ -15,7 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from antiphon.errors import DecodeError
 from antiphon.messages import Json, Text, current_port, new_id
-from antiphon.messages._json import JsonError, parse
+from antiphon.messages.json_values import JsonError, parse
 from antiphon.protocol._open import NOTHING, Open
 from antiphon.protocol._values import Object, Timestamp
 
@@ -62,7 +62,7 @@ class Message(_Envelope, frozen=True):
         return self
 
     def get_response_type(self, original: Message | None = None) -> str:
-        """Return the type of the response that is due; for one that nobody has declared, the type with `_RESPONSE` after it.
+        """Return the type of the response that is due; for one that is not declared, the type with `_RESPONSE` after it.
 
         A RETRY is answered as the message that it retries: give that as `original`, or let its data have `original_message`.
         """

@@ -16,8 +16,9 @@ from pydantic import BaseModel, Field
 from pydantic_core import core_schema
 from typing_extensions import override
 
-from antiphon.messages._json import Json, JsonObject, canonical, freeze, plain, unpacked
-from antiphon.messages._model import JsonField
+from antiphon.messages import Json, JsonObject
+from antiphon.messages.json_values import canonical, freeze, plain, unpacked
+from antiphon.messages.trusted import JsonField
 
 _EMPTY = JsonObject({})
 

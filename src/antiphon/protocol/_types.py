@@ -81,12 +81,12 @@ def entries() -> tuple[Entry, ...]:
 
 
 def find_entry(type: str) -> Entry | None:
-    """Return the row of a type that can be sent; None for an answer's type and for one nobody has declared."""
+    """Return the row of a type that can be sent; None for an answer's type and for one that is not declared."""
     return _ENTRIES.get(type)
 
 
 def find_model(type: str) -> type[Open] | None:
-    """Return the model of a type's data; None for a type that nobody has declared."""
+    """Return the model of a type's data; None for a type that is not declared."""
     return _MODELS.get(type)
 
 
@@ -98,7 +98,7 @@ OpenT = TypeVar("OpenT", bound=Open)
 
 
 def validate_message(message: Message | Response) -> bool:
-    """Return True if the data of a message or response is right for its type. A type that nobody has declared is always right.
+    """Return True if the data of a message or response is right for its type. A type that is not declared is always right.
 
     Raises:
         ValueError: a field is missing or wrong; the text says which.

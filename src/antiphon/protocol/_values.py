@@ -119,7 +119,7 @@ class AgentContext(Open, frozen=True):
 
 
 class PhaseOutput(Open, frozen=True):
-    """What came of a phase."""
+    """The outcome of a phase."""
 
     response: Text
     next_phase: Phase | None = None

@@ -222,13 +222,13 @@ def _pattern(value: Any, where: str) -> Pattern:
             raise ValueError(f"{where}: a pattern is {_PATTERN}")
 
 
-def _patterns(values: Any, where: str) -> list[Pattern]:
+def _patterns(values: object, where: str) -> list[Pattern]:
     if not isinstance(values, list):
         raise ValueError(f"{where}: a list of patterns")  # noqa: TRY004 (data, not code)
     return [_pattern(value, f"{where}[{place}]") for place, value in enumerate(cast("list[Any]", values))]
 
 
-def _fields(value: Any, where: str) -> tuple[tuple[str, Any], ...]:
+def _fields(value: object, where: str) -> tuple[tuple[str, Any], ...]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: an object")  # noqa: TRY004 (data, not code)
     return tuple(cast("dict[str, Any]", value).items())

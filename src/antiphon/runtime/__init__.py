@@ -1,12 +1,12 @@
 """Actors that look after each other: addresses, mailboxes, supervision, and one journal for everything that is said."""
 
+from antiphon.errors import FailedError, UnknownOutcomeError
 from antiphon.runtime._actor import Actor, handles
 from antiphon.runtime._address import Address, system_thread
 from antiphon.runtime._bus import Bus, LocalBus, Parcel, Take
 from antiphon.runtime._context import Context
 from antiphon.runtime._effects import Effects
 from antiphon.runtime._escalation import Down
-from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._journal import Admit
 from antiphon.runtime._observer import (
     Activity,

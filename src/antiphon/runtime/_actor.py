@@ -1,11 +1,11 @@
-"""Actor: what a user writes. A class with a method for each thing that it can be told or asked.
+"""Actor: what a user writes. A class with a method for each type of message that it handles.
 
 | what is sent | what runs |
 |---|---|
-| a request or notice for whose class there is a handler | the handler, with the request as its model |
-| a core message that says such a thing | the handler, after the data was validated |
+| a request or notice that has a handler | the handler, with the request |
+| a core message with the type of such a request or notice | the handler, after the data was validated |
 | anything else | `hear`, with the core message |
-| anything else, where there is no `hear` | `receive`, with the protocol's envelope: by default, the type is unknown |
+| anything else, if `hear` is not overridden | `receive`, with the protocol's message; by default an error: unknown type |
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 MethodT = TypeVar("MethodT", bound=Callable[..., Awaitable[Any]])
 
 CAPACITY = 1000
-"""Messages that may wait for an actor, unless it says otherwise."""
+"""How many messages may wait for an actor, by default."""
 
 _MARK = "__antiphon_handles__"
 
 
 class Handler(NamedTuple):
-    """A method, and what it is for."""
+    """A handler method, and the types that it takes and returns."""
 
     method: Callable[..., Awaitable[Any]]
     said: type[Request[Any]] | type[Notice]
     reply: type[Reply] | None
-    """What it returns; None where no answer is due."""
+    """The type of the answer; None if no answer is due."""
 
 
 def handles(method: MethodT) -> MethodT:
-    """Mark a method as the handler of what its first parameter is annotated with: a `Request` or a `Notice`.
+    """Mark a method as the handler of the `Request` or `Notice` that its first parameter is annotated with.
 
     It is `async def name(self, request: Ping, context: Context) -> Pong`, where `Pong` is the reply of `Ping`; or
     `-> None` if it answers by `context.reply` or `context.forward`.
@@ -54,18 +54,18 @@ def handles(method: MethodT) -> MethodT:
 
 
 class Actor:
-    """Something with an address that handles one message at a time, and is made by a factory, again after each restart."""
+    """Something with an address that handles one message at a time. A factory makes it, again after each restart."""
 
     concurrency: ClassVar[int] = 1
-    """How many messages it handles at once. More than one is for actors without state of their own; messages of the same
-    thread (outside of threads: of the same sender) still come one after the other, unless `ordering_key` says otherwise.
+    """How many messages it handles at once. More than one is for actors without state of their own. Messages of the same
+    thread (outside of threads: of the same sender) are still handled in order, unless `ordering_key` says otherwise.
     """
     capacity: ClassVar[int] = CAPACITY
-    """How many messages may wait; further senders wait until there is room, or until their deadline."""
+    """How many messages may wait. Further senders wait for room, at most until their deadline."""
     handlers: ClassVar[Mapping[type | str, Handler]] = {}
-    """By class and by type, what the methods marked with `handles` are for."""
+    """The methods marked with `handles`, by class and by type of message."""
     context = CurrentContext()
-    """The context of the message that is handled here, for methods that are not given one; while the actor begins, its own."""
+    """The context of the handled message, for methods that are not given one; in `started`, that of the actor."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -73,37 +73,37 @@ class Actor:
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
-        """Return what a message has in common with those that it must not be handled beside; None: its thread or sender.
+        """Return the ordering key: messages with the same key are handled in order. None: the thread, or the sender.
 
-        Only asked where `concurrency` is more than one. It looks at nothing but the message, and does not raise.
+        Only used if `concurrency` is more than one. It depends on nothing but the message, and does not raise.
         """
         return None
 
     async def started(self, context: Context) -> None:
-        """Begin: called before the first message of each new actor."""
+        """Called before the first message of each new actor."""
 
     async def stopped(self, reason: str) -> None:
-        """End: called when the actor stops or makes room for a new one; not when it has failed."""
+        """Called when the actor stops or is restarted; not after a failure."""
 
     async def hear(self, message: Message, context: Context) -> Any:
-        """Take a message for which there is no handler; of a call, return the result: JSON, a `Reply`, or a message."""
+        """Handle a message that has no handler method; for a call, return the result: JSON, a `Reply`, or a message."""
         return accepted(await self.receive(to_wire(message)))
 
     async def receive(self, message: WireMessage) -> Response:
-        """Take a message of the protocol for which there is no handler, and return the response.
+        """Handle a message of the protocol that has no handler method, and return the response.
 
-        What it sends by `self.context.send_message`, or by `send_message` of the system, follows from this message.
+        Messages that it sends by `self.context.send_message`, or by `send_message` of the system, follow from this one.
         """
         return message.reply_error(f"Unknown message type: {message.type}", ErrorCode.UNKNOWN_MESSAGE_TYPE)
 
     @handles
     async def heartbeat(self, request: Heartbeat, context: Context) -> HeartbeatResponse:
-        """Say that the actor lives."""
+        """Answer a heartbeat."""
         return HeartbeatResponse(uptime=context.uptime, load=context.load)
 
     @handles
     async def retry(self, request: Retry, context: Context) -> Reply | None:
-        """Try a message again that failed, and answer as it is answered."""
+        """Try a failed message again, and return its answer."""
         return await context.retry(request)
 
 
@@ -144,24 +144,24 @@ Actor.handlers = _handlers_in(Actor)
 
 
 OrderingKey: TypeAlias = "Callable[[Message], str | None]"
-"""Says what a message must not be handled beside."""
+"""Computes the ordering key of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Props:
-    """How an actor is made and looked after."""
+    """How an actor is made and supervised."""
 
     factory: Callable[[], Actor]
     supervisor: str
     restart: RestartWhen
     grace: float
-    """How many seconds it may go on with what it is doing when it has to stop."""
+    """Seconds that its handlers have to end when it stops."""
     concurrency: int
     capacity: int
     ordering_key: OrderingKey | None = None
-    """Where the class has one of its own."""
+    """None if the class does not override it."""
     may_rest: bool = False
-    """Whether it is made anew when a message finds it missing, and so need not be kept."""
+    """Whether it may be passivated: its kind is registered, so the next message makes a new one."""
 
 
 @lru_cache(maxsize=256)  # so that actors which are made alike share it
@@ -174,7 +174,7 @@ def props_of(
     concurrency: int | None = None,
     capacity: int | None = None,
 ) -> Props:
-    """Return how an actor is made; what is not said is what its class says, if the factory is one, or calls one."""
+    """Return the props of an actor. Defaults are those of its class, if the factory is a class or a partial of one."""
     made: Any = getattr(factory, "func", factory)  # of a partial, what it calls
     return Props(
         factory=factory,
@@ -188,7 +188,7 @@ def props_of(
 
 
 def _own_ordering_key(made: Any) -> OrderingKey | None:
-    """Return the ordering key of a class, unless it is the one that every actor has: that needs no message to be made."""
+    """Return the ordering key of a class, if it overrides it. The default needs no core message to be made."""
     found = getattr(made, "ordering_key", None)
-    is_everybodys = getattr(found, "__module__", "") == "antiphon.runtime._actor"
-    return None if found is None or is_everybodys else found
+    is_default = getattr(found, "__module__", "") == "antiphon.runtime._actor"
+    return None if found is None or is_default else found

@@ -1,22 +1,23 @@
-"""Address: where an actor lives, as text of the form `kind/key`."""
+"""Address: the name of an actor, as text of the form `kind/key`."""
 
 from __future__ import annotations
 
 import re
 
 from antiphon.messages import is_name
+from antiphon.messages.keys import key_of, kind_of
 
 _KIND = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*", re.ASCII)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,200}(/[!-~]{1,200})?", re.ASCII)
-"""What most addresses are."""
+"""The form of most addresses; others are checked in full."""
 
 SYSTEM = "system"
-"""The kind of the machinery's own addresses, and the beginning of its threads."""
+"""The kind of the runtime's own addresses, and the prefix of its threads."""
 
 
 class Address(str):
-    """`kind/key`, or a kind alone where there is only one of them. It is text: it can be a policy, a receiver, a key."""
+    """`kind/key`, or a kind alone if there is only one of it. It is a `str`: it can be a policy, a receiver or a key."""
 
     __slots__ = ()
 
@@ -38,7 +39,7 @@ class Address(str):
         """Return the address that a text is.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is malformed.
         """
         if text.endswith("/"):
             raise ValueError(f"an address has a key after its slash: {text!r}")
@@ -50,14 +51,14 @@ class Address(str):
     @property
     def kind(self) -> str:
         """What lives there: actors of a kind have the same factory."""
-        return self.partition("/")[0]
+        return kind_of(self)
 
     @property
     def key(self) -> str:
         """Which one of its kind."""
-        return self.partition("/")[2]
+        return key_of(self)
 
 
 def system_thread(address: str) -> str:
-    """Return the thread of what concerns an actor and no conversation: its failures, restarts, supervision."""
+    """Return the system thread of an actor: its failures, restarts and supervision, outside of conversations."""
     return f"{SYSTEM}/{address}"

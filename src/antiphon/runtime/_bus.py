@@ -1,20 +1,16 @@
-"""Bus: how parcels get from one system to another; the local one, and what every one promises.
+"""Bus: the interface between systems, a bus within one process, and how a system asks actors of another (`Remote`).
 
-**At least once, or an error.** What `send` has accepted arrives at whoever is attached to the name, perhaps twice,
-perhaps late; or it is lost with the process that held it. Whoever needs to know waits for an answer, and sends the same
-again.
+A bus makes three promises, which `antiphon.testing.check_bus` checks:
 
-**In order, unless something was lost.** Parcels of one sender to one name arrive in the order in which they were sent.
+- **At least once, or an error.** A parcel that `send` accepts arrives at the system that is attached to the name, perhaps
+  twice, perhaps late; or it is lost with the process that held it. A sender that must know waits for an answer, and sends the
+  same parcel again.
+- **In order, unless something was lost.** Parcels of one sender to one name arrive in the order in which they were sent.
+- **Unaltered.** The message that arrives is the message that was sent.
 
-**Unaltered.** The message that arrives is the message that was sent.
-
-`antiphon.testing.check_bus` proves it.
-
-Remote: asking and telling actors of another system, over a bus that may lose, double, delay and reorder.
-
-Whoever asks sends the same message again until the answer comes or the time is over; whoever is asked knows a message
-by its id, handles it once, and answers as often as it is asked. So what a network does to parcels costs time, and
-nothing else. A thread is written by the system that has the actor.
+**Remote.** The asking system sends the same message again until the answer comes or the deadline passes. The asked system
+knows a message by its id, handles it once, and sends the answer for every copy. So a network that loses, doubles, delays or
+reorders parcels costs time, and nothing else. A thread is written by the system that has the actor.
 """
 
 from __future__ import annotations
@@ -25,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from antiphon.errors import DeliveryError, LedgerError, ReplyTimeoutError, UndeliverableError
 from antiphon.messages import Message, OptionResultPayload
+from antiphon.messages.keys import kind_of
 from antiphon.runtime._envelope import outside
 from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._results import delivery_result, error_of, error_result, message_of
@@ -40,36 +37,36 @@ class Parcel(NamedTuple):
     """A message on its way between systems."""
 
     to: str
-    """The address it is for; of an answer, the name of the system that asked."""
+    """The address of the actor; for an answer, the name of the asking system."""
     message: Message
     reply_to: str
-    """The name of the system that sends it."""
+    """The name of the sending system."""
 
 
 Take: TypeAlias = Callable[[Parcel], Awaitable[None]]
-"""What takes parcels in; it returns as soon as it has them."""
+"""Receives parcels; it returns as soon as it has them."""
 
 
 class Bus(Protocol):
     """Carries parcels between systems."""
 
     async def attach(self, name: str, take: Take) -> None:
-        """Have the parcels for a name brought: a kind of actor, or a system.
+        """Receive the parcels for a name: a kind of actor, or a system.
 
         Raises:
-            ValueError: somebody has that name.
+            ValueError: the name is attached already.
         """
         ...
 
     async def detach(self, name: str) -> None:
-        """Have no more parcels brought; of a name that nobody has, nothing happens."""
+        """Receive no more parcels for a name; an unknown name is ignored."""
         ...
 
     async def send(self, parcel: Parcel) -> None:
-        """Bring a parcel to whoever is attached to its kind of actor.
+        """Send a parcel to the system that is attached to its kind of actor.
 
         Raises:
-            UndeliverableError: nobody is.
+            UndeliverableError: there is none.
         """
         ...
 
@@ -89,19 +86,19 @@ class LocalBus:
         self._takers.pop(name, None)
 
     async def send(self, parcel: Parcel) -> None:
-        take = self._takers.get(parcel.to.partition("/")[0])
+        take = self._takers.get(kind_of(parcel.to))
         if take is None:
             raise UndeliverableError("nobody on the bus has this kind", parcel.to)
         await take(parcel)
 
 
 _PATIENCE = 0.5
-"""Seconds to wait for an answer before the first second try; then twice as long each time, up to a limit."""
+"""Seconds to wait for an answer before the parcel is sent again; doubled each time, up to `_LONGEST`."""
 _LONGEST = 10.0
 
 
 class Remote:
-    """The way to other systems, and the door for what comes from them."""
+    """Asks actors of other systems, and serves what other systems ask."""
 
     def __init__(self, lifetime: Lifetime, dispatcher: Dispatcher, bus: Bus, name: str) -> None:
         self._lifetime = lifetime
@@ -112,23 +109,23 @@ class Remote:
         self._awaited: dict[str, asyncio.Future[Message]] = {}
 
     async def open(self, kinds: Iterable[str]) -> None:
-        """Take parcels for this system, and for its kinds of actors."""
+        """Receive parcels for this system, and for its kinds of actors."""
         for name in (self.name, *kinds):
             await self._bus.attach(name, self._take)
             self._names.append(name)
 
     async def close(self) -> None:
-        """Take no more."""
+        """Receive no more parcels."""
         while self._names:
             await self._bus.detach(self._names.pop())
 
     # ------------------------------------------------------------ asking others
 
     async def ask(self, delivery: DeliveryState, until: float) -> Message:
-        """Have an actor of another system handle a message, and return what it answers.
+        """Ask an actor of another system, and return its answer.
 
         Raises:
-            DeliveryError: there is no answer in time, or an error.
+            DeliveryError: there is no answer in time, or it is an error.
         """
         parcel = Parcel(delivery.to, delivery.message, self.name)
         answer = self._awaited.setdefault(delivery.id, self._lifetime.loop.create_future())
@@ -157,7 +154,7 @@ class Remote:
             self._lifetime.start(self._serve(parcel))
 
     async def _serve(self, parcel: Parcel) -> None:
-        """Handle what another system asks, and answer. What cannot be written down is not answered: it will come again."""
+        """Handle a message of another system, and send the answer. If it cannot be journaled, send none: it comes again."""
         message = parcel.message
         hops, deadline = hops_and_deadline(message)
         delivery = outside(parcel.to, message, message.thread_id, message.policy, None, hops=hops)

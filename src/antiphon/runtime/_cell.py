@@ -1,24 +1,34 @@
-"""Cell: the place at an address where an actor lives. It keeps the mailbox, runs the handlers, and outlives the actor.
+"""Cell: what an address leads to. It holds the mailbox, runs the handlers of its actor, and outlives the actor.
 
 **Mailbox.** The messages that wait, in order, and the senders that wait for room. Messages of the system come first, however
-full it is. Where an actor handles several messages at once, those of the same thread (outside of threads: of the same sender)
-still follow each other: while one is handled, the next ones are held back.
+full it is. If an actor handles several messages at once, those with the same ordering key (by default the thread, else the
+sender) are still handled one after the other: while one is handled, the next ones are held back.
 
-**Nothing while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
+**No task while idle.** A cell has no task until a message comes. Then a task, the drain, handles messages until none is
 left, and ends. There are at most `concurrency` drains; each handles one message at a time. The actor is made for the first
-message; one that supervises others is made with its first child, because it may have to watch that one.
+message; a supervisor is made with its first child, because it may have to check heartbeats.
 
 **States.** A cell is *active*; *suspended* from a failure until its supervisor has decided, while messages wait;
-*stopped* for good; or *resting*: nobody needed it, the system has let go of it, and the next message is given to a new one.
+*stopped* for good; or *resting*: it was idle, the system has passivated it, and the next message gets a new cell.
 A restart drops the actor and makes a new one from the factory; the mailbox stays.
 
-**The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then the caller gets
-it. A crash between two of these leaves the call open in the ledger, and recovery delivers it again.
+```text
+            failure, restart begins          stop
+   active ─────────────────────────▶ suspended ──▶ stopped
+     │  ◀───────────────────────────────┘  resume
+     └── idle ──▶ resting
+```
 
-**Failures.** This is the only place that catches `BaseException`, and only from a handler. An error of delivery
-is an answer. A cancellation that somebody asked of the drain (`task.cancelling()` counts them) is the end of one
-message that nobody wants any more, or the end of the drain. Everything else is a failure of the actor, whatever its
-class.
+**The order of a message.** The handler runs; its outcome is journaled, if the message is of a thread; then the caller gets
+it. A crash between two of these steps leaves the call open in the ledger, and recovery delivers it again. So a caller never
+has an answer that the ledger does not have.
+
+**Failures.** This is the only place that catches `BaseException`, and only from a handler. A `DeliveryError` is an answer.
+A cancellation of the drain's task (`task.cancelling()` counts them) ends one message whose answer is no longer wanted, or ends
+the drain. A `CancelledError` that nobody requested, and everything else, is a failure of the actor, whatever its class.
+
+**No locks.** All of this runs on one event loop. A method without an `await` is atomic, and the code relies on it: between the
+look at a state and the change of it there is no `await`, unless a comment says what is looked at again afterwards.
 """
 
 from __future__ import annotations
@@ -54,7 +64,7 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """What waits for an actor. The queues are made when needed, and given back when they are empty."""
+    """The messages that wait for an actor. Queues are made when needed and dropped when empty: most actors are idle."""
 
     __slots__ = ("_box", "_busy", "_capacity", "_holders", "_ordering_key", "_ready", "_senders", "_urgent", "waiting")
 
@@ -62,31 +72,31 @@ class Mailbox:
         self._ordering_key = ordering_key
         self._capacity = capacity
         self.waiting = 0
-        """How many messages have been taken in and not handed out, or have room taken for them; the system's apart."""
+        """How many messages wait, or have room reserved; messages of the system do not count."""
         self._box: deque[DeliveryState] | None = None
         self._urgent: deque[DeliveryState] | None = None
         self._senders: deque[asyncio.Future[None]] | None = None
         self._busy: dict[str, deque[DeliveryState]] | None = {} if is_keyed else None
-        """By key, what waits for the message of that key that is being handled."""
+        """By ordering key of a message that is being handled, those that wait behind it."""
         self._holders: dict[str, DeliveryState] | None = {} if is_keyed else None
         """By key, the message that is being handled."""
         self._ready: deque[str] = deque() if is_keyed else _NOTHING
-        """Keys whose message was handled, and which have another."""
+        """Ordering keys whose message was handled, and that have another one waiting."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits, nothing is being handled, and nobody waits for room."""
+        """Whether no message waits or is being handled, and no sender waits for room."""
         return not (self.waiting or self._urgent or self._holders or self._senders)
 
     def reserve(self) -> bool:
-        """Take room for a message, if there is any and nobody waits for it."""
+        """Reserve room for a message, if there is any and no sender waits for it."""
         if self.waiting >= self._capacity or self._senders:
             return False
         self.waiting += 1
         return True
 
     async def wait_for_room(self) -> None:
-        """Wait until there is room, and take it; whoever waits longest comes first."""
+        """Wait until there is room, and reserve it; the sender that has waited longest comes first."""
         if self._senders is None:
             self._senders = deque()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -97,11 +107,11 @@ class Mailbox:
             if turn in self._senders:
                 self._senders.remove(turn)
             elif turn.done() and not turn.cancelled():
-                self.release()
+                self.release()  # room was given and the sender cancelled in the same step: the next sender gets it
             raise
 
     def release(self) -> None:
-        """Give room back that is not needed: a message was handed out, or is not coming."""
+        """Give back room: a message was handed out, or is not coming. The first sender that waits gets it at once."""
         self.waiting -= 1
         while self._senders:
             turn = self._senders.popleft()
@@ -111,13 +121,13 @@ class Mailbox:
                 break
 
     def put(self, delivery: DeliveryState) -> None:
-        """Take a message in, behind those that wait. Room for it was taken before."""
+        """Add a message. Its room was reserved before."""
         if self._box is None:
             self._box = deque()
         self._box.append(delivery)
 
     def offer(self, delivery: DeliveryState) -> bool:
-        """Take a message in, if there is room and nobody waits for it; say whether that could be done."""
+        """Add a message if there is room and no sender waits for it; return whether it was added."""
         if self.waiting >= self._capacity or self._senders:
             return False
         self.waiting += 1
@@ -128,12 +138,12 @@ class Mailbox:
         return True
 
     def put_last(self, delivery: DeliveryState) -> None:
-        """Take a message in that must not be refused, however full it is."""
+        """Add a message that must not be refused, however full the mailbox is."""
         self.waiting += 1
         self.put(delivery)
 
     def put_first(self, delivery: DeliveryState) -> None:
-        """Take a message back that was handed out, before all that wait."""
+        """Put back a message that was handed out, before all that wait: its order in the thread is kept."""
         held = None if self._busy is None else self._busy.get(self._key(delivery))
         if held is not None:
             held.appendleft(delivery)
@@ -144,14 +154,14 @@ class Mailbox:
         self.waiting += 1
 
     def put_urgent(self, delivery: DeliveryState) -> None:
-        """Take a message of the system in."""
+        """Add a message of the system, which comes before all others."""
         if self._urgent is None:
             self._urgent = deque()
         delivery.is_urgent = True
         self._urgent.append(delivery)
 
     def next(self) -> DeliveryState | None:
-        """Hand out the next message that may be handled; None if there is none at present."""
+        """Hand out the next message that may be handled now; None if there is none."""
         if self._urgent:
             return self._urgent.popleft()
         delivery = self._next_free() if self._busy is not None else self._box.popleft() if self._box else None
@@ -182,14 +192,14 @@ class Mailbox:
         return None
 
     def _key(self, delivery: DeliveryState) -> str:
-        """Return what messages that follow each other have in common: as the actor says, else the thread, else the sender."""
+        """Return the ordering key: what the actor says, else the thread, else the sender. It is computed once."""
         if delivery.key is None:
             choose = self._ordering_key
             delivery.key = (None if choose is None else choose(delivery.message)) or delivery.thread_id or delivery.sender
         return delivery.key
 
     def done(self, delivery: DeliveryState) -> None:
-        """Let the next message of the same thread or sender follow. To say it twice does no harm."""
+        """Release the next message with the same ordering key. A second call for the same message does nothing."""
         if self._busy is None or self._holders is None:
             return
         key = self._key(delivery)
@@ -202,7 +212,7 @@ class Mailbox:
             del self._busy[key]
 
     def close(self) -> list[DeliveryState]:
-        """Hand out everything at once, and let all senders go on."""
+        """Hand out all messages, and wake all senders; they see that the cell has stopped."""
         held = [delivery for queue in (self._busy or {}).values() for delivery in queue]
         found = [*(self._urgent or ()), *held, *(self._box or ())]
         self._urgent = self._box = None
@@ -223,21 +233,21 @@ State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 _LATE = "it would come too late: others wait"
 
 _FRESH = 5.0
-"""Seconds for which it is believed that a message takes as long as the last ones did."""
+"""Seconds for which the measured handling time counts as an estimate for the next message."""
 
 _LEDGER_PAUSE = 1.0
-"""Seconds to wait for a ledger that cannot be used."""
+"""Seconds to pause while the ledger is unavailable."""
 
 _TURN = 64
-"""How many messages a drain handles before it lets others have a turn."""
+"""How many messages a drain handles before it yields to other tasks."""
 
 
 class _StartError(Exception):
-    """The actor could not be made or begun. It is not the fault of the message that came next."""
+    """The factory or `started` raised. The message that came next is not to blame, and is not counted as failed."""
 
 
 class Outcomes(Protocol):
-    """Ends messages, or has them delivered again."""
+    """Ends deliveries, or has them delivered again."""
 
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
     async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
@@ -249,14 +259,14 @@ class Outcomes(Protocol):
 
 
 class Supervising(Protocol):
-    """Decides what becomes of actors that fail, or want to end."""
+    """Decides about actors that fail or stop themselves."""
 
     def report(self, cell: Cell, failure: Failure) -> None: ...
     async def actor_stops(self, cell: Cell, reason: str) -> None: ...
 
 
 class Idling(Protocol):
-    """Is told of actors that have nothing to do."""
+    """Is told about idle actors, and passivates them."""
 
     def idle(self, cell: Cell, *, was_used: bool = True) -> None: ...
 
@@ -267,20 +277,20 @@ class CellParts:
 
     lifetime: Lifetime
     loop: asyncio.AbstractEventLoop
-    """That of the lifetime, which every message needs."""
+    """That of the lifetime; every message needs it."""
     hooks: Hooks | None
     services: Services
     outcomes: Outcomes
     supervising: Supervising
     idling: Idling
     children: Callable[[str], tuple[str, ...]]
-    """Given an address, whom the actor there supervises."""
+    """Given an address, the children that the actor there supervises."""
     provide: Callable[[Actor], None]
-    """Gives an actor that is part of the runtime what it works with."""
+    """Gives a supervisor the parts of the runtime that it works with."""
 
 
 class Cell:
-    """The place where an actor lives."""
+    """The cell of one address: mailbox, drains, and the actor while there is one."""
 
     __slots__ = (
         "actor",
@@ -308,22 +318,23 @@ class Cell:
         self.actor: Actor | None = None
         self.mailbox: Mailbox | None = None
         self.drains: dict[asyncio.Task[None], DeliveryState | None] | None = None
-        """The tasks that handle messages, and what each handles at present."""
+        """The tasks that handle messages, with the message that each handles now."""
         self.starting: asyncio.Lock | None = None
-        """Held while the actor is made and begins, so that there is only one of it."""
+        """Held while the actor is made and started, so that concurrent drains make only one."""
         self.has_failed = False
-        """Whether the actor is there only until its supervisor has decided."""
+        """Whether the actor has failed, and its supervisor has not decided yet."""
         self.held = 0
-        """How many have a message for it that is not in the mailbox yet: it must stay, or there would be two of it."""
+        """How many senders have a message for it that is not in the mailbox yet. The cell is not passivated meanwhile: a new
+        cell at the same address would handle messages at the same time."""
         self.wants_rest = False
-        """Whether the actor has nothing left to do, and need not be kept once it is idle."""
+        """Whether the actor asked to be passivated once it is idle (`Context.rest`)."""
         self.incarnation = 1
-        """Which actor this is, counted from 1."""
+        """How many actors the factory has made for this cell, from 1."""
         self.began = parts.loop.time()
         self.average_seconds = 0.0
-        """Seconds that it has taken to handle a message of late."""
+        """Seconds to handle a message: a moving average."""
         self.last_handled_at = self.began
-        """When the last one was handled."""
+        """When the last message was handled."""
 
     @property
     def services(self) -> Services:
@@ -351,13 +362,13 @@ class Cell:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do, nobody is about to give it something, and nobody depends on it."""
+        """Whether no message waits, is handled or is about to arrive, and it has no children."""
         has_work = bool(self.drains) or not (self.mailbox is None or self.mailbox.is_idle)
         return not (has_work or self.held or self.has_failed or self.parts.children(self.address))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether everything that it handles waits for an answer or an effect, each of which has its own time limit."""
+        """Whether all messages that it handles wait for an answer or an effect; each of these has its own time limit."""
         handled = (self.drains or {}).values()
         return bool(handled) and all(delivery is not None and delivery.waits for delivery in handled)
 
@@ -366,10 +377,10 @@ class Cell:
         return self.actor is not None and message_type in self.actor.handlers
 
     def stop_after_message(self, reason: str) -> None:
-        """Have the actor end after this message, because it wants to."""
+        """Stop the actor after this message: it asked for it."""
         self.parts.lifetime.start(self.parts.supervising.actor_stops(self, reason))
 
-    # ------------------------------------------------------------ taking messages in
+    # ------------------------------------------------------------ receiving messages
 
     async def wait_for_room(self, delivery: DeliveryState, until: float) -> None:
         """Wait for room in the mailbox, at most until a time.
@@ -380,7 +391,7 @@ class Cell:
         """
         full = MailboxFullError(f"{self.props.capacity} messages wait", delivery.to)
         if delivery.sender == self.address:
-            raise full  # it would wait for itself
+            raise full  # its own handler sends this: it would wait for itself
         try:
             async with asyncio.timeout_at(until):
                 await self.box.wait_for_room()
@@ -390,7 +401,7 @@ class Cell:
             raise ActorStoppedError("it takes no more messages", delivery.to)
 
     def deliver(self, delivery: DeliveryState) -> None:
-        """Put a message into the mailbox, where room was taken for it."""
+        """Put a message into the mailbox, where room was reserved for it."""
         delivery.cell = self
         if self.parts.hooks is not None:
             self.parts.hooks.accepted(delivery)
@@ -398,25 +409,27 @@ class Cell:
         self.wake()
 
     def start_early(self) -> None:
-        """Have the actor made without a message, if there is none."""
+        """Make the actor without a message, if there is none yet."""
         if self.actor is None and self.starting is None and self.state == "active":
-            self.starting = asyncio.Lock()  # at once: more children may follow before it runs
+            # Set now, not in the task: more children may be spawned before the task runs, and must not start it again.
+            self.starting = asyncio.Lock()
             self.parts.lifetime.start(self._start_or_fail())
 
     def wake(self) -> None:
-        """Have messages handled that were put into the mailbox."""
+        """Start a drain for what is in the mailbox, unless there are enough."""
         drains = self.drains
         if drains is None:
             drains = self.drains = {}
         if len(drains) < self.props.concurrency and self.state == "active":
-            # Made directly: a task factory that starts tasks at once would run the handler inside its sender.
+            # Not `loop.create_task`: an eager task factory would run the handler inside its sender. The context is the
+            # system's, so a handler does not see the context variables of the sender that happened to wake it.
             parts = self.parts
             context = parts.lifetime.context.copy()
             task = asyncio.Task(self._drain(drains), loop=parts.loop, name=self.address, context=context)
             drains[task] = None
 
     def suspend(self) -> None:
-        """Begin with no further message."""
+        """Start no further message; those that are being handled go on."""
         if self.state == "active":
             self.state = "suspended"
 
@@ -431,9 +444,10 @@ class Cell:
                 self.start_early()
 
     def withdraw(self, delivery: DeliveryState) -> None:
-        """Stop handling a message that nobody wants any more."""
+        """Cancel the handler of a message whose answer is no longer wanted."""
         if delivery.task is not None:
-            # Not at once: the handler itself may be the one that asks for it.
+            # `call_soon`, because the handler itself may be the caller: a task that cancels itself here would be cancelled in
+            # the middle of this call. `_cancel` looks again whether the handler still runs.
             self.parts.loop.call_soon(_cancel, delivery)
 
     # ------------------------------------------------------------ handling
@@ -445,6 +459,8 @@ class Cell:
         handled, incarnation, was_used = 0, self.incarnation, False
         try:
             while self.state == "active" and self.incarnation == incarnation and (delivery := mailbox.next()) is not None:
+                # `drains` says what is handled at any moment: `Lifecycle.halt` reads it to find what it interrupts. The
+                # ordering key is released after the outcome was written, so that the next message of the thread sees it.
                 drains[task] = delivery
                 await self._handle(delivery, task)
                 drains[task] = None
@@ -456,9 +472,9 @@ class Cell:
         finally:
             del drains[task]
             if not drains and self.drains is drains:
-                self.drains = None  # an idle actor keeps next to nothing
+                self.drains = None  # `is` above: after a restart, `self.drains` belongs to the next actor
         if self.incarnation != incarnation:
-            self.wake()  # what waited for this message is for the next actor's drains, which may have ended
+            self.wake()  # what was held back by this message is for the next actor, whose drains may have ended already
         elif self.props.may_rest and self.drains is None:
             self.parts.idling.idle(self, was_used=was_used)
 
@@ -471,21 +487,24 @@ class Cell:
         try:
             hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
             outcome = await (running if hooks is None else hooks.run(self, delivery, running))
-            delivery.task = None  # what it came to is being written down, which nobody may stop half way
+            # From here on `withdraw` must not cancel: the outcome is being written, and half a write would leave the caller
+            # and the ledger with different answers.
+            delivery.task = None
             if delivery.is_left_to_next:
-                raise asyncio.CancelledError  # noqa: TRY301 (its handler has gone on without what it waited for)
+                raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
             if not delivery.is_settled:
                 if delivery.envelope.thread_id is None:
                     delivery.settle(outcome)
                 else:
                     await self.parts.outcomes.answer(delivery, outcome)
             self._measure(began)
-        except BaseException as exc:  # noqa: BLE001 (what a handler raised: see above)
+        except BaseException as exc:  # noqa: BLE001 (the one place: see the head of the file)
             delivery.task = None
             await self._caught(delivery, exc, task)
         finally:
             delivery.task = None
             if delivery.was_cancelled:
+                # The cancellation was for this message only: the drain goes on with the next one.
                 delivery.was_cancelled = False
                 task.uncancel()
 
@@ -494,16 +513,16 @@ class Cell:
         self.average_seconds += (self.last_handled_at - began - self.average_seconds) / 4
 
     def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:
-        """Whether a message cannot be handled in time while others wait that may.
+        """Whether a message cannot be handled in time while others wait that perhaps can.
 
-        Without this, an actor under overload would spend all its time on messages that are given up half way.
+        Without this check, an overloaded actor would spend all its time on messages that time out halfway.
         """
         if delivery.deadline is None or self.mailbox is None or not self.mailbox.waiting:
             return False
         return delivery.deadline - now < self.average_seconds and now - self.last_handled_at < _FRESH
 
     async def run(self, delivery: DeliveryState, context: Context) -> Any:
-        """Have the actor handle a message; return a `Reply`, a message with a result, or None."""
+        """Run the handler of a message; return a `Reply`, a message with a result, or None."""
         with Handling(context):
             return await self._run(delivery, context)
 
@@ -522,7 +541,7 @@ class Cell:
         return outcome
 
     async def run_at_once(self, delivery: DeliveryState) -> Any:
-        """Handle what the actor asks itself, within its time: in the mailbox, it would wait for itself."""
+        """Handle a question that the actor asks itself, within its deadline. In the mailbox it would wait for itself."""
         hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
         limit = asyncio.timeout_at(delivery.deadline)
         try:
@@ -539,7 +558,7 @@ class Cell:
         lock = self.starting = self.starting or asyncio.Lock()
         async with lock:
             if self.actor is not None:
-                return self.actor  # another drain has begun it
+                return self.actor  # another drain made it while this one waited for the lock
             try:
                 actor = self.props.factory()
                 self.parts.provide(actor)
@@ -548,7 +567,7 @@ class Cell:
                     await actor.started(context)
             except Exception as exc:
                 raise _StartError from exc
-            if self.incarnation == incarnation:  # else this one came too late
+            if self.incarnation == incarnation:  # else the cell was restarted while `started` ran: this actor is not kept
                 self.actor, self.starting = actor, None
             return actor
 
@@ -559,11 +578,13 @@ class Cell:
             self.state, self.has_failed = "suspended", True
             self.parts.supervising.report(self, Failure.of(exc.__cause__ or exc, self.address, self.incarnation, None))
 
-    # ------------------------------------------------------------ what a handler raised
+    # ------------------------------------------------------------ errors of a handler
 
     async def _caught(self, delivery: DeliveryState, error: BaseException, task: asyncio.Task[None]) -> None:
+        # The order matters: a cancellation is checked before the class of the error, and what a closing system interrupts
+        # before both, because the handler may turn the cancellation into any other error.
         if isinstance(error, GeneratorExit) and not _is_current(task):
-            raise error  # the event loop is gone, and this coroutine is being closed
+            raise error  # the event loop is gone, and this coroutine is being closed: nothing can be awaited
         if delivery.is_left_to_next and not task.cancelling():
             await self.parts.outcomes.leave_to_next_system(delivery, ActorStoppedError("the system ends", self.address))
         elif isinstance(error, asyncio.CancelledError) and task.cancelling():
@@ -582,11 +603,11 @@ class Cell:
     async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
         try:
             await self.parts.outcomes.end_with_error(delivery, error)
-        except ValueError as exc:  # what it says cannot be written down
+        except ValueError as exc:  # the text or the details of the error cannot be stored
             await self._fail(delivery, exc)
 
     def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
-        """Begin anew in a while: nobody is to blame, and nothing can be written down at present."""
+        """Pause, then handle the message again with a new actor. It is no failure: the supervisor is not told."""
         LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
         self.state, self.actor = "suspended", None
         if delivery.thread_id is None or delivery.is_settled:
@@ -601,10 +622,11 @@ class Cell:
             self.resume()
 
     async def _fail(self, delivery: DeliveryState, error: BaseException) -> None:
+        # Suspended before the first await: no drain may start another message with the actor that has failed.
         self.state, self.has_failed = "suspended", True
         if isinstance(error, _StartError):
             cause = error.__cause__ or error
-            self.box.put_first(delivery)
+            self.box.put_first(delivery)  # no attempt is counted: its handler has not run
             failure = Failure.of(cause, self.address, self.incarnation, None)
         else:
             failure = Failure.of(error, self.address, self.incarnation, delivery.id)

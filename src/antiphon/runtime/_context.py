@@ -1,16 +1,15 @@
-"""Context: what a handler can do besides computing.
+"""Context: what a handler uses to send messages, run effects and reach its system.
 
-Everything that it says through here follows from the message that it handles: thread, exchange, deadline and the number of
-hops travel by themselves, and a deadline can only shrink.
+Everything that a handler sends follows from the message that it handles: thread, exchange, deadline and hop count are passed
+on, and a deadline can only become shorter.
 
-A context is made for each message, and keeps only the cell and the message. What it needs of the system is in `Services`,
-which all contexts of a system share. The protocols say what is needed of each part: the parts are made above this file, and
-import it, not the other way round.
+A context is made for each message, and has only the cell and the delivery. What it needs of the system is in `Services`
+(`_services.py`), which all contexts of a system share.
 
-`Handling` says which message is handled at present, for what is not given a context: `Actor.context`, `send_message`. A
-context variable holds it, and not the actor: an actor may handle several messages at once, each in a task of its own. A task
-that a handler starts inherits the variable and may outlive the handler. So a context is over when its handler has ended, and
-what such a task sends afterwards is sent from outside.
+`Handling` sets the context of the message that is being handled, for code that is not given one: `Actor.context`,
+`send_message`. It is a context variable and not an attribute of the actor, because an actor may handle several messages at
+once, each in its own task. A task that a handler starts inherits the variable and may outlive the handler. So a context is
+over when its handler has ended, and what such a task sends afterwards is sent from outside.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Context:
         self.is_over = False
         """Whether the handler has ended."""
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ properties
 
     @property
     def _services(self) -> Services:
@@ -94,25 +93,25 @@ class Context:
 
     @property
     def journal(self) -> Journal:
-        """The ledger as the system writes it, for effects that are more than `effect`."""
+        """The ledger as the system writes it, for subclasses of `Effect`."""
         return self._services.journal
 
     @property
     def is_closing(self) -> bool:
-        """Whether the system ends: what is not finished is left to the next one."""
+        """Whether the system closes: unfinished work of threads is left to the next one."""
         return self._services.lifetime.is_closing
 
     def knows(self, address: str) -> bool:
-        """Whether an actor lives at an address, or would be made for a message."""
+        """Whether there is an actor at an address, or one would be made for a message."""
         return self._services.messenger.knows(address)
 
     def is_current(self, actor: object) -> bool:
-        """Whether an actor is still the one that lives here."""
+        """Whether an actor is still the one of this cell: it has not been restarted."""
         return self._cell.actor is actor
 
     @property
     def address(self) -> str:
-        """Where the actor lives."""
+        """The address of the actor."""
         return self._cell.address
 
     @property
@@ -120,23 +119,23 @@ class Context:
         """The message that is handled.
 
         Raises:
-            RuntimeError: none is: the actor is just beginning.
+            RuntimeError: the actor is starting, and handles none.
         """
         return self._handled.message
 
     @property
     def thread_id(self) -> str | None:
-        """The thread that the message is of; None: what is said here is not written down."""
+        """The thread of the message; None: what the handler sends is not journaled."""
         return None if self._delivery is None else self._delivery.thread_id
 
     @property
     def seq(self) -> int:
-        """The place of the message in its thread, from 1; outside of threads, 0."""
+        """The position of the message in its thread, from 1; outside of threads, 0."""
         return 0 if self._delivery is None else self._delivery.seq
 
     @property
     def is_answered(self) -> bool:
-        """Whether the message was answered, or passed on."""
+        """Whether the message was answered or forwarded."""
         return self._handled.is_settled
 
     @property
@@ -146,13 +145,13 @@ class Context:
 
     @property
     def remaining(self) -> float | None:
-        """How many seconds are left until the answer is worthless; None: as many as it takes."""
+        """Seconds left until the deadline; None: there is no deadline."""
         deadline = None if self._delivery is None else self._delivery.deadline
         return None if deadline is None else max(0.0, deadline - self._services.lifetime.loop.time())
 
     @property
     def uptime(self) -> float:
-        """Seconds since the actor began."""
+        """Seconds since the actor was started."""
         return self._services.lifetime.loop.time() - self._cell.began
 
     @property
@@ -162,7 +161,7 @@ class Context:
 
     @property
     def course(self) -> Course:
-        """What effects in the handling of this message are part of."""
+        """What the effects of this handler are part of."""
         return self._handled
 
     @property
@@ -171,7 +170,7 @@ class Context:
             raise RuntimeError(f"{self.address}: an actor that is just beginning has no message")
         return self._delivery
 
-    # ------------------------------------------------------------ saying
+    # ------------------------------------------------------------ messages
 
     @overload
     async def ask(self, to: str, said: Request[ReplyT], *, within: float | None = None, key: str | None = None) -> ReplyT: ...
@@ -180,27 +179,27 @@ class Context:
     async def ask(
         self, to: str, said: Request[Any] | Message, *, within: float | None = None, key: str | None = None
     ) -> Reply | Message:
-        """Ask an actor and wait for its answer, at most for `within` seconds and until the own deadline.
+        """Ask an actor and wait for its answer, at most `within` seconds and at most until the deadline of this message.
 
-        In a thread, a handler that runs again after a crash gets the answer that is there instead of asking again. What it
-        asks is known by its number; give it a `key` where the order is left to chance.
+        In a thread, a handler that runs again after a crash gets the stored answer instead of asking again. Questions are
+        identified by their number; give a `key` if their order may differ between two runs.
 
         Raises:
-            DeliveryError: there is no answer, or an error; the class says what to do.
-            LedgerError: it could not be written down.
+            DeliveryError: there is no answer, or it is an error; the class says what the caller can do.
+            LedgerError: it could not be journaled.
         """
         delivery = self._delivery_of(to, said, key)
         return await self._answer(delivery, within, partial(answer_to, said))
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
-        """Send a message of the protocol in the course of the one that is handled, and return the response.
+        """Send a message of the protocol, and return the response.
 
-        It is in the same thread, unless its data names another, and in the same exchange. A handler that runs again after a
-        crash gets the response that is there. Whatever goes wrong is an error response.
+        It is in the same thread as the handled message, unless its data names another, and in the same exchange. A handler
+        that runs again after a crash gets the stored response. A failure is an error response.
 
         Raises:
             ValueError: it has no receiver.
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         if self._delivery is None:
             return await self.system.send_message(message, within=within)
@@ -218,8 +217,8 @@ class Context:
     async def _answer(
         self, delivery: DeliveryState, within: float | None, read: Callable[[DeliveryState, Any], AnswerT]
     ) -> AnswerT:
-        """Deliver a message, wait for its outcome, and return what that reads as."""
-        handled = None if delivery.to == self.address else self._delivery  # what it asks itself is done by its own handler
+        """Deliver a message, wait for its outcome, and return what `read` makes of it."""
+        handled = None if delivery.to == self.address else self._delivery  # its own handler answers it
         if handled is not None:
             handled.wait(1)
         try:
@@ -232,14 +231,14 @@ class Context:
                 handled.wait(-1)
 
     async def work_out(self, said: Request[ReplyT], *, key: str | None = None) -> ReplyT:
-        """Have the own handler answer something that takes thinking and nothing else, and return what it answers.
+        """Ask this actor a question that its handler answers without effects, and return the answer.
 
-        It is an ask of oneself that costs no append: question and answer are written down together with whatever is said
-        next. Until then nobody has acted on them, so after a crash it is worked out anew.
+        It costs no append: question and answer are written together with the next row of this handler. Until then nothing
+        depends on them, so after a crash the answer is worked out again.
 
         Raises:
             DeliveryError: it is refused.
-            RuntimeError: the handler says or does something.
+            RuntimeError: the handler sends a message or runs an effect.
             LedgerError: the ledger cannot be read.
         """
         delivery = self._delivery_of(self.address, said, key)
@@ -248,31 +247,31 @@ class Context:
         )
 
     def mark(self, *, status: str, pattern: str | None = None) -> None:
-        """Have lists of threads show where this one is, from the next row on that is written in the course of the message."""
+        """Set the status of the thread in lists of threads; it is written with the next row of this handler."""
         more = {} if pattern is None else {"pattern": pattern}
         self._handled.marks = {"status": status, **more}
 
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
     ) -> None:
-        """Tell an actor something, and wait only until it is in its mailbox (in a thread: written down before).
+        """Tell an actor something, and wait only until it is in the mailbox; in a thread it is journaled before.
 
         Raises:
             DeliveryError: it cannot be delivered.
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         await self._services.messenger.tell(self._delivery_of(to, said, key), within)
 
     async def reply(self, outcome: Any) -> None:
-        """Answer the message now, and go on; what the handler returns is then no answer any more.
+        """Answer the message now, and go on; the return value of the handler is then ignored.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         await self._services.messenger.answer(self._handled, outcome)
 
     async def forward(self, to: str) -> None:
-        """Pass the message on to another actor, which answers it instead.
+        """Forward the message to another actor, which answers it.
 
         Raises:
             DeliveryError: it cannot be delivered.
@@ -283,7 +282,7 @@ class Context:
         """Handle the message that a RETRY names as if it came now.
 
         Raises:
-            RefusedError: it was tried often enough, or nobody has it.
+            RefusedError: it was tried too often, or is unknown.
         """
         original = await self._services.messenger.original(request, self.thread_id)
         outcome = await self._cell.run(DeliveryState(Envelope.of(original, original.policy, self.address)), self)
@@ -291,7 +290,7 @@ class Context:
             await self.reply(_retried(outcome))
         return outcome if isinstance(outcome, Reply) else None
 
-    # ------------------------------------------------------------ doing
+    # ------------------------------------------------------------ effects, timers and state
 
     async def effect(
         self,
@@ -302,16 +301,16 @@ class Context:
         effects: Effects = "once",
         operation: Operation | None = None,
     ) -> Any:
-        """Do something to the world once, and return what came of it, as JSON; when the handler runs again, the same.
+        """Run a side effect once, and return its result as JSON. A handler that runs again gets the recorded result.
 
-        `run` is given a key that stays the same over all tries. Outside of a thread it is simply run.
-        `operation` says what it is, for whoever watches.
+        `run` gets an idempotency key, which is the same in every attempt. Outside of a thread it is simply run.
+        `operation` says what it is, for an observer.
 
         Raises:
             EffectFailedError: `run` raised.
-            ParkedError: nobody knows whether it was done, and it must not be done twice; a person settles it.
-            HistoryMismatchError: the handler did something else the last time it ran.
-            LedgerError: it could not be written down.
+            ParkedError: it is unknown whether it was done, and it must not be done twice; a person settles it.
+            HistoryMismatchError: the handler did something else in an earlier run.
+            LedgerError: it could not be journaled.
         """
         effect = Effect(self.journal, self._handled, key, arguments, effects=effects, park=self.park)
         effect.operation = operation
@@ -329,26 +328,26 @@ class Context:
         self._handled.is_unsure = True
 
     async def park(self, reason: str, evidence: dict[str, Json]) -> None:
-        """Leave the message to a person, who settles it.
+        """Park the message until a person settles it.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         await self._services.messenger.park(self._handled, reason, evidence)
 
     async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
-        """Have this actor told something after some seconds; in a thread, even by another process.
+        """Tell this actor something after some seconds; in a thread, the timer survives the process.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         await self._services.reminders.set(self._handled, self.address, after, notice, key)
 
     async def state(self, state: ActorState[StateT]) -> StateT:
-        """Return what the thread amounts to, up to and including the message that is handled.
+        """Return the state of the thread, up to and including the handled message.
 
         Raises:
-            RuntimeError: the message is of no thread.
+            RuntimeError: the message is not in a thread.
             LedgerError: it cannot be read.
         """
         if self.thread_id is None:
@@ -356,7 +355,7 @@ class Context:
         return await self.state_at(self.thread_id, self._handled.seq, state)
 
     async def state_at(self, thread_id: str, seq: int, state: ActorState[StateT]) -> StateT:
-        """Return what a thread amounts to, up to and including a message.
+        """Return the state of a thread, up to and including a message.
 
         Raises:
             LedgerError: it cannot be read.
@@ -364,11 +363,11 @@ class Context:
         return await self._services.states.get(thread_id, seq, state)
 
     def leave_open(self, error: AntiphonError) -> None:
-        """Leave the message open in its thread, to be delivered again later; the caller gets the error."""
+        """Leave the message open in its thread, to be redelivered later; the caller gets the error."""
         self._services.messenger.abandon(self._handled, error)
 
     async def recover_thread(self, thread_id: str) -> None:
-        """Deliver what is open in a thread, and set its timers.
+        """Deliver the open messages of a thread, and set its timers.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -383,10 +382,10 @@ class Context:
         """
         await self._services.open_work.message(thread_id, invocation_id)
 
-    # ------------------------------------------------------------ others, and oneself
+    # ------------------------------------------------------------ other actors, and the end of this one
 
     def monitor(self, address: str) -> None:
-        """Be told once, by a `Down`, when an actor ends."""
+        """Get a `Down` notice once, when an actor ends."""
         self._services.ties.monitor(self.address, address)
 
     def link(self, address: str) -> None:
@@ -394,13 +393,13 @@ class Context:
         self._services.ties.link(self.address, address)
 
     def stop(self, reason: str = "it is done") -> None:
-        """End after this message; an actor that is `permanent` begins anew."""
+        """Stop after this message; a `permanent` actor is restarted."""
         self._cell.stop_after_message(reason)
 
     def rest(self) -> None:
-        """Say that the actor has nothing left to do: once it is idle it is let go of, and made anew for the next message.
+        """Passivate this actor once it is idle; the next message makes a new one.
 
-        An actor that was spawned stays.
+        Only actors of a registered kind are passivated; one that was spawned stays.
         """
         self._cell.wants_rest = True
 
@@ -411,14 +410,14 @@ class Context:
 
 
 def _retried(result: Message) -> Message | Response:
-    """Return the result of a message that was tried again, with the type of response that is due to that message."""
+    """Return the result of a retried message, with the response type of that message."""
     payload = result.payload
     if not isinstance(payload, OptionResultPayload) or payload.is_error or not isinstance(payload.result, JsonObject):
         return result
     return Response(type=response_type(result), data=payload.result)
 
 
-# ---------------------------------------------------------------- which message is handled at present
+# ---------------------------------------------------------------- the message that is being handled
 
 
 _current: ContextVar[Context | None] = ContextVar("antiphon.runtime.handled", default=None)
@@ -436,20 +435,20 @@ class Handling:
         self._token: Token[Context | None] = _current.set(self._context)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._token.old_value is not self._context:  # else this is a RETRY, whose own handler goes on
+        if self._token.old_value is not self._context:  # else this is a RETRY: the outer handler goes on with the same context
             self._context.is_over = True
-        with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
+        with suppress(ValueError):  # a coroutine that is closed after its event loop runs in another context
             _current.reset(self._token)
 
 
 def context_in(system: object) -> Context | None:
-    """Return the context of the message that an actor of a system handles here; None outside of every handler."""
+    """Return the context of the message that is being handled here, in a handler of this system; else None."""
     context = _current.get()
     return None if context is None or context.is_over or context.system is not system else context
 
 
 class CurrentContext:
-    """The attribute `context` of an actor. It can be assigned to: a program may keep a context of its own there."""
+    """The attribute `context` of an actor. A program may assign a context of its own to it."""
 
     @overload
     def __get__(self, actor: None, owner: type) -> Self: ...

@@ -1,11 +1,14 @@
-"""Dispatcher: how a message gets to its actor, and an answer back.
+"""Dispatcher: how a message gets to its actor, and the answer back.
 
-Outside of a thread a message goes straight into the mailbox. It is handled at most once, and gone if the process dies.
-What is said in a thread goes through the journal on its way, there and back: see `_durable.py`.
+Outside of a thread a message goes straight into the mailbox. It is handled at most once, and lost if the process dies.
+A message of a thread is journaled on its way, and so is its outcome: see `_durable.py`.
 
 **Deadlines.** A timer of the event loop for every ask would cost as much as the ask. So deadlines are rounded up to the next
-tick, all of one tick share a bucket, and only the earliest bucket has a timer. Those far away are rounded more, to a
-five-hundredth of the time that is left, so that there are never more than some thousand buckets, however long callers wait.
+tick, all of one tick share a bucket, and only the earliest bucket has a timer. Distant deadlines are rounded more, to a
+five-hundredth of the time that is left. So there are at most a few thousand buckets, however long callers wait.
+
+**Circles.** An actor that handles one message at a time must not be asked by a handler that it waits for, directly or through
+others. `_check_circle` refuses that at once; without it, both would wait until their deadlines.
 """
 
 from __future__ import annotations
@@ -45,13 +48,13 @@ if TYPE_CHECKING:
     from antiphon.runtime._tree import Tree
 
 _TICK = 0.02
-"""How late a deadline may be noticed, in seconds; of one that is more than ten seconds away, relatively."""
+"""How late a deadline may be noticed, in seconds; more for one that is over ten seconds away."""
 _FINE = 9
-"""How many binary digits of the ticks that are left are kept."""
+"""How many binary digits of the remaining ticks are kept."""
 
 
 class Deadlines:
-    """The deliveries that somebody waits for, by when to stop waiting."""
+    """The deliveries that have a caller, by deadline."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -61,7 +64,7 @@ class Deadlines:
         self._armed = 0
 
     def add(self, delivery: DeliveryState, deadline: float) -> None:
-        """Let a delivery expire at its deadline, unless it is taken out of its bucket before."""
+        """Let a delivery expire at its deadline, unless it is removed from its bucket before."""
         tick = int(deadline / _TICK) + 1
         coarseness = (tick - int(self._loop.time() / _TICK)).bit_length() - _FINE
         if coarseness > 0:
@@ -99,13 +102,13 @@ class Deadlines:
 
 
 class OtherSystems(Protocol):
-    """The way to actors of other systems."""
+    """Reaches actors of other systems."""
 
     async def ask(self, delivery: DeliveryState, until: float) -> Message: ...
 
 
 class Dispatcher:
-    """What carries messages to cells, and answers back."""
+    """Carries messages to cells, and outcomes back."""
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class Dispatcher:
         self._recent = Recent()
         self._deadlines = Deadlines(self._loop)
         self.remote: OtherSystems | None = None
-        """The way to other systems, if there are any."""
+        """Set when the system joins a bus."""
 
     # ------------------------------------------------------------ sending
 
@@ -156,12 +159,13 @@ class Dispatcher:
             if parent.cell is cell:
                 return await self._ask_itself(cell, delivery)
             _check_circle(cell, parent)
-        waiter = delivery.waiter = self._loop.create_future()
+        waiter = delivery.waiter = self._loop.create_future()  # before delivery: a stored answer settles it at once
         try:
             if envelope.thread_id is not None:
                 await self._durable.append_and_deliver(cell, delivery, deadline)
             elif not (delivery.may_be_known and self._recent.knows(delivery)) and not self._deliver_at_once(cell, delivery):
                 await self._hand_over(cell, delivery, deadline)
+            # After the append: an expiry before that would withdraw a message that no cell has yet.
             self._deadlines.add(delivery, deadline)
             return await waiter
         except asyncio.CancelledError:
@@ -172,15 +176,15 @@ class Dispatcher:
                 delivery.bucket.pop(delivery, None)
 
     async def original(self, request: Retry, thread_id: str | None) -> Message:
-        """Return the message that is to be tried again.
+        """Return the message that a RETRY names.
 
         Raises:
-            RefusedError: it was tried often enough, or nobody has it.
+            RefusedError: it was tried too often, or is unknown.
         """
         return await find_original(self._journal.ledger, self._recent, request, thread_id)
 
     async def _ask_itself(self, cell: Cell, delivery: DeliveryState) -> Any:
-        """Have an actor handle what it asks itself, at once: in its mailbox, it would wait for itself."""
+        """Handle a question that an actor asks itself, in the handler that asks. In the mailbox it would wait for itself."""
         delivery.cell = cell
         is_done = False
         try:
@@ -196,15 +200,16 @@ class Dispatcher:
             raise
         finally:
             if not is_done and delivery.parent is not None:
-                delivery.parent.is_unsure = True  # it stays open, until the handler that asked it has ended
+                # Cancelled between the two rows: the question stays open until the handler that asks ends, which looks for it.
+                delivery.parent.is_unsure = True
         return outcome
 
     async def work_out(self, delivery: DeliveryState, handle: Callable[[DeliveryState], Awaitable[Any]]) -> Any:
-        """Have an actor answer itself by thinking alone; both is written down with the next row of its handler.
+        """Have an actor answer its own question without effects; both rows are written with the next row of its handler.
 
         Raises:
             DeliveryError: it cannot.
-            RuntimeError: its handler says or does something, which might not be written down then.
+            RuntimeError: the handler sends a message or runs an effect; that could be journaled before the question is.
         """
         assert delivery.parent is not None  # noqa: S101 (a handler is at work)
         delivery.cell = delivery.parent.cell
@@ -224,7 +229,7 @@ class Dispatcher:
         return outcome
 
     async def _defer_result(self, delivery: DeliveryState, call: Record | None, result: Message) -> None:
-        """Have something that was worked out written down with the next row; at once, where its question is in the thread."""
+        """Write question and result with the next row of the handler; at once, if the question is in the thread already."""
         if call is not None:
             delivery.use_stored(call)
             await self._durable.answer(delivery, result)
@@ -232,7 +237,7 @@ class Dispatcher:
             delivery.parent.deferred_rows += (delivery.message, result)
 
     async def tell(self, delivery: DeliveryState, within: float | None) -> None:
-        """Deliver a message, and wait for no outcome: the time is for the delivery, not for what follows from it.
+        """Deliver a message, and wait for no outcome: `within` limits the delivery, not the handling.
 
         Raises:
             DeliveryError: it cannot be delivered.
@@ -250,7 +255,7 @@ class Dispatcher:
             await self._hand_over(cell, delivery, until)
 
     async def _hand_over(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
-        """Put a message into the mailbox of its actor, as soon as there is room."""
+        """Put a message into the mailbox of its actor as soon as there is room. Heartbeats need none."""
         if delivery.type == Heartbeat.message_type:
             delivery.cell = cell
             cell.box.put_urgent(delivery)
@@ -261,7 +266,7 @@ class Dispatcher:
         cell.deliver(delivery)
 
     def _is_elsewhere(self, delivery: DeliveryState) -> bool:
-        """Whether another system must have the actor. The actors of one thread are in one system, which writes it."""
+        """Whether the actor is in another system. What a handler sends in a thread stays here: one system owns a thread."""
         return not self._tree.has(delivery.to) and (delivery.parent is None or delivery.thread_id is None)
 
     def _until(self, parent: DeliveryState | None, within: float | None) -> float:
@@ -285,10 +290,10 @@ class Dispatcher:
         return cell
 
     def _leave_to_next(self, delivery: DeliveryState) -> None:
-        """End the handler that says something to an actor which has stopped only because the system ends.
+        """End the handler that sends to an actor which has stopped because the system closes.
 
         Raises:
-            CancelledError: it will run again in the next system.
+            CancelledError: the handler will run again in the next system.
         """
         parent = delivery.parent
         if (
@@ -300,7 +305,7 @@ class Dispatcher:
             raise asyncio.CancelledError
 
     def _deliver_at_once(self, cell: Cell, delivery: DeliveryState) -> bool:
-        """Put a plain request into a mailbox that has room; say whether that could be done."""
+        """Fast path: put a typed request into a mailbox that has room; return whether that was possible."""
         box = cell.mailbox
         said = delivery.envelope.said
         if box is None or said is None or type(said) is Heartbeat or not box.offer(delivery):
@@ -312,7 +317,7 @@ class Dispatcher:
         return True
 
     def _give_up(self, delivery: DeliveryState) -> None:
-        """Withdraw what was asked for by someone who was cancelled; unless that one is only made to begin anew."""
+        """Withdraw the question of a cancelled caller. A handler that will run again keeps it: it asks the same then."""
         parent = delivery.parent
         begins_anew = self._lifetime.is_closing or (parent is not None and parent.is_interrupted)
         if begins_anew and delivery.thread_id is not None:
@@ -321,21 +326,21 @@ class Dispatcher:
             delivery.withdraw(WithdrawnError("whoever asked was cancelled", delivery.to))
 
     def watch(self, delivery: DeliveryState) -> None:
-        """Let a message expire that nobody waits for here."""
+        """Let a message expire that has no caller here."""
         if delivery.deadline is not None:
             self._deadlines.add(delivery, delivery.deadline)
 
     # ------------------------------------------------------------ how it ends
 
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
-        """Give the outcome of a message to whoever waits."""
+        """End a message with an outcome; in a thread it is journaled first."""
         if delivery.thread_id is None:
             delivery.settle(outcome)
         else:
             await self._durable.answer(delivery, outcome)
 
     async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None:
-        """End a message with an error; one that nobody waits for is a dead letter."""
+        """End a message with an error; one that has no caller is a dead letter."""
         if delivery.is_settled:
             return
         self._dead.add_unless_asked(delivery, error)
@@ -345,14 +350,14 @@ class Dispatcher:
             await self._durable.end_with_error(delivery, error)
 
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
-        """Give an error to whoever waits, of which nothing can be written down."""
+        """Stop handling a message without a row. The caller gets the error; in a thread the call stays open."""
         if delivery.thread_id is None:
             delivery.fail(error)
         else:
             self._in_flight.abandon(delivery, error)
 
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None:
-        """See to a message whose handler has failed: in a thread it is delivered again after the restart."""
+        """Redeliver a message whose handler has failed, after the restart; outside of a thread, answer with the error."""
         if delivery.is_settled:
             return
         if delivery.thread_id is not None:
@@ -363,42 +368,42 @@ class Dispatcher:
         await self.end_with_error(delivery, wrapped)
 
     async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
-        """Deliver a message of a thread again whose handler was interrupted."""
+        """Redeliver a message of a thread whose handler was interrupted."""
         await self._redelivery.failed(cell, delivery, reason)
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
-        """Have a message handled again of which that cannot be written down."""
+        """Handle a message again without a row, because the ledger is unavailable."""
         self._redelivery.put_back(cell, delivery)
 
     async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None:
-        """Leave a message of a thread to the next system, in good order."""
+        """Leave a message of a thread to the next system."""
         await self._durable.leave_to_next_system(delivery, error)
 
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
-        """Leave a message to a person.
+        """Park a message until a person settles it.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         await self._redelivery.park(delivery, reason, evidence)
 
     async def inform(self, address: str, notice: Notice, sender: str) -> None:
-        """Tell an actor something that it wanted to know; if it is not there any more, nothing is lost."""
+        """Tell an actor something that it subscribed to. If it is gone, that is logged and nothing else."""
         try:
             await self.tell(DeliveryState(Envelope(notice, None, sender, address)), None)
         except DeliveryError as exc:
             LOG.info("%s cannot be told about %s: %s", address, sender, exc.code, extra=log_fields(address, error=exc))
 
     def knows(self, address: str) -> bool:
-        """Whether an actor lives at an address, or would be made for a message."""
+        """Whether there is an actor at an address, or one would be made for a message."""
         return self._tree.has(address)
 
     def close(self) -> None:
-        """Let nothing expire any more."""
+        """Stop all deadlines."""
         self._deadlines.close()
 
     async def forward(self, delivery: DeliveryState, to: str) -> None:
-        """Pass a message on, to be answered by another actor."""
+        """Forward a message to another actor, which answers it."""
         passed = delivery.forwarded_to(to)
         try:
             cell = self._find(passed)
@@ -413,7 +418,7 @@ class Dispatcher:
 
 
 def _check_circle(cell: Cell, parent: DeliveryState) -> None:
-    """Refuse to ask an actor that waits, perhaps through others, for the answer to this."""
+    """Refuse to ask an actor that waits, directly or through others, for the handler that asks."""
     asking: DeliveryState | None = parent
     while asking is not None:
         if asking.cell is cell and cell.props.concurrency == 1:

@@ -1,12 +1,18 @@
-"""Durable: the way of a message that is said in a thread.
+"""Durable: the way of a message of a thread.
 
-It is appended first, then put into the mailbox; its outcome is appended first, then given to whoever waits. So a crash
-leaves an open call, and recovery delivers it again.
+**Write first.** A message is appended, then put into the mailbox. Its outcome is appended, then given to the caller. A crash
+between two steps leaves an open call, and recovery delivers it again.
 
-What a handler says has an id made of the id of what it handles and a number. So a handler that runs again says the same
-things under the same ids: before it says one, `_recall` looks whether the ledger has it, and takes the answer that is
-there, or waits for the one that is on its way. If the ledger has something else under that id, this is not the code
-that wrote the thread.
+**Same ids.** A message that a handler sends has an id derived from the id of the handled message and a number. A handler that
+runs again sends the same messages under the same ids: `_find_recorded` looks each up before it is sent, and takes the answer
+that is stored, or waits for the one on its way. If the ledger has a different message under that id, the code has changed
+since it wrote the thread, and the handler gets a `HistoryMismatchError`.
+
+**In flight.** `InFlight` has every message of a thread that this system handles. An entry is made before the append and
+removed after the outcome was written, so a recovery of the same thread does not deliver a message a second time.
+
+**Unconfirmed appends.** When an append raises, nobody knows whether the rows were written. `recover_later` reads the thread
+again after `A_WHILE`, and delivers or ends what it finds open.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
-from antiphon.messages._model import MUCH
+from antiphon.messages.trusted import MUCH
 from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._results import error_of, error_result, result_of
@@ -44,11 +50,11 @@ if TYPE_CHECKING:
     from antiphon.runtime._run import Lifetime
 
 A_WHILE: Final = 2.0
-"""Seconds after which what was being written is written, or never will be."""
+"""Seconds after which an append that was cut off has reached the ledger, or never will."""
 
 
 class Durable:
-    """What carries messages of threads."""
+    """Carries messages of threads."""
 
     def __init__(
         self,
@@ -73,13 +79,13 @@ class Durable:
         self._run_command = run_command
         self._recover_later = recover_later
 
-    # ------------------------------------------------------------ there
+    # ------------------------------------------------------------ to the actor
 
     async def append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message to its thread, then deliver it."""
         if delivery.parent is None:
-            self._journal.reclaim(_thread(delivery))  # a caller from outside wants it here
-        cell.held += 1
+            self._journal.reclaim(_thread(delivery))  # a caller from outside may take the thread over; a handler may not
+        cell.held += 1  # the cell must not be passivated during the append
         try:
             await self._append_and_deliver(cell, delivery, until)
         finally:
@@ -88,7 +94,7 @@ class Durable:
     async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         if delivery.may_be_known and await self._find_recorded(cell, delivery):
             return
-        self._in_flight.take_over(delivery)  # before it is written: a recovery of its thread must not think that nobody has it
+        self._in_flight.take_over(delivery)  # before the append: a recovery of the thread must find it in flight
         try:
             await self._append(cell, delivery, until)
         except BaseException as exc:
@@ -96,9 +102,9 @@ class Durable:
             raise
 
     def _drop_unwritten(self, delivery: DeliveryState, error: BaseException) -> None:
-        """Have a message in hand no more that could not be written down, or of which it is not sure that it was.
+        """Give up a message whose append raised. It may be in the ledger all the same.
 
-        Its sender gets the error. Those who said the same meanwhile wait for this one, and nobody else would tell them.
+        The sender gets the error. Duplicates that came meanwhile wait for this delivery, so they get it too.
         """
         self._in_flight.drop(delivery)
         delivery.fail_duplicates(error)
@@ -108,7 +114,7 @@ class Durable:
             self._lifetime.start(self._withdraw_unconfirmed(delivery))
 
     async def _withdraw_unconfirmed(self, delivery: DeliveryState) -> None:
-        """End a message whose sender was stopped while it was being written down, if it was; what is told is delivered."""
+        """End a call whose sender was cancelled during the append, if it was written. A notice is delivered instead."""
         if not delivery.is_call:
             self._recover_later(_thread(delivery))
             return
@@ -120,17 +126,17 @@ class Durable:
             return
         if call is not None and result is None and not self._in_flight.has(delivery):
             delivery.use_stored(call)
-            delivery.waiter, delivery.is_unsure = None, True  # it may have been delivered again meanwhile
+            delivery.waiter, delivery.is_unsure = None, True  # it may have been redelivered meanwhile
             await self.end_with_error(delivery, WithdrawnError("whoever asked was cancelled", delivery.to))
 
     async def append_own(self, delivery: DeliveryState) -> bool:
-        """Append a message that is not delivered, because whoever says it handles it; say whether its outcome is there."""
+        """Append a question that an actor asks itself, and that is not delivered; return whether its outcome is stored."""
         if delivery.parent is not None and delivery.parent.attempt > 1:
             call, result = await self._recorded(delivery)
             if call is not None:
                 _check_same(call.message, delivery)
                 delivery.use_stored(call)
-                delivery.standing = delivery.parent.standing  # what it says may be known too
+                delivery.standing = delivery.parent.standing  # so that its own messages are looked up as well
                 if result is not None:
                     delivery.may_be_known = True
                     delivery.settle(result)
@@ -140,7 +146,7 @@ class Durable:
         return False
 
     async def find_own(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
-        """Return what the ledger has of something that an actor works out, and of its outcome.
+        """Return the stored question and outcome of something that an actor works out.
 
         Raises:
             HistoryMismatchError: it was something else the last time.
@@ -151,7 +157,7 @@ class Durable:
         return call, result
 
     async def _write(self, delivery: DeliveryState, course: DeliveryState | None, rows: list[Message]) -> tuple[Record, ...]:
-        """Append rows in the course of a message, after those that were put off there; return the records of the rows."""
+        """Append rows for a handler, after its deferred rows and in the same append; return the records of `rows`."""
         thread_id = _thread(delivery)
         if course is None or course.thread_id != thread_id:
             return await self._journal.write(thread_id, rows)
@@ -159,11 +165,13 @@ class Durable:
         try:
             return (await self._journal.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
         except BaseException:
+            # The next append takes them along. If they were written after all, the ledger knows them by their ids.
             course.deferred_rows, course.marks = (*deferred_rows, *course.deferred_rows), {**marks, **course.marks}
             raise
 
     async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         await self._journal.check_budget(_thread(delivery), delivery.to)
+        # Room is reserved before the append: once it is written, the message must be delivered.
         if not cell.box.reserve():
             await cell.wait_for_room(delivery, until)
         is_delivered = False
@@ -176,18 +184,18 @@ class Durable:
                 cell.box.release()
 
     async def is_open(self, delivery: DeliveryState) -> bool:
-        """Whether nobody has a message in hand, and it has no outcome."""
+        """Whether a message has no outcome, and is not in flight here."""
         _, result = await self._recorded(delivery)
         return result is None and not self._in_flight.has(delivery)
 
     async def hand_over(self, cell: Cell, delivery: DeliveryState) -> None:
-        """Deliver what was appended, however full the mailbox is."""
+        """Deliver an appended message, however full the mailbox is."""
         cell.box.waiting += 1
         if not await self._hand_over(cell, delivery):
             cell.box.release()
 
     async def _hand_over(self, cell: Cell, delivery: DeliveryState) -> bool:
-        """Deliver what was appended; say whether it has taken the room in the mailbox."""
+        """Deliver an appended message; return whether it uses the reserved room."""
         self._in_flight.take_over(delivery)
         if delivery.is_command:
             self._run_command(cell, delivery)
@@ -199,7 +207,7 @@ class Durable:
         return True
 
     async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
-        """End a message that was appended, and whose actor takes no more; if that is for the system's end, leave it."""
+        """End an appended message whose actor has stopped. If the system closes, leave it open for the next one."""
         if self._lifetime.is_closing:
             await self.leave_to_next_system(delivery, error)
         elif not delivery.is_settled:
@@ -207,7 +215,7 @@ class Durable:
             await self.end_with_error(delivery, error)
 
     async def _find_recorded(self, cell: Cell, delivery: DeliveryState) -> bool:
-        """Look whether a message was said before; if so, see to it that its outcome comes."""
+        """Return whether a message was sent before; if so, this delivery gets its outcome, now or later."""
         while True:
             if (known := self._in_flight.get(delivery)) is not None:
                 _check_same(known.message, delivery)
@@ -215,7 +223,7 @@ class Durable:
                 return True
             call, result = await self._recorded(delivery)
             if self._in_flight.has(delivery):
-                continue  # somebody began to say it while we were looking
+                continue  # a duplicate was sent during the read above
             if call is None:
                 self._in_flight.take_over(delivery)
                 return False
@@ -224,17 +232,17 @@ class Durable:
                 delivery.use_stored(call)
                 if await self._redeliver_said(cell, delivery):
                     return True
-                continue  # it has ended meanwhile
+                continue  # it ended during the redelivery: read its outcome
             if not (delivery.envelope.is_derived and _is_withdrawn(result)):
                 delivery.settle(result)
                 return True
             delivery.rename()
 
     async def _recorded(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
-        """Return what the ledger has of a message and of its outcome."""
+        """Return the stored record of a message, and its stored outcome."""
         records = await self._journal.ledger.by_invocation(delivery.invocation_id, thread_id=_thread(delivery))
         lane = "effect" if not delivery.is_call else "control" if delivery.envelope.said is not None else delivery.message.lane
-        rows = [record for record in records if record.message.lane == lane]  # talk of the same id is no answer to a request
+        rows = [record for record in records if record.message.lane == lane]  # talk with the same id is no answer to a request
         call = next((row for row in rows if row.message.kind == "option_call"), None)
         result = next((row.message for row in rows if row.message.kind == "option_result"), None)
         if call is None or delivery.is_call:
@@ -249,17 +257,17 @@ class Durable:
             raise
 
     async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> bool:
-        """Deliver a message that the ledger has and nobody has in hand; say whether it is still open.
+        """Deliver a stored message that is not in flight; return whether it is still open.
 
         Raises:
-            ParkedError: it waits for a person.
+            ParkedError: a person must settle it.
             LedgerError: it could not be written down.
         """
         try:
             is_open = await self._redeliver(cell, delivery, reason)
             if not is_open:
                 _, result = await self._recorded(delivery)
-                delivery.settle(result)  # somebody may have asked the same meanwhile
+                delivery.settle(result)  # for duplicates that came meanwhile
         except BaseException as exc:
             self._in_flight.drop(delivery)
             delivery.fail_duplicates(exc)
@@ -272,7 +280,7 @@ class Durable:
         try:
             rows = await self._journal.ledger.open_calls(_thread(delivery))
             if not any(_is_call_of(delivery, row.message) for row in rows):
-                self._in_flight.drop(delivery)  # what said that it is open was read before it ended
+                self._in_flight.drop(delivery)  # it ended after the caller of this read the open calls
                 return False
             delivery.standing = Standing.of(rows, delivery.invocation_id)
             if delivery.standing.parked is not None:
@@ -282,10 +290,10 @@ class Durable:
         finally:
             cell.held -= 1
 
-    # ------------------------------------------------------------ and back
+    # ------------------------------------------------------------ back to the caller
 
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None:
-        """Append the outcome of a message, then give it to whoever waits."""
+        """Append the outcome of a message, then give it to the caller: as it is stored, if the ledger has redacted it."""
         if delivery.is_call:
             result = result_of(delivery, outcome)
             stored = await self._close(delivery, result)
@@ -295,7 +303,7 @@ class Durable:
             delivery.settle(None)
 
     async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None:
-        """Append that a message ends with an error, then give that to whoever waits."""
+        """Append the error that ends a message, then give it to the caller."""
         policy = RUNTIME_POLICY if delivery.withdrawn is error else delivery.to
         row = error_result(delivery, error, policy) if delivery.is_call else _delivered(delivery, error)
         try:
@@ -309,7 +317,7 @@ class Durable:
             delivery.fail(_as_written(row, error))
 
     async def _close(self, delivery: DeliveryState, row: Message) -> Message:
-        """Append the end of a message, and return that as the ledger has it."""
+        """Append the end of a message together with its leftovers, and return the end as it is stored."""
         is_unsure = delivery.is_unsure or delivery.withdrawn is not None or delivery.attempt > 1
         ends = await self._leftovers(delivery) if is_unsure else endings(delivery) if delivery.has_leftovers else []
         try:
@@ -319,10 +327,10 @@ class Durable:
             _, found = await self._recorded(delivery)
             if found is None:
                 raise
-            stored = found  # it was appended before, and the acknowledgement was lost
+            stored = found  # an earlier append was written, and its confirmation was lost
         if is_unsure and (ends := await self._leftovers(delivery)):
-            await self._journal.write(_thread(delivery), ends)  # of something that was being written at the same time
-        self._in_flight.drop(delivery)
+            await self._journal.write(_thread(delivery), ends)  # rows that were being written meanwhile
+        self._in_flight.drop(delivery)  # last: until here, a duplicate shares this delivery
         return stored
 
     async def _leftovers(self, delivery: DeliveryState) -> list[Message]:
@@ -331,7 +339,7 @@ class Durable:
         return await leftovers(self._journal.ledger, rows, delivery.invocation_id, _thread(delivery), str(delivery.to))
 
     async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None:
-        """Leave a message to the next system, in good order: that it was delivered here is not held against it."""
+        """Leave a message open for the next system. Its deliveries here are ended, so they do not count as attempts."""
         rows = endings(delivery)
         if rows:
             try:
@@ -340,7 +348,7 @@ class Durable:
                 LOG.warning("%s: %s", delivery.to, log_text(exc), extra=log_fields(delivery, error=exc))
         parent = delivery.parent
         if parent is not None and delivery.waiter is not None and parent.leave_to_next_system():
-            # Not the error: the handler that asked would answer with it, or with what it does about an error, for good.
+            # The handler that asks is cancelled and not given the error: it would handle the error and store a final answer.
             self._in_flight.drop(delivery)
             delivery.waiter.cancel()
         else:
@@ -354,7 +362,7 @@ def _thread(delivery: DeliveryState) -> str:
 
 
 def _said(delivery: DeliveryState) -> list[Message]:
-    """Return the rows that say a message: what is told has one more, which is open until it was handled."""
+    """Return the rows of a message. A notice has a second one, DELIVER, which is open until it was handled."""
     if delivery.is_call:
         return [delivery.message]
     return [delivery.message, begun(DELIVER, delivery.id, thread_id=_thread(delivery), parent_id=delivery.id)]
@@ -368,7 +376,7 @@ def _delivered(delivery: DeliveryState, error: DeliveryError | None = None) -> M
 
 
 def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
-    """Return an error as its row says it, cut or cleaned: the caller gets the same if it runs again."""
+    """Return an error as its row has it, perhaps cut: a caller that runs again gets the same."""
     payload = row.payload
     if not isinstance(payload, OptionResultPayload):
         return error
@@ -377,10 +385,10 @@ def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
 
 
 def _check_same(recorded: Message, delivery: DeliveryState) -> None:
-    """Refuse to say something else under the id of what was said.
+    """Check that a message is the one that is stored under its id.
 
     Raises:
-        HistoryMismatchError: it is something else.
+        HistoryMismatchError: it differs.
     """
     said = delivery.message
     if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
@@ -389,7 +397,7 @@ def _check_same(recorded: Message, delivery: DeliveryState) -> None:
 
 
 def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
-    """Whether an open call is that of a message: the call itself, or the delivery of what is told."""
+    """Whether an open call is that of a message: the call itself, or the DELIVER row of a notice."""
     return row.invocation_id == delivery.invocation_id and (row.lane == "effect") != delivery.is_call
 
 

@@ -1,22 +1,21 @@
-"""Effects: things that a handler does to the world, done once and recorded, or not done again.
+"""Effects: side effects of a handler, done once and recorded.
 
-The intent is appended, then the thing is done, then its outcome is appended. A handler that runs again after a crash
-gets the outcome that is there. If there is only the intent, nobody knows whether the thing was done. What follows
-depends on what it is:
+The intent is appended, then the effect is done, then its outcome is appended. A handler that runs again after a crash gets the
+stored outcome. If there is only the intent, it is unknown whether the effect was done. Then `effects` decides:
 
-| `effects` | it is | with an intent and no outcome |
+| `effects` | the effect | with an intent and no outcome |
 |---|---|---|
-| `none` | a look at the world | done again |
-| `idempotent` | something that may be done twice under the same key | done again, under the same key |
-| `once` | something that must not be done twice | parked: a person says what became of it |
+| `none` | only reads | is done again |
+| `idempotent` | may be done twice under the same key | is done again, under the same key |
+| `once` | must not be done twice | is parked: a person records the outcome |
 
 **Every start follows a row.** Before the first start that is the intent, before each further one a row of that attempt. The
 ledger compares the owner's epoch in the transaction that writes it, so a process that has lost the thread starts nothing.
-What was looked up before the row counts only if the thread was owned without a break from then until the row was written:
-otherwise another owner may have done the thing in between, and it is looked up again.
+A look-up before the row counts only if the thread was owned without a break from then until the row was written. Otherwise
+another owner may have done the effect in between, and it is looked up again.
 
-An outcome that is too large for a row is cut, with a mark, and the handler gets what the row says: the same as it gets when
-it runs again. A failure is recorded however much it says, because a `once` effect without an outcome would be parked.
+An outcome that is too large for a row is cut, with a mark, and the handler gets what the row has: the same as in a later run.
+A failure is recorded however long its text is, because a `once` effect without an outcome would be parked.
 """
 
 from __future__ import annotations
@@ -26,14 +25,23 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
+from antiphon.errors import (
+    DeliveryError,
+    EffectFailedError,
+    FailedError,
+    HistoryMismatchError,
+    LedgerError,
+    ParkedError,
+    UnknownOutcomeError,
+    WithdrawnError,
+)
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
-from antiphon.messages._model import MUCH
+from antiphon.messages.keys import child_id, renamed
+from antiphon.messages.trusted import MUCH
 from antiphon.runtime._envelope import Course
-from antiphon.runtime._failures import FailedError, UnknownOutcomeError
 from antiphon.runtime._observer import EffectRun
 from antiphon.runtime._results import error_of
-from antiphon.runtime._rows import attempted, begun, child_id, cut_result, ended, error_fields, says_the_same, text_of
+from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
 
 if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
@@ -41,20 +49,20 @@ if TYPE_CHECKING:
 
 Effects: TypeAlias = Literal["none", "idempotent", "once"]
 Run: TypeAlias = Callable[[str], Awaitable[Json]]
-"""Does the thing. It is given a key that is the same whenever it is tried, for whoever can tell a second try by it."""
+"""Does the effect. It is given an idempotency key, which is the same in every attempt."""
 _MOST_WORDS = 2000
-"""Characters of why an outcome is not known that are kept."""
+"""Characters that are kept of the reason why an outcome is unknown."""
 Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
-"""Leaves what is done to a person, with a reason and the evidence."""
+"""Parks what is being done, with a reason and the evidence."""
 
 
 class Effect:
-    """One effect, in the course of a message or a run."""
+    """One effect of a handler or a run."""
 
     operation: Operation | None = None
-    """What it is, for whoever watches."""
+    """What it is, for an observer."""
     is_told: bool = True
-    """Whether it is worth telling whoever watches."""
+    """Whether an observer is told about it."""
 
     def __init__(
         self,
@@ -71,8 +79,8 @@ class Effect:
     ) -> None:
         """Make it.
 
-        `option` is what the rows call it, if not by its key; `parent_id` the call that it follows from, if not the whole
-        course; `forgiven` the invocations whose failure is not final.
+        `option` is its name in rows, by default its key; `parent_id` the call that it follows from, by default the course;
+        `forgiven` are the invocations whose failure is not final.
         """
         self.journal = journal
         self.course = course
@@ -84,16 +92,16 @@ class Effect:
         self._forgiven = forgiven
         self.thread_id = course.thread_id or ""
         self.id: str = child_id(course.invocation_id, course.next_key(key))
-        """Its invocation, and the key that `run` is given."""
+        """Its invocation, and the idempotency key that `run` gets."""
 
     async def perform(self, run: Run) -> Any:
-        """Do it, or take the outcome that is recorded.
+        """Do it, or return the recorded outcome.
 
         Raises:
-            EffectFailedError: it raised, now or then.
-            RefusedError: it failed with a code of its own, now or then.
-            ParkedError: nobody knows whether it was done, and it must not be done twice.
-            HistoryMismatchError: the thread has another effect at this place.
+            EffectFailedError: it raised, now or in an earlier run.
+            RefusedError: it failed with a code of its own, now or in an earlier run.
+            ParkedError: it is unknown whether it was done, and it must not be done twice.
+            HistoryMismatchError: the thread has another effect under this id.
         """
         if self.journal.hooks is not None and self.is_told:
             effect = EffectRun(self._option, self._effects, self.arguments)
@@ -116,28 +124,30 @@ class Effect:
                 reason = f"nobody knows whether {self._option!r} was done, and it must not be done twice"
                 return await self._end(run, intent, await self.unknown(reason))
             intent = await self._admitted(intent)
+            # The same epoch before the look-up and after the row: nobody else can have done the effect in between. Otherwise
+            # look up again; a `once` effect that another owner has begun is then parked, not done twice.
             if self.journal.epoch(self.thread_id) == epoch:
                 return await self._run(run, intent)
 
-    # ------------------------------------------------------------ what a kind of effect may do in its own way
+    # ------------------------------------------------------------ what subclasses may override
 
     async def begin(self) -> Message:
-        """Write down that it is begun, and return that row."""
+        """Append the intent, and return it."""
         intent = self.intent()
         await self.journal.write(self.thread_id, [intent])
         return intent
 
     async def end(self, outcome: Message) -> Message:
-        """Write down what came of it, and return the row as it is stored."""
+        """Append the outcome, and return the row as it is stored."""
         (record,) = await self.journal.write(self.thread_id, [outcome])
         return record.message
 
     def is_same(self, intent: Message) -> bool:
-        """Whether an intent that is recorded is that of this effect."""
+        """Whether a recorded intent is that of this effect."""
         return says_the_same(intent.payload, self.intent().payload)
 
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
-        """Return the row that says it is begun; with other arguments, if there is more to say than what it is known by."""
+        """Return the intent; `arguments`: more than those that identify the effect."""
         return begun(
             self._option,
             self.id,
@@ -148,28 +158,28 @@ class Effect:
         )
 
     async def unknown(self, reason: str) -> Message:
-        """Return the row that says what came of it, where it must not be done twice and that is not known; or park it.
+        """Return the outcome of a `once` effect that may have been done, if it can be found out; otherwise park it.
 
         Raises:
-            ParkedError: a person must say it.
+            ParkedError: a person must record the outcome.
         """
         await self._park(reason, {"effect": self.id, "option": self._option})
         raise ParkedError(reason, self.course.to)
 
     def outcome(self, **outcome: Any) -> Message:
-        """Return the row that says what came of it."""
+        """Return the row of the outcome."""
         return ended(
             self._option, self.id, thread_id=self.thread_id, parent_id=self._parent_id, policy=self._option, **outcome
         )
 
-    # ------------------------------------------------------------ what every effect does
+    # ------------------------------------------------------------ the same for all effects
 
     def _may_be_recorded(self) -> bool:
-        """Whether the ledger may have something of it. The thread is owned, so nobody else begins it meanwhile."""
+        """Whether the ledger may have rows of it. The thread is owned, so no other process begins it meanwhile."""
         return self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
 
     async def _find_recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
-        """Return the intent and the outcome that the ledger has: of the last try, where there were several."""
+        """Return the recorded intent and outcome; of the last attempt, if there were several."""
         intent, outcome = await self._recorded()
         while outcome is not None and outcome.is_error:
             does_count = outcome.error_type != WithdrawnError.code and self.id not in self._forgiven
@@ -182,7 +192,7 @@ class Effect:
         return intent, outcome
 
     async def _recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
-        await self.journal.settle(self.thread_id)
+        await self.journal.settle(self.thread_id)  # an outcome may still wait to be written
         records = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
         rows = [record.message for record in records if record.message.lane == "effect"]
         if not rows:
@@ -197,7 +207,7 @@ class Effect:
             raise HistoryMismatchError(reason, self.course.to)
 
     async def _admitted(self, intent: Message | None) -> Message:
-        """Wait until the thread admits that something is begun; write down that it is, or is another time."""
+        """Append the intent, or the row of another attempt, as soon as the thread admits new effects."""
         async with self.journal.admit(self.thread_id):
             return await (self.begin() if intent is None else self._begin_again(intent))
 
@@ -209,23 +219,23 @@ class Effect:
         return intent
 
     async def _run(self, run: Run, intent: Message) -> Any:
-        self.course.open_effects += (intent,)
+        self.course.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
         try:
             outcome = self._result(await run(self.id))
         except (DeliveryError, LedgerError):
-            raise  # of what it asked others for, or of the ledger: it stays open, and whoever asked learns of it
+            raise  # of another actor or the ledger, not of the effect: the intent stays open, and the handler gets the error
         except UnknownOutcomeError as exc:
             outcome = await self._unsure(exc, intent)
         except FailedError as exc:
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
         except ValidationError as exc:
             outcome = self._failure(TypeError(f"its result cannot be written down: {_first_problem(exc)}"))
-        except Exception as exc:  # noqa: BLE001 (whatever it raises is its outcome, and is raised again below)
+        except Exception as exc:  # noqa: BLE001 (its outcome; `_end` raises it as an EffectFailedError)
             outcome = self._failure(exc)
         return await self._end(run, intent, outcome)
 
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
-        """Write down what came of it and return that; if it was not done after all, do it."""
+        """Append the outcome and return its value; if a person has said that it was not done, do it."""
         payload = (await self.end(outcome)).payload
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
@@ -239,11 +249,10 @@ class Effect:
 
     def _rename(self) -> None:
         """Take the next id: what was done under this one does not count."""
-        base, mark, count = self.id.rpartition("~")
-        self.id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+        self.id = renamed(self.id)
 
     def _result(self, value: Json) -> Message:
-        """Return the row of a result, cut if it is large. Most results are small, and are not measured for this."""
+        """Return the row of a result, cut if it is large. Most are small, and are not measured."""
         try:
             outcome = self.outcome(result=value)
         except ValidationError:
@@ -255,7 +264,7 @@ class Effect:
             return outcome
         return self.outcome(result=shorter)
 
-    def _error(self, reason: str, code: str, *, retryable: bool, details: Json = None) -> Message:
+    def _error(self, reason: str, code: str, *, retryable: bool, details: object = None) -> Message:
         """Return the row of a failure. It is recorded also where its details cannot be."""
         try:
             return self.outcome(**error_fields(reason, code, retryable=retryable, details=details))

@@ -17,7 +17,6 @@ that it is for, unless it is said by a handler in the thread of a conversation.
 
 from __future__ import annotations
 
-import re
 from asyncio import get_running_loop
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -25,10 +24,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
-from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
 from antiphon.protocol import ErrorNotification, Notice, Request, Restart, Stop, Supervise
 from antiphon.runtime._address import SYSTEM, system_thread
-from antiphon.runtime._rows import OWN, Standing, child_id, notice_in, option_of, own_call, own_message, renamed
+from antiphon.runtime._rows import OWN, Standing, notice_in, option_of, own_call, own_message, renamed
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 _COMMANDS = (Restart.message_type, Stop.message_type)
 
-_KEY = re.compile("[^/#~=]{1,200}")
 
 Said: TypeAlias = "Request[Any] | Notice | Message"
 
@@ -48,46 +46,46 @@ class Course(Protocol):
 
     @property
     def thread_id(self) -> str | None:
-        """Where it is written down; None: nowhere."""
+        """The thread that it is journaled in; None: it is not journaled."""
         ...
 
     @property
     def invocation_id(self) -> str:
-        """What its effects are known by, with a key each."""
+        """The prefix of the ids of its effects; each has a key."""
         ...
 
     @property
     def to(self) -> str:
-        """Who does it."""
+        """The address or name of what runs it."""
         ...
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1: the ledger has nothing of the first."""
+        """Which attempt this is, from 1. Before the second, the ledger has nothing to look up."""
         ...
 
     @property
     def open_effects(self) -> tuple[Message, ...]:
-        """The rows of effects that were begun and are not ended."""
+        """The rows of effects that were begun and have not ended."""
         ...
 
     @open_effects.setter
     def open_effects(self, rows: tuple[Message, ...]) -> None: ...
 
     def next_key(self, name: str | None = None) -> str:
-        """Return what the next thing is known by that is done."""
+        """Return the key of the next effect."""
         ...
 
     def wait(self, change: int) -> None:
-        """Take note that it waits for one effect more, or less."""
+        """Count one effect more, or less, that it waits for."""
         ...
 
 
 class Holder(Protocol):
-    """What has a message: the cell of its actor."""
+    """The cell that has a delivery."""
 
     def withdraw(self, delivery: DeliveryState) -> None:
-        """Stop handling a message whose answer is no longer wanted."""
+        """Cancel the handler of a message whose answer is no longer wanted."""
         ...
 
 
@@ -236,13 +234,13 @@ class DeliveryState:
 
     @property
     def invocation_id(self) -> str:
-        """What its result names."""
+        """The invocation that its result names."""
         message = self._message
         return self.id if message is None else message.invocation_id or message.id
 
     @property
     def exchange(self) -> str:
-        """The exchange that everything belongs to that is said in its course."""
+        """The exchange that it belongs to, with everything that follows from it."""
         return self.envelope.correlation_id or self.id
 
     @property
@@ -252,7 +250,7 @@ class DeliveryState:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether rows are open only for its sake, as far as is known here."""
+        """Whether rows are known that must end with it: redeliveries and effects."""
         return bool(self.standing.again or self.open_effects)
 
     @property
@@ -262,12 +260,12 @@ class DeliveryState:
 
     @property
     def is_command(self) -> bool:
-        """Whether it is RESTART or STOP, which the cell obeys in the actor's place."""
+        """Whether it is RESTART or STOP, which the cell carries out, not the actor."""
         return self.type in _COMMANDS
 
     @property
     def type(self) -> str:
-        """What kind of thing is said: the type of a request or a notice, the option of a call; empty for talk."""
+        """The type of a request or a notice, the option of a call; empty for talk."""
         if self.envelope.said is not None:
             return self.envelope.said.message_type
         payload = self.message.payload
@@ -287,18 +285,18 @@ class DeliveryState:
 
     @property
     def message(self) -> Message:
-        """The message, made when first looked at."""
+        """The core message, made when first needed."""
         if self._message is None:
             self._message = self._made()
         return self._message
 
     @property
     def message_if_made(self) -> Message | None:
-        """The message, if it was made."""
+        """The core message, if it was made."""
         return self._message
 
     def use_stored(self, record: Record) -> None:
-        """Go on with the message as the ledger has it, which may have been redacted."""
+        """Use the message as it is stored: the ledger may have redacted it, and the handler must see what a replay sees."""
         self.seq = record.seq
         if record.message is not self._message:
             self._message = record.message
@@ -326,7 +324,7 @@ class DeliveryState:
         )
 
     def _own_metadata(self, now: datetime) -> dict[str, dict[str, Json]] | None:
-        """Return what travels with a message that is written down: when its answer is worthless, and how far it has come."""
+        """Return what recovery needs beside the message: its deadline, its hops and its trace."""
         own: dict[str, Json] = {}
         if self.deadline is not None:
             left = self.deadline - get_running_loop().time()
@@ -338,7 +336,7 @@ class DeliveryState:
         return {OWN: own} if own else None
 
     def set_origin(self, origin: str) -> None:
-        """Say in which trace it was said; what is written down says it too, so that a recovery knows it."""
+        """Set the trace that it belongs to, also in the message, so that recovery knows it."""
         self.origin = origin
         if self._message is not None:
             metadata = {**{name: thaw(value) for name, value in self._message.metadata.items()}, OWN: {"traceparent": origin}}
@@ -346,29 +344,31 @@ class DeliveryState:
 
     def rename(self) -> None:
         """Take the next id: what was said under this one was withdrawn."""
-        base, mark, count = self.id.rpartition("~")
-        self._id = f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{self.id}~2"
+        self._id = keys.renamed(self.id)
         self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
         self.envelope = self.envelope._replace(id=self._id, message=self._message)
 
     def prepare_redelivery(self, cell: Holder, standing: Standing) -> None:
-        """Be delivered another time: what its handler says is numbered from the beginning."""
+        """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
         self.cell, self.standing = cell, standing
         self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
 
     def next_key(self, name: str | None = None) -> str:
-        """Return what the next thing is known by that its handler says or does; the same whenever it runs."""
+        """Return the key of the next message or effect of its handler: the same in every run of the handler."""
         if name is None:
             self.unnamed_count += 1
             return str(self.unnamed_count)
-        if not _KEY.fullmatch(name) or name.isdigit():
+        if not keys.is_key(name):
             raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
         self.keys += (name,)
         count = self.keys.count(name)
-        return name if count == 1 else f"{name}={count}"
+        return keys.counted(name, count)
 
     def wait(self, change: int) -> None:
-        """Take note that its handler waits for an answer or an effect more, or less; also of what an actor asks itself."""
+        """Count an answer or an effect more, or less, that its handler waits for.
+
+        A handler that an actor runs for its own question counts for the handler that asks, too.
+        """
         handled: DeliveryState | None = self
         while handled is not None:
             handled.waits += change
@@ -376,7 +376,7 @@ class DeliveryState:
             handled = parent if parent is not None and parent.cell is handled.cell else None
 
     def leave_to_next_system(self) -> bool:
-        """Leave its handler to the next system, if that will run it again; say whether it will."""
+        """Leave its handler, and those of the same actor that ask it, to the next system; return whether it runs again."""
         handled: DeliveryState | None = self
         while handled is not None:
             handled.is_left_to_next = self.thread_id is not None
@@ -385,16 +385,16 @@ class DeliveryState:
         return self.is_left_to_next
 
     def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
-        """Hand out what is to be written down with the next row."""
+        """Return the deferred rows and marks, and forget them."""
         found = self.deferred_rows, self.marks
         if self.deferred_rows or self.marks:
             self.deferred_rows, self.marks = (), MappingProxyType({})
         return found
 
-    # ------------------------------------------------------------ how it ends
+    # ------------------------------------------------------------ its outcome
 
     def settle(self, outcome: Any) -> None:
-        """Give the outcome to whoever waits."""
+        """Give the outcome to the caller, and to duplicates."""
         self.is_settled = True
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(outcome)
@@ -404,7 +404,7 @@ class DeliveryState:
             duplicate.settle(outcome)
 
     def fail(self, error: BaseException) -> None:
-        """Give an error to whoever waits."""
+        """Give an error to the caller, and to duplicates."""
         self.is_settled = True
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_exception(error)
@@ -414,13 +414,13 @@ class DeliveryState:
             duplicate.fail(error)
 
     def fail_duplicates(self, error: BaseException | None = None) -> None:
-        """Let those who share the outcome know that there will be none: it could not be said, or not be delivered."""
+        """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come."""
         reason = error if isinstance(error, AntiphonError) else WithdrawnError("whoever said it first could not", self.to)
         for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):
             other.fail(reason)
 
     def share_outcome(self, other: DeliveryState) -> None:
-        """Let another delivery of the same message have the same outcome."""
+        """Give a duplicate of this message the same outcome, now or later."""
         if self.outcome is not None:
             outcome, error = self.outcome
             other.settle(outcome) if error is None else other.fail(error)
@@ -430,7 +430,7 @@ class DeliveryState:
             self.duplicates += (other,)
 
     def forwarded_to(self, to: str) -> DeliveryState:
-        """Return the same message for another actor, which gives the outcome to whoever waits for it."""
+        """Return a delivery of the same message to another actor. It takes over the caller and the duplicates."""
         old = self.envelope
         passed = DeliveryState(old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False))
         passed.deadline, passed.seq, passed.standing = self.deadline, self.seq, self.standing
@@ -439,7 +439,7 @@ class DeliveryState:
         return passed
 
     def withdraw(self, reason: DeliveryError) -> None:
-        """Let whoever handles it know that nobody wants the answer any more."""
+        """Stop the handling: the answer is no longer wanted. If duplicates wait for it, it goes on."""
         if self.successor is not None:
             self.successor.withdraw(reason)
         elif self.withdrawn is None and not self.is_settled and not self.duplicates:
@@ -448,7 +448,7 @@ class DeliveryState:
                 self.cell.withdraw(self)
 
     def expire(self) -> None:
-        """Give up waiting: the deadline has passed."""
+        """Withdraw it and fail its caller: the deadline has passed."""
         error = ReplyTimeoutError(f"no answer to {self.type} in time", self.to)
         self.withdraw(error)
         if self.waiter is not None and not self.waiter.done():
@@ -456,7 +456,10 @@ class DeliveryState:
 
 
 class InFlight:
-    """The messages of threads that this system has in hand: appended, or about to be, and not settled."""
+    """The messages of threads that this system handles: appended, or about to be, and not ended.
+
+    At most one delivery of a message is in flight. That is what makes duplicates wait instead of running twice.
+    """
 
     def __init__(self) -> None:
         self._deliveries: dict[tuple[str, str], DeliveryState] = {}
@@ -466,23 +469,23 @@ class InFlight:
         return len(self._deliveries)
 
     def get(self, delivery: DeliveryState) -> DeliveryState | None:
-        """Return the delivery of the same message that is in hand."""
+        """Return the delivery of the same message that is in flight."""
         return self._deliveries.get(_place(delivery))
 
     def has(self, delivery: DeliveryState) -> bool:
-        """Whether a message is in hand."""
+        """Whether a message is in flight."""
         return _place(delivery) in self._deliveries
 
     def take_over(self, delivery: DeliveryState) -> None:
-        """Have a message in hand."""
+        """Add a message, or make this delivery the one of its message."""
         self._deliveries[_place(delivery)] = delivery
 
     def drop(self, delivery: DeliveryState) -> None:
-        """Have a message in hand no more."""
+        """Remove a message."""
         self._deliveries.pop(_place(delivery), None)
 
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
-        """Leave a message to the thread's next owner; the caller here gets an error."""
+        """Remove a message without ending its call, which stays open for the next owner. The caller gets an error."""
         self.drop(delivery)
         delivery.fail(error)
 
@@ -531,7 +534,7 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
         # In a thread the id is derived from the handled message and a key. A handler that runs again derives the same id, and
         # finds in the ledger what it has already said.
         is_derived = thread_id is not None and handled.thread_id is not None
-        own_id = child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
+        own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
         envelope = Envelope(said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived)
         return DeliveryState(envelope, may_be_known=is_derived and handled.attempt > 1)
     thread_id = said.thread_id or handled.thread_id
@@ -547,7 +550,7 @@ def own_thread(to: str, is_system: bool, thread_id: str | None) -> str | None:
 
 
 def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
-    """Return a message as it may come in: addressed, of its thread, and with nothing that only the runtime may say."""
+    """Return a message with its address and thread, and without metadata that only the runtime may set."""
     if message.lane == "effect":
         raise ValueError(f"message {message.id!r} is of the journal, which only the runtime writes")
     if message.thread_id not in (None, thread_id):

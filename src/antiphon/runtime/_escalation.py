@@ -1,8 +1,11 @@
-"""Escalation: how a failure gets to a supervisor and a decision back, and what happens when nobody decides.
+"""Escalation: how a failure gets to a supervisor, and what happens if no supervisor decides.
 
-- `Escalation` reports failures, and does what no supervisor decides: an actor wants to end, or fails with another.
-- `Links` knows who is told when an actor ends, and who fails with it.
-- `Commands` does RESTART and STOP, which every actor obeys however busy it is: the cell does them, not the actor.
+- `Escalation` reports failures. It also does what no supervisor decides: an actor stops itself, or fails with a linked one.
+- `Links` knows which actors monitor an actor, and which are linked to it.
+- `Commands` carries out RESTART and STOP. The cell does that and not the actor, so they work however busy the actor is.
+
+A failure suspends the cell before it is reported, and only a decision resumes it. If there is no decision, because the
+supervisor is gone or fails, the actor is stopped: it must not stay suspended, with callers that wait.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Down(Notice, frozen=True, type="DOWN", family="system"):
-    """An actor that one monitors has ended; its supervisor may have begun it anew."""
+    """A monitored actor has ended; its supervisor may have restarted it."""
 
     actor_id: str
     reason: Literal["failed", "stopped"]
@@ -34,31 +37,31 @@ class Down(Notice, frozen=True, type="DOWN", family="system"):
 
 
 class Links:
-    """Monitors and links. A monitor goes one way and tells; a link goes both ways, and a failure goes over it."""
+    """Monitors and links. A monitor gets a notice; a link goes both ways, and passes failures on."""
 
     def __init__(self) -> None:
         self._monitors: dict[str, dict[str, None]] = {}
         self._links: dict[str, dict[str, None]] = {}
 
     def monitor(self, watcher: str, watched: str) -> None:
-        """Tell the one when the other ends."""
+        """Tell `watcher` when `watched` ends."""
         self._monitors.setdefault(watched, {})[watcher] = None
 
     def unmonitor(self, watcher: str, watched: str) -> None:
-        """Tell it no more."""
+        """Remove a monitor."""
         self._monitors.get(watched, {}).pop(watcher, None)
 
     def link(self, one: str, other: str) -> None:
-        """Let each fail when the other does."""
+        """Make each of two actors fail when the other does."""
         self._links.setdefault(one, {})[other] = None
         self._links.setdefault(other, {})[one] = None
 
     def watchers(self, address: str) -> tuple[str, ...]:
-        """Return who is to be told that an actor ended; it is told once."""
+        """Return the monitors of an actor that has ended, and forget them: each is told once."""
         return tuple(self._monitors.pop(address, ()))
 
     def linked(self, address: str) -> tuple[str, ...]:
-        """Return who is linked to an actor that ended, and is no more."""
+        """Return the actors linked to one that has ended, and forget the links."""
         others = tuple(self._links.pop(address, ()))
         for other in others:
             self._links.get(other, {}).pop(address, None)
@@ -68,11 +71,11 @@ class Links:
 _NOBODY = "%s: nobody decides what becomes of it: %s"
 
 _LONGEST_DECISION = 24 * 3600.0
-"""How long a decision may take, waiting before a restart included."""
+"""Seconds that a decision may take, including the backoff before a restart."""
 
 
 class Escalation:
-    """What brings failures to supervisors."""
+    """Reports failures to supervisors."""
 
     def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, dispatcher: Dispatcher, links: Links) -> None:
         self._lifetime = lifetime
@@ -82,7 +85,7 @@ class Escalation:
         self._links = links
 
     def report(self, cell: Cell, failure: Failure) -> None:
-        """Tell everybody concerned that an actor has failed. Its cell is suspended until its supervisor has decided."""
+        """Report the failure of an actor to its supervisor, monitors and links. Its cell is suspended until the decision."""
         fields = log_fields(cell.address, error=failure.error_type)
         message = "no message"
         if failure.message_id is not None:
@@ -110,10 +113,12 @@ class Escalation:
             await self._lifecycle.stop(cell, f"nobody decides what becomes of it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
-        """Ask a supervisor for its decision, in the system thread of the actor that has failed.
+        """Ask a supervisor for a decision, in the system thread of the failed actor.
+
+        If the ledger is unavailable, it is asked outside of a thread: an actor must not stay down for that.
 
         Raises:
-            DeliveryError: there is none.
+            DeliveryError: there is no decision.
         """
         thread_id: str | None = system_thread(notification.actor_id)
         for thread in (thread_id, None):
@@ -127,7 +132,7 @@ class Escalation:
                 )
 
     def blocked(self, address: str, seconds: float, where: str) -> None:
-        """Tell the supervisor of an actor that it has blocked the event loop. What it was doing is not done again."""
+        """Report an actor that blocks the event loop. Its message is not handled again."""
         cell = self._tree.cells.get(address)
         if cell is None or not cell.props.supervisor or self._lifetime.is_closing:
             return
@@ -146,7 +151,7 @@ class Escalation:
             LOG.warning(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
 
     async def actor_stops(self, cell: Cell, reason: str) -> None:
-        """End an actor that wants to, or begin it anew if it must always be there."""
+        """Stop an actor that asked for it, or restart it if it is `permanent`."""
         if cell.props.restart == "permanent":
             await self._lifecycle.restart(cell, reason)
         else:
@@ -154,7 +159,7 @@ class Escalation:
         self.down(cell.address, None)
 
     def down(self, address: str, failure: Failure | None) -> None:
-        """Tell those who wanted to know that an actor ended; if it failed, have those fail that are linked to it."""
+        """Tell the monitors of an actor that it has ended; if it failed, make the linked actors fail."""
         text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
         notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
         for watcher in self._links.watchers(address):
@@ -164,7 +169,7 @@ class Escalation:
                 self._lifetime.start(self.break_down(other, f"it is linked to {address}, which failed: {text}"))
 
     async def break_down(self, address: str, reason: str) -> None:
-        """Have an actor fail for a reason outside of it."""
+        """Make an actor fail for a reason outside of it."""
         cell = self._tree.cells.get(address)
         if cell is None or cell.state != "active":
             return
@@ -181,7 +186,7 @@ _COMMANDS: dict[str, type[Restart] | type[Stop]] = {Restart.message_type: Restar
 
 
 class Commands:
-    """What is done to cells, one thing at a time for each."""
+    """Carries out RESTART and STOP. `Lifecycle` does them one at a time for each cell."""
 
     def __init__(
         self,
@@ -201,7 +206,7 @@ class Commands:
         self._hooks = hooks
 
     def give(self, cell: Cell, delivery: DeliveryState) -> None:
-        """Have a command done, and answered."""
+        """Start a command; its answer follows when it is done."""
         self._lifetime.start(self._run_command(cell, delivery))
 
     async def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
@@ -225,7 +230,7 @@ class Commands:
         return StopComplete(actor_id=target.address, stopped_at=current_port().now())
 
     def _target(self, cell: Cell, request: Restart | Stop) -> Cell:
-        """Return whom a command is about: the receiver, or an actor that the receiver supervises."""
+        """Return the cell that a command is for: the receiver, or one of its children."""
         address = request.actor_id or cell.address
         if address == cell.address:
             return cell

@@ -17,12 +17,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from antiphon.errors import DeliveryError, LedgerError
+from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
 from antiphon.ledger import Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
 from antiphon.runtime._envelope import Course, DeliveryState
-from antiphon.runtime._failures import LOG, FailedError, Failure, UnknownOutcomeError, log_fields
+from antiphon.runtime._failures import LOG, Failure, log_fields
 from antiphon.runtime._observer import (
     Activity,
     AgentOperation,
@@ -38,14 +38,14 @@ from antiphon.runtime._observer import (
 )
 
 UNKNOWN_OUTCOME: Final = "UNKNOWN_OUTCOME"
-"""The code of an effect whose outcome nobody knows: what must not be done twice is then parked."""
+"""The error type of an effect whose outcome is unknown."""
 
 ResultT = TypeVar("ResultT")
 Rules: TypeAlias = "Callable[[str], Awaitable[Redaction | None]]"
 
 
 class DeclaresTypes(Protocol):
-    """What knows the types of messages that an actor has handlers for."""
+    """A cell: knows the types of messages that its actor handles."""
 
     def declares(self, message_type: str) -> bool:
         """Whether there is a handler for messages of a type."""
@@ -53,17 +53,17 @@ class DeclaresTypes(Protocol):
 
 
 class Hooks:
-    """An observer, behind something that catches what it raises."""
+    """Calls an observer, and catches what it raises."""
 
     def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
-        """Make it; `rules` are those by which what is said in a thread is redacted."""
+        """Make it; `rules` returns the redaction rules of a thread."""
         self._observer = observer
         self._rules = rules
         self.now = now
 
     @property
     def records_content(self) -> bool:
-        """Whether the observer keeps what is said."""
+        """Whether the observer records content."""
         return self._observer.records_content
 
     def opened(self, system: WatchedSystem) -> None:
@@ -73,7 +73,7 @@ class Hooks:
         self.tell(self._observer.closed, system)
 
     def said(self, delivery: DeliveryState) -> None:
-        """Note in which trace something is said, if that is not in the course of a message."""
+        """Set the trace of a message that is sent from outside."""
         if delivery.parent is None and delivery.origin is None:
             origin = self.tell(self._observer.origin)
             if origin is not None:
@@ -93,7 +93,7 @@ class Hooks:
         self.tell(self._observer.died, letter)
 
     async def run(self, cell: DeclaresTypes, delivery: DeliveryState, running: Awaitable[ResultT]) -> ResultT:
-        """Have a message handled, and tell the observer. Heartbeats are nobody's concern."""
+        """Await the handling of a message, and tell the observer. Heartbeats are not reported."""
         if delivery.type == Heartbeat.message_type:
             return await running
         activity = Activity(delivery.thread_id, str(delivery.to), Delivery(delivery))
@@ -111,7 +111,7 @@ class Hooks:
     def effect(
         self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
     ) -> Callable[[str], Awaitable[Json]]:
-        """Return what does an effect and tells the observer."""
+        """Return `run` wrapped so that the observer is told."""
         handled = Delivery(course) if isinstance(course, DeliveryState) else None
 
         async def watched(key: str) -> Json:
@@ -127,7 +127,7 @@ class Hooks:
         return watched
 
     async def operation(self, course: Course, operation: Operation, running: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Have something done that effects are part of, such as a run of an agent, and tell the observer."""
+        """Run something that has effects of its own, such as an agent, and tell the observer."""
         activity = Activity(course.thread_id, str(course.to), operation=operation)
         await self._redact(activity)
         with _Watched(self, activity):
@@ -138,12 +138,12 @@ class Hooks:
                     activity.operation = replace(activity.operation, usage=activity.usage)
 
     def replayed(self) -> None:
-        """Count a request or a tool call whose outcome the ledger has: it is not made, and has no activity."""
+        """Count a request or a tool call whose recorded outcome is used: it is not made, and has no activity."""
         if (around := current.get()) is not None:
             around.replayed += 1
 
     async def _redact(self, activity: Activity) -> None:
-        """Give an activity the rules of its thread. If they cannot be read, the usual ones stay: nothing fails for this."""
+        """Give an activity the redaction rules of its thread. If they cannot be read, the standard ones stay."""
         if self.records_content and activity.thread_id is not None:
             with suppress(LedgerError):
                 activity.redaction = await self._rules(activity.thread_id)
@@ -155,10 +155,10 @@ class Hooks:
         self.tell(self._observer.ended, activity)
 
     def tell(self, hear: Callable[..., ResultT], *what: Any) -> ResultT | None:
-        """Tell the observer something, and return what it says; one that raises is not told anything any more."""
+        """Call the observer, and return its answer. One that raises is replaced by an observer that does nothing."""
         try:
             return hear(*what)
-        except Exception as exc:  # noqa: BLE001 (whatever it is, it is the observer's own)
+        except Exception as exc:  # noqa: BLE001 (an observer must not harm an actor)
             failure = Failure.of(exc, "", 0, None)
             name = type(self._observer).__qualname__
             self._observer = Observer()
@@ -168,7 +168,7 @@ class Hooks:
 
 
 class _Watched:
-    """A block in which an activity goes on."""
+    """The block of an activity."""
 
     __slots__ = ("_activity", "_began", "_hooks", "_token")
 
@@ -186,7 +186,7 @@ class _Watched:
         activity.seconds = self._hooks.now() - self._began
         activity.error_type = _error_in(activity) if error is None else _error_type(error, activity.delivery)
         self._hooks.end(activity)
-        with suppress(ValueError):  # a coroutine whose event loop is gone is closed in another context
+        with suppress(ValueError):  # a coroutine that is closed after its event loop runs in another context
             current.reset(self._token)
 
 
@@ -199,7 +199,7 @@ def _error_type(error: BaseException, delivery: Delivery | None) -> str:
 
 
 def _count(activity: Activity, around: Activity | None) -> None:
-    """Count a request or a tool call for what it is part of."""
+    """Count a request or a tool call for the activity around it."""
     if around is not None and activity.operation is not None:
         around.done += 1
         if isinstance(activity.operation, ModelOperation):
@@ -216,7 +216,7 @@ def _error_in(activity: Activity) -> str | None:
 
 
 def added(one: Usage | None, other: Usage | None) -> Usage | None:
-    """Return the tokens of two operations together; None where nobody counted."""
+    """Return the sum of two usages; None if neither is known."""
     if one is None or other is None:
         return one or other
     return Usage(
@@ -233,7 +233,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 class DeadLetters:
-    """The latest dead letters, and how many there were by code."""
+    """The latest dead letters, and the number of all by code."""
 
     def __init__(self, limit: int, hooks: Hooks | None = None) -> None:
         self._hooks = hooks
@@ -241,7 +241,7 @@ class DeadLetters:
         self.counts: Counter[str] = Counter()
 
     def add(self, delivery: DeliveryState, code: str, reason: str) -> None:
-        """Keep a message that nobody will handle. Its body is not logged."""
+        """Keep a message that no actor will handle. Its content is not logged."""
         self.counts[code] += 1
         letter = DeadLetter(delivery.message, delivery.to, code, reason, current_port().now())
         self._kept.append(letter)
@@ -251,7 +251,7 @@ class DeadLetters:
         LOG.warning("dead letter: %s to %s: %s", delivery.type or "talk", delivery.to, code, extra=fields)
 
     def add_unless_asked(self, delivery: DeliveryState, error: DeliveryError) -> None:
-        """Keep a message that ends with an error, if no caller gets to know."""
+        """Keep a message that ends with an error, if no caller gets it."""
         if delivery.waiter is None and not delivery.is_call:
             self.add(delivery, error.code, error.reason)
 

@@ -1,13 +1,20 @@
-"""Rows that go to their thread with the next that are written there, or by themselves within a few milliseconds.
+"""Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and enforces their budgets.
 
-Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and keeps to their budgets.
+**Ownership.** The first write to a thread claims it and gets an epoch. The ledger refuses a write with an older epoch than the
+latest claim (`FencedError`). Then another system has taken the thread over: it is *lost*, and every write here raises
+`FencedError`. `reclaim` allows a new claim, for a caller from outside or for recovery. A handler that was at work when the
+thread was lost never reclaims it: it would go on beside the new owner.
 
-A thread that another system has taken over is lost: every write raises `FencedError`, until `reclaim` is called for
-somebody who wants the thread here, such as a caller from outside. What was in hand when it was lost must not claim it back
-by the way: it would go on beside the new owner.
+**Write-behind.** An outcome may be written a moment later, together with the next row of the thread (`write_soon`), which
+saves half of the commits. The rule that makes this safe: every write takes the waiting rows along, and returns only when rows
+that were on their way have landed. So no handler and no effect starts before the outcomes that it depends on are stored.
 
-What came of something may be written a moment later, together with what is begun next (`write_soon`): nothing begins
-before everything that was written so stands in the thread, and half of the commits are saved.
+| rows of a thread are | then |
+|---|---|
+| *waiting* | the next write takes them along; after 5 ms a flush does |
+| *on their way* | a *landing* future says whether they were written; later writes wait for it |
+| *refused* | the next writer gets a `HistoryMismatchError` |
+| *not written, ledger unavailable* | they wait again, in their order before newer rows |
 """
 
 from __future__ import annotations
@@ -36,24 +43,24 @@ if TYPE_CHECKING:
     from antiphon.runtime._observer import Observer
 
 _FLUSH_AFTER = 0.005
-"""Seconds after which rows go by themselves: an agent at work has begun the next thing long before."""
+"""Seconds until waiting rows are flushed; an agent usually writes its next row earlier."""
 _FLUSH_AGAIN_AFTER = 1.0
-"""Seconds after which that is tried again, where it could not be done."""
+"""Seconds until a failed flush is tried again."""
 
 
 class WriteBehind:
-    """The rows that wait, and those that are on their way, by thread."""
+    """The rows that wait or are on their way, by thread. No lock: no method awaits."""
 
     def __init__(self, flush: Callable[[str], None]) -> None:
         self._flush = flush
-        """Called with a thread whose rows have waited long enough."""
+        """Called with a thread whose rows are due."""
         self._rows: dict[str, list[Message]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._landings: dict[str, asyncio.Future[bool]] = {}
 
     @property
     def threads(self) -> list[str]:
-        """The threads of which anything waits or is on its way."""
+        """The threads with rows that wait or are on their way."""
         return [*self._rows, *self._landings]
 
     def count(self, thread_id: str) -> int:
@@ -61,26 +68,26 @@ class WriteBehind:
         return len(self._rows.get(thread_id, ()))
 
     def landing(self, thread_id: str) -> asyncio.Future[bool] | None:
-        """Return what says whether all rows of a thread were written that are on their way; None if there are none."""
+        """Return the future that says whether the rows on their way were all written; None if there are none."""
         return self._landings.get(thread_id)
 
     def put(self, thread_id: str, rows: Sequence[Message]) -> None:
-        """Have rows wait, after those that do."""
+        """Add rows, after those that wait."""
         self._rows.setdefault(thread_id, []).extend(rows)
         if thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self._flush, thread_id)
 
     def try_again(self, thread_id: str) -> None:
-        """Have the rows of a thread go by themselves later, which could not be written now."""
+        """Schedule another flush for rows that could not be written."""
         if thread_id in self._rows and thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AGAIN_AFTER, self._flush, thread_id)
 
     @contextmanager
     def taken(self, thread_id: str) -> Generator[list[Message], None, None]:
-        """Take the rows of a thread, to be written in the block; if it raises, those that are left in the list wait again.
+        """Take the rows of a thread, to be written in the block. If it raises, the rows left in the list wait again.
 
-        If another owner has the thread now, they are his to find out about. Rows that were on their way before have landed
-        if that is known when the block ends.
+        After a `FencedError` they do not: the thread has another owner, who finds the open calls. The landing is a success
+        only if rows that were on their way before have landed too, and that is known when the block ends.
         """
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
@@ -101,99 +108,100 @@ class WriteBehind:
                 del self._landings[thread_id]
 
     def _put_back(self, thread_id: str, rows: list[Message]) -> None:
-        """Have rows wait for whoever writes next; if they were written after all, they will be no news."""
+        """Put rows back for the next write. If they were written after all, the ledger knows them by their ids."""
         if rows:
             self._rows[thread_id] = [*rows, *self._rows.get(thread_id, ())]
 
 
 Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
-"""Given a thread, what an effect passes when it begins: it waits in there, or raises, while nothing may begin."""
+"""Given a thread, the block in which an effect writes its intent. To hold a thread, wait or raise on entry."""
 
 _DELAYS = (0.05, 0.2, 0.8)
-"""Seconds to wait before an append is tried again that the ledger could not take."""
+"""Seconds to wait before each retry of an append while the ledger is unavailable."""
 _MOST_THREADS = 100_000
-"""Threads that are owned at once: an owner forgets those that it did not write to while it wrote to so many others."""
+"""Threads that are owned at once. The least recently written one is forgotten, and claimed again when needed."""
 
 
 class Journal:
-    """The ledger, with an owner's epoch for every thread that was written to."""
+    """The ledger, with the epoch of every thread that this system owns."""
 
     def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None) -> None:
         self.ledger = ledger
         self.admit: Admit = _at_once if admit is None else admit
-        """What effects pass before they are begun, as long as it takes to write that down."""
+        """The block in which an effect writes its intent."""
         self._budget = budget
         self._epochs: OrderedDict[str, int] = OrderedDict()
-        """By thread that this journal owns, the latest last."""
+        """By owned thread, the most recently written last."""
         self._lengths: dict[str, int] = {}
-        """Of the threads that it owns."""
+        """By owned thread, its length at the last write."""
         self._redactions: dict[str, Redaction | None] = {}
-        """What is taken out of messages, by thread that it owns."""
+        """By thread, its redaction rules."""
         self._writing: Counter[str] = Counter()
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, FencedError] = {}
-        """The threads that another system has taken over, with what was raised when that was found out."""
+        """The threads that another system has taken over, with the error that said so."""
         self.watchers: list[Callable[[Record], None]] = []
-        """Called with each record that was written."""
+        """Called with each record, right after it was written."""
         self.hooks: Hooks | None = None
-        """Who is told of effects."""
+        """Set by `observe`."""
 
     # ------------------------------------------------------------ writing
 
     async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
-        """Append messages as the owner of their thread, after what is to be written soon, and return their records.
+        """Append messages as the owner of their thread, after the rows that wait, and return their records.
 
-        `expected_version` is how long the thread is by then.
+        `expected_version` counts those rows: it is the length of the thread right before `messages`.
 
         Raises:
-            FencedError: another system has the thread now.
-            HistoryMismatchError: what was to be written soon is there already, and says something else.
-            LedgerError: the ledger refuses, or cannot be used.
+            FencedError: another system owns the thread.
+            HistoryMismatchError: a waiting row is stored already, with other content.
+            LedgerError: the ledger refuses, or is unavailable.
         """
-        self._check_lost(thread_id)  # also where there is nothing to write
+        self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
         else:
             records = await self._write(thread_id, messages, more)
+        # Rows of an earlier append may still be on their way. Nothing that depends on them may start before they are stored.
         await self._landed(thread_id, before)
         return records
 
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
-        """Append messages with the next that are written to their thread, or in a moment, and return them as stored.
+        """Append messages with the next write to their thread, or within milliseconds, and return them as they will be stored.
 
-        What will be stored is known now, because redaction is a pure function and a thread's rules do not change. The ledger
-        applies it to the same messages, so nothing depends on redacting twice being the same as once. What goes wrong with
-        them, whoever writes there next gets to know.
+        That is known now, because redaction is a pure function and the rules of a thread do not change. The ledger redacts
+        the original messages, so redacting twice need not be the same as once. If the append fails, the next writer gets
+        the error.
 
         Raises:
-            LedgerError: the ledger cannot be used.
+            LedgerError: the ledger is unavailable.
         """
         rules = await self.redaction_of(thread_id)
         self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
-        """Return the rules of a thread, which are looked up once. The thread is not claimed: nothing is written yet."""
+        """Return the redaction rules of a thread. They are read once, and the thread is not claimed for it."""
         if thread_id not in self._redactions:
             self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)
         return self._redactions[thread_id]
 
     def length(self, thread_id: str) -> int:
-        """Return how long a thread is at least: there it ended when this journal wrote to it last."""
+        """Return the length of a thread after the last write of this journal; it may be longer now."""
         return self._lengths.get(thread_id, 0)
 
     def waiting(self, thread_id: str) -> int:
-        """Return how many messages will be written before the next."""
+        """Return how many rows wait, which the next write takes along."""
         return self._write_behind.count(thread_id)
 
     async def settle(self, thread_id: str) -> None:
-        """Wait until everything is written that was to be soon.
+        """Wait until all rows are stored that wait or are on their way.
 
         Raises:
-            LedgerError: it cannot be.
+            LedgerError: they cannot be stored.
         """
         self._check_lost(thread_id)
         if self.waiting(thread_id):
@@ -204,7 +212,7 @@ class Journal:
     async def _write_after_rows(
         self, thread_id: str, messages: Sequence[Message], more: dict[str, Any], before: asyncio.Future[bool] | None
     ) -> tuple[Record, ...]:
-        """Append messages after the rows that wait: together, unless the one or the other is refused."""
+        """Append messages after the rows that wait: in one append, or in two if the ledger refuses that."""
         with self._write_behind.taken(thread_id) as rows:
             records = None
             if not more.get("allow_foreign"):
@@ -220,12 +228,12 @@ class Journal:
         try:
             await self._write(thread_id, rows, {})
         except AppendRefusedError as exc:
-            rows.clear()  # no later write shall fail for them
+            rows.clear()  # dropped: else every later write would fail because of them
             reason = f"the thread {thread_id!r} says something else than what came of {exc.message_id!r}: {exc.reason}"
             raise HistoryMismatchError(reason) from exc
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool] | None) -> None:
-        """Wait until rows are written that somebody else has taken along; if that failed, take them along."""
+        """Wait for rows that another write has taken along. If that failed, they wait again: write them now."""
         if before is not None:
             await asyncio.wait([before])
             if not before.result():
@@ -237,7 +245,7 @@ class Journal:
         flush.add_done_callback(self._flushes.discard)
 
     async def _flushed(self, thread_id: str) -> None:
-        """Write what has waited long enough. If that fails, whoever writes next gets to know."""
+        """Write the rows that are due. If that fails, the next writer gets the error."""
         if not self.waiting(thread_id):
             return
         try:
@@ -258,7 +266,7 @@ class Journal:
                 records = await self._append(thread_id, messages, more)
                 break
             except LedgerUnavailableError:
-                await asyncio.sleep(delay)  # the same messages again settle it, whether they were written or not
+                await asyncio.sleep(delay)  # safe whether or not they were written: the ledger knows messages by their ids
         else:
             records = await self._append(thread_id, messages, more)
         if records:
@@ -281,10 +289,10 @@ class Journal:
             if not self._writing[thread_id]:
                 del self._writing[thread_id]
 
-    # ------------------------------------------------------------ owning
+    # ------------------------------------------------------------ ownership
 
     async def own(self, thread_id: str) -> int:
-        """Return the epoch under which this journal owns a thread; claim it the first time.
+        """Return the epoch under which this journal owns a thread; the first call claims it.
 
         Raises:
             FencedError: another system has taken it over.
@@ -296,18 +304,20 @@ class Journal:
         claim = self._claims.get(thread_id)
         if claim is None:
             claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id))
-        return await asyncio.shield(claim)  # others may wait for the same
+        return await asyncio.shield(
+            claim
+        )  # shielded: other writers wait for the same claim, and one that is cancelled must not cancel it
 
     def epoch(self, thread_id: str) -> int:
         """Return the epoch under which this journal owns a thread; 0 if it does not."""
         return self._epochs.get(thread_id, 0)
 
     def has_had_owners(self, thread_id: str) -> bool:
-        """Whether somebody has owned a thread before this journal, who may have begun what is in hand here."""
+        """Whether a thread may have had another owner, who may have begun what is handled here."""
         return self.epoch(thread_id) != 1
 
     def reclaim(self, thread_id: str) -> None:
-        """Let a thread be claimed again that another system has taken over: somebody wants it here."""
+        """Allow a new claim of a thread that another system has taken over."""
         self._lost.pop(thread_id, None)
 
     def _check_lost(self, thread_id: str) -> None:
@@ -315,7 +325,7 @@ class Journal:
             raise FencedError(*lost.args)
 
     def _lose(self, thread_id: str, epoch: int, error: FencedError) -> None:
-        """Know that a thread is another's; unless it was claimed again while an append of before was under way."""
+        """Mark a thread as lost, unless it was reclaimed while the refused append was under way."""
         if self.epoch(thread_id) == epoch:
             self._disown(thread_id)
             self._lost[thread_id] = error
@@ -331,7 +341,7 @@ class Journal:
         return epoch
 
     def _forget_some(self) -> None:
-        """Forget a thread that was not written to for long; if it is again, it is claimed again."""
+        """Forget the least recently written thread, unless it is being written; the next write claims it again."""
         if len(self._epochs) > _MOST_THREADS:
             oldest = next(iter(self._epochs))
             if not self._writing[oldest]:
@@ -343,22 +353,22 @@ class Journal:
         self._redactions.pop(thread_id, None)
 
     async def close(self) -> None:
-        """Write what was to be written soon, and wait for what is being claimed."""
+        """Write all waiting rows, and wait for claims that are under way."""
         for thread_id in self._write_behind.threads:
-            with suppress(LedgerError, HistoryMismatchError):  # nobody is left to be told
+            with suppress(LedgerError, HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)
         await asyncio.gather(*self._claims.values(), return_exceptions=True)
 
     async def before(self, thread_id: str, row: Record) -> Record:
-        """Return what stands right before a row."""
+        """Return the record right before a row: the notice of a DELIVER row."""
         (record,) = [record async for record in self.ledger.read(thread_id, row.seq - 2, row.seq)]
         return record
 
     async def check_budget(self, thread_id: str, address: str) -> None:
-        """Refuse to say more in a thread that has used up its budget.
+        """Check the budget of a thread.
 
         Raises:
-            BudgetExceededError: it has.
+            BudgetExceededError: it is used up.
         """
         if self._budget == Budget() or (thread := await self.ledger.thread(thread_id)) is None:
             return
@@ -367,14 +377,14 @@ class Journal:
 
 
 def observe(journal: Journal, observer: Observer | None) -> Hooks | None:
-    """Have an observer told of what is done in the threads of a journal, and return by what; with None, nobody is."""
+    """Connect an observer to a journal, and return the hooks that call it; None for no observer."""
     now = asyncio.get_running_loop().time
     journal.hooks = None if observer is None else Hooks(observer, now, journal.redaction_of)
     return journal.hooks
 
 
 def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return what is asked of an append for one that begins with so many rows more."""
+    """Return the options of an append that begins with `count` more rows."""
     version: int | None = more.get("expected_version")
     return more if version is None else {**more, "expected_version": version - count}
 

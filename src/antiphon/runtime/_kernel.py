@@ -1,17 +1,17 @@
-"""Kernel: the parts of a system, put together once. Read this file first to see what there is, and who needs whom.
+"""Kernel: makes the parts of a system and connects them. Read it first: it shows all parts, and who uses whom.
 
-Each part is given the parts that it needs, and those are made before it. Where two need each other, the lower one says in a
-protocol, or with a function that it is given, what it needs of the higher one; only this file knows both.
+Each part is given the parts that it uses, which are made before it. If two parts use each other, the lower one declares what
+it needs as a protocol or a function; only this file knows both.
 
 | part | it |
 |---|---|
-| `lifetime` | has the event loop and the tasks, and knows whether the system ends |
+| `lifetime` | has the event loop and the background tasks, and knows whether the system is closing |
 | `journal` | writes threads, as their owner |
-| `tree` | has the cells; `lifecycle` ends them and begins them anew, `idle_actors` lets go of those that nobody needs |
+| `tree` | has the cells; `lifecycle` stops and restarts them, `idle_actors` passivates those that are idle |
 | `dispatcher` | carries messages to cells, and outcomes back |
-| `durable`, `redelivery`, `in_flight` | do that for messages of threads, by way of the journal |
-| `escalation`, `links`, `commands` | bring failures to supervisors, and do what they decide |
-| `timers`, `recovery` | ring later, and take up what another process left open |
+| `durable`, `redelivery`, `in_flight` | do that for messages of threads, with the journal |
+| `escalation`, `links`, `commands` | report failures to supervisors, and carry out their decisions |
+| `timers`, `recovery` | deliver notices later, and continue what another process left open |
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Kernel:
         self.tree = Tree(self._make_cell)
         self._watchdog: Watchdog | None = None
         self.remote: Remote | None = None
-        """The way to other systems, if there are any."""
+        """Set when the system joins a bus."""
         self._connect_delivery()
         self._connect_supervision()
         self._connect_recovery()
@@ -164,20 +164,20 @@ class Kernel:
     # ------------------------------------------------------------ beginning and end
 
     def open(self) -> None:
-        """Begin to live; and to watch the event loop, unless its time is not the machine's."""
+        """Open the system, and watch the event loop, unless its time is virtual."""
         self.lifetime.open()
         limit = self.settings.block_limit
         if limit is not None and not getattr(self.lifetime.loop, "is_virtual", False):
             self._watchdog = Watchdog(self.lifetime.loop, limit, self.escalation.blocked)
 
     def close_without_loop(self) -> None:
-        """End what is not of the event loop."""
+        """Close what needs no event loop: it may be gone."""
         self.lifetime.forget()
         if self._watchdog is not None:
             self._watchdog.close()
 
     async def close(self) -> None:
-        """End what no actor does, even if the actors could not be waited for."""
+        """Close the parts, even if the actors could not be stopped. The journal is last: the others still write."""
         self.close_without_loop()
         self.idle_actors.close()
         await self.lifetime.close()

@@ -1,7 +1,7 @@
 """Observer: what a user overrides to see what a system does, and the values that it is given.
 
-Nothing of this changes what happens. An observer is called on the event loop, in the middle of things, and must be quick.
-One that raises is not called again, which is logged. `Hooks` (`_hooks.py`) makes the calls.
+An observer changes nothing. It is called on the event loop, in the middle of deliveries, and must be quick. One that raises
+is not called again, which is logged. `Hooks` (`_hooks.py`) makes the calls.
 
 - `Delivery`, `Activity` and `DeadLetter` are what an observer is given.
 - Operations say what a handler or an effect is: a request to a model, a run of a tool or an agent. The runtime knows
@@ -31,22 +31,22 @@ class ModelOperation:
     """A request to a model."""
 
     model: str
-    """As it was asked for."""
+    """The requested model."""
     provider: str = ""
     """A name of the OpenTelemetry GenAI conventions, where they have one: `openai`, `anthropic`, `gcp.gemini`, …"""
     settings: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """`temperature`, `top_p`, `top_k`, `max_tokens`, `seed`, `stop_sequences`, …"""
     url: str | None = None
-    """Where the service is that was asked; only host and port are told."""
+    """The URL of the service; only host and port are recorded."""
     response_model: str | None = None
-    """The one that answered."""
+    """The model that answered."""
     response_id: str | None = None
     finish_reasons: Sequence[str] = ()
     usage: Usage | None = None
     input: Sequence[Message] = ()
-    """What the model was given; looked at only where content is recorded."""
+    """The prompt; used only if content is recorded."""
     output: Sequence[Message] = ()
-    """What it answered; looked at only where content is recorded."""
+    """The answer; used only if content is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,16 @@ class ToolOperation:
     type: str = "function"
     description: str | None = None
     error_type: str | None = None
-    """What it failed with, where the effect returns a failure instead of raising it."""
+    """The error code, if the effect returns a failure instead of raising it."""
     arguments: Json = None
-    """Looked at only where content is recorded."""
+    """Used only if content is recorded."""
     result: Json = None
-    """Looked at only where content is recorded."""
+    """Used only if content is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOperation:
-    """One run of an agent: models and tools are below it."""
+    """One run of an agent; its model requests and tool runs are below it."""
 
     name: str
     id: str | None = None
@@ -75,7 +75,7 @@ class AgentOperation:
     model: str | None = None
     provider: str = ""
     usage: Usage | None = None
-    """Of all its requests together that were really made, not taken from the ledger."""
+    """The total of the requests that were made, without those replayed from the ledger."""
 
 
 Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation
@@ -83,18 +83,18 @@ Operation: TypeAlias = ModelOperation | ToolOperation | AgentOperation
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that nobody will handle."""
+    """A message that no actor will handle."""
 
     message: Message
     to: str
     code: str
-    """Why: the code of the error."""
+    """The code of the error."""
     reason: str
     at: datetime
 
 
 class Place(NamedTuple):
-    """A message in the hands of one actor, as far as another message can name it."""
+    """A delivery as another message can name it. The ids of spans are made of it."""
 
     invocation_id: str
     address: str
@@ -102,7 +102,7 @@ class Place(NamedTuple):
 
 
 class Delivery:
-    """A message that is on its way to an actor, or in its hands."""
+    """A message that is on its way to an actor, or is being handled: a read-only view."""
 
     __slots__ = ("_state",)
 
@@ -133,7 +133,7 @@ class Delivery:
 
     @property
     def exchange(self) -> str:
-        """The exchange that it belongs to: what follows from one message said from outside has the same."""
+        """The exchange that it belongs to: all messages that follow from one message from outside."""
         return self._state.exchange
 
     @property
@@ -143,24 +143,24 @@ class Delivery:
 
     @property
     def message(self) -> Message:
-        """The message itself. To look at it has a price, where what is said is a typed request outside of a thread."""
+        """The core message. For a typed request outside of a thread, the first look at it makes it, which takes time."""
         return self._state.message
 
     @property
     def place(self) -> Place:
-        """What it is, now: deliveries that a handler has failed count, those that a process did not survive do not."""
+        """Its name, now. Failed deliveries count; those that a process did not survive do not."""
         state = self._state
         return Place(state.invocation_id, str(state.to), state.standing.failed + state.reruns)
 
     @property
     def parent(self) -> Delivery | None:
-        """The message in whose course it was said, if that is here."""
+        """The delivery whose handler sent it, if that is in this process."""
         parent = self._state.parent
         return None if parent is None else Delivery(parent)
 
     @property
     def parent_place(self) -> Place | None:
-        """The message in whose course it was said, also if another process had that; then as it was at first."""
+        """The name of the delivery whose handler sent it; if that was in another process, of its first attempt."""
         if self._state.parent is not None:
             return Delivery(self._state.parent).place
         message = self._state.message_if_made
@@ -170,25 +170,25 @@ class Delivery:
 
     @property
     def origin(self) -> str | None:
-        """The trace in which it was said from outside, as a W3C `traceparent`."""
+        """The trace that it was sent in from outside, as a W3C `traceparent`."""
         message = self._state.message_if_made
         return self._state.origin or (None if message is None else origin_of(message))
 
     @property
     def withdrawn(self) -> str | None:
-        """The code of the reason why nobody wants the answer any more."""
+        """The code of the reason why the answer is no longer wanted."""
         return None if self._state.withdrawn is None else self._state.withdrawn.code
 
     @property
     def activity(self) -> Activity | None:
-        """What the actor does about it at present, or did at last."""
+        """Its handling, the current or the last one."""
         activity = self._state.activity
         return activity if isinstance(activity, Activity) else None
 
 
 @dataclass(frozen=True, slots=True)
 class EffectRun:
-    """An effect that is being done, not one whose outcome was recorded."""
+    """An effect that is being done; one whose recorded outcome is used has none."""
 
     key: str
     """The name that the handler gave it."""
@@ -198,34 +198,34 @@ class EffectRun:
 
 @dataclass(slots=True)
 class Activity:
-    """Something that takes time: a message in the hands of its actor, an effect in its course, or a run of an agent."""
+    """Something that takes time: the handling of a message, an effect of a handler, or a run of an agent."""
 
     thread_id: str | None
     address: str
-    """Of the actor; for an effect outside of actors, who does it."""
+    """Of the actor; for an effect outside of actors, the name of what does it."""
     delivery: Delivery | None = None
-    """The message; None: it is an effect outside of actors, or an operation."""
+    """The message; None for an effect outside of actors, and for an operation."""
     effect: EffectRun | None = None
-    """None: it is the handling of the message; without a message, an operation that other activities are part of."""
+    """None for the handling of a message, and for an operation."""
     waited: float | None = None
     """Seconds that the message was in the mailbox."""
     operation: Operation | None = None
-    """What it is, if the code inside has said so."""
+    """What it is, if the code inside has called `describe`."""
     seconds: float = 0.0
-    """How long it took, when it has ended."""
+    """How long it took, once it has ended."""
     outcome: Any = None
     error_type: str | None = None
     """The code or the class of the error that it ended with."""
     is_declared: bool = False
-    """Whether the actor has a handler for messages of this type, which are then not of an endless number."""
+    """Whether the actor has a handler for this type. Then the type is one of a few, and can be a label of a metric."""
     done: int = 0
     """How many requests to models and tool calls were made directly inside of it."""
     replayed: int = 0
-    """How many were not made, because the ledger has their outcome."""
+    """How many were not made, because the ledger has their outcomes."""
     usage: Usage | None = None
     """Of the requests to models that were made directly inside of it."""
     redaction: Redaction | None = STANDARD_REDACTION
-    """What is taken out of content before it is recorded: the rules of its thread, if the observer records content."""
+    """The redaction rules for recorded content: those of its thread, if the observer records content."""
     note: Any = None
     """The observer's own."""
     tags: dict[str, str] = field(default_factory=dict[str, str])
@@ -242,47 +242,47 @@ class WatchedSystem(Protocol):
 
 
 class Observer:
-    """Is told what a system does. Override what you want to know; nothing is done here."""
+    """Is told what a system does. Override what you need; the methods here do nothing."""
 
     records_content: bool = False
-    """Whether it keeps what messages, models and tools say: only then is it told the whole prompt of a request."""
+    """Whether it records the content of messages, prompts and tool calls. Only then it gets the whole prompt of a request."""
 
     # `Any`, because an observer may annotate `System`, which is defined above this file: a parameter of an override must
     # not be narrower than this one.
     def opened(self, system: Any) -> None:
-        """Hear that a `System` begins. `WatchedSystem` says what an observer may ask of it."""
+        """Called when a `System` opens. `WatchedSystem` has what an observer may use of it."""
 
     def closed(self, system: Any) -> None:
-        """Hear that a `System` has ended."""
+        """Called when a `System` has closed."""
 
     def origin(self) -> str | None:
-        """Return the trace of whoever says something from outside at present, as a W3C `traceparent`."""
+        """Return the current trace of a caller from outside, as a W3C `traceparent`."""
 
     def accepted(self, delivery: Delivery) -> None:
-        """Hear that a message was put into a mailbox."""
+        """Called when a message was put into a mailbox."""
 
     def began(self, activity: Activity) -> None:
-        """Hear that a message is being handled, or an effect done; in the context in which that runs."""
+        """Called when a handler or an effect starts, in its context."""
 
     def ended(self, activity: Activity) -> None:
-        """Hear that it has ended; in the same context."""
+        """Called when it has ended, in the same context."""
 
     def restarted(self, address: str, incarnation: int) -> None:
-        """Hear that an actor was begun anew; counted from 1."""
+        """Called when an actor was restarted; `incarnation` counts from 1."""
 
     def parked(self, delivery: Delivery) -> None:
-        """Hear that a message waits for a person."""
+        """Called when a message was parked."""
 
     def died(self, letter: DeadLetter) -> None:
-        """Hear of a message that nobody will handle."""
+        """Called for a message that no actor will handle."""
 
 
 current: ContextVar[Activity | None] = ContextVar("antiphon_activity", default=None)
-"""What is being done here, if somebody watches."""
+"""The current activity, if there is an observer."""
 
 
 def describe(operation: Operation) -> None:
-    """Say what the handler or the effect is in which this is called, for whoever watches; again, when more is known."""
+    """Say what the current handler or effect is, for an observer; call it again when more is known."""
     activity = current.get()
     if activity is not None:
         activity.operation = operation

@@ -1,10 +1,10 @@
 """Recovery: after a crash, read what is open in every thread, deliver it again, and set the timers.
 
-The open calls of a thread are all that is read. Those that were told or asked are delivered again, in the order in which they
-were said; a handler that had been at work finds what it had done in the ledger, and goes on from there.
+Only the open calls of a thread are read. Messages are delivered again in the order in which they were sent. A handler that
+runs again finds its earlier messages and effects in the ledger, and goes on from there.
 
-`Timers` survive a crash: an actor is told something later, even if the process that set the timer is gone by then. A timer of
-a thread is a row that stays open until it has rung.
+`Timers` survive a crash: the notice is delivered even if the process that set the timer is gone. A timer of a thread is a row
+that stays open until it rings. Its end, the notice and the DELIVER row are one append, so the notice is stored exactly once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages.keys import child_id
 from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._failures import LOG, log_fields, log_text
@@ -35,7 +36,6 @@ from antiphon.runtime._rows import (
     TIMER,
     Standing,
     begun,
-    child_id,
     ended,
     hops_and_deadline,
     option_of,
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from antiphon.runtime._tree import Tree
 
 _LEDGER_PAUSE = 2.0
-"""Seconds to wait for a ledger that cannot be used."""
+"""Seconds to pause while the ledger is unavailable."""
 
 
 class Timers:
-    """The timers that run. Those of threads are rows that stay open until they have rung."""
+    """The running timers. One of a thread is a row that stays open until it rings."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class Timers:
         self._dispatcher = dispatcher
 
     async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None:
-        """Have an actor told something after some seconds.
+        """Tell an actor something after some seconds.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         if delivery.thread_id is None:
             self._lifetime.loop.call_later(after, self._tell, address, notice)
@@ -104,7 +104,7 @@ class Timers:
         return any(row.message.lane == "effect" for row in rows)
 
     def arm(self, row: Message) -> None:
-        """Let a timer ring when it is due, which may be at once."""
+        """Schedule a timer; one that is due rings at once."""
         due = datetime.fromisoformat(_arguments(row)["due"])
         left = (due - current_port().now()).total_seconds()
         self._lifetime.loop.call_later(max(0.0, left), self._ring, row, context=self._lifetime.context.copy())
@@ -118,7 +118,7 @@ class Timers:
             self._lifetime.start(self._deliver(row))
 
     async def _deliver(self, row: Message) -> None:
-        """End the timer and say what it was set for, in one append; then deliver that."""
+        """End the timer and append its notice, in one append; then deliver the notice."""
         arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
         to = arguments["to"]
         said = own_message(
@@ -129,13 +129,15 @@ class Timers:
             to=(to,),
             lane="control",
             parent_id=row.parent_id,
-            created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),  # the same, however often it is tried
+            created_at=datetime.fromisoformat(arguments["due"]).astimezone(
+                UTC
+            ),  # the same bytes in every attempt: the ledger then knows the message
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
         open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
         delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
         if self._in_flight.has(delivery):
-            return  # it has rung, though nobody knew, and a recovery has delivered it
+            return  # an unconfirmed append was written, and recovery has delivered the notice
         self._in_flight.take_over(delivery)
         try:
             await self._write(delivery, [rung, said, open_row])
@@ -165,12 +167,12 @@ def _arguments(row: Message) -> dict[str, Any]:
 
 
 _AT_ONCE = 16
-"""Threads that are taken up at the same time, so that they share commits."""
+"""Threads that are recovered concurrently, so that they share commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery found, and what it did about it."""
+    """What recovery found and did."""
 
     threads: int = 0
     """Threads with something open."""
@@ -178,7 +180,7 @@ class Recovered:
     """Messages that were delivered again."""
     timers: int = 0
     parked: int = 0
-    """Messages that wait for a person."""
+    """Parked messages, which wait for a person."""
     homeless: int = 0
     """Messages to actors that this system does not have; they stay open."""
 
@@ -194,18 +196,18 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A message that waits for a person."""
+    """A parked message: a person must settle it."""
 
     thread_id: str
     invocation_id: str
     """Of the message; give it to `settle`."""
     reason: str
     evidence: dict[str, Json]
-    """To whom it was; the last error; which effect nobody knows the outcome of."""
+    """Its address; the last error; the effect whose outcome is unknown."""
 
 
 class Recovery:
-    """What takes threads up where another process left them."""
+    """Continues threads where another process left them."""
 
     def __init__(
         self,
@@ -227,10 +229,10 @@ class Recovery:
         self._dispatcher = dispatcher
         self._timers = timers
         self._doubts: Counter[str] = Counter()
-        """By thread, how often it was not sure what was written to it."""
+        """By thread, how many appends were not confirmed."""
 
     async def all(self) -> Recovered:
-        """Take up every thread that has something open; those that another system takes over meanwhile are left to it.
+        """Recover every thread that has open calls; one that another system takes over meanwhile is left to it.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -259,11 +261,12 @@ class Recovery:
         return found
 
     async def thread(self, thread_id: str, *, with_timers: bool = True) -> Recovered:
-        """Take up one thread; its timers too, unless they run here.
+        """Recover one thread; its timers too, unless they run here already.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
+        # Claim first, then read: what an earlier owner appends after the read would be missed, and its epoch is refused now.
         await self._journal.own(thread_id)
         rows = await self._ledger.open_calls(thread_id)
         found = Recovered(threads=1)
@@ -274,7 +277,7 @@ class Recovery:
         return found
 
     async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
-        """End what was open for the sake of messages that have ended: their system died between the two."""
+        """End the leftovers of messages that have ended: their process died between the two appends."""
         still_open = {row.message.invocation_id for row in rows}
         left = [row.message for row in rows if row.message.parent_id not in still_open]
         owners = {row.parent_id: row.policy for row in left}
@@ -289,7 +292,7 @@ class Recovery:
         return any(record.message.kind == "option_result" for record in records)
 
     def recover_later(self, thread_id: str) -> None:
-        """Take up a thread in a while, when it is not sure what was written to it; until that was possible."""
+        """Recover a thread after a pause, because an append to it was not confirmed; retry until it succeeds."""
         if self._doubts[thread_id] == 0:
             self._lifetime.start(self._recover_until_sure(thread_id))
         self._doubts[thread_id] += 1
@@ -310,7 +313,7 @@ class Recovery:
         del self._doubts[thread_id]
 
     async def message(self, thread_id: str, invocation_id: str) -> None:
-        """Take up one message of a thread, if it is open.
+        """Deliver one message of a thread, if it is open.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -321,7 +324,7 @@ class Recovery:
                 await self._take_up(thread_id, row, rows)
 
     async def parked(self) -> tuple[Parked, ...]:
-        """Return what waits for a person, in all threads."""
+        """Return the parked messages of all threads."""
         found: list[Parked] = []
         for thread_id in await self._open_threads():
             rows = await self._ledger.open_calls(thread_id)
@@ -348,13 +351,13 @@ class Recovery:
         if option == DELIVER:
             said = await self._journal.before(thread_id, row)
         elif option is not None or not said.message.to:
-            return Recovered()  # an effect, which its handler sees to; or a call that is for nobody here
+            return Recovered()  # an effect, which its handler ends; or a call without an address
         return await self._deliver(recovered_delivery(said, thread_id), rows)
 
     async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record]) -> Recovered:
-        """Deliver a message again, unless somebody has it, or it has ended since the rows were read."""
+        """Deliver a message again, unless it is in flight, or has ended since the rows were read."""
         if is_asked_of_itself(delivery.message):
-            return Recovered()  # whoever asked does it when it runs again
+            return Recovered()  # the handler that asks answers it when it runs again
         if self._in_flight.has(delivery) or Standing.of(rows, delivery.invocation_id).parked is not None:
             return Recovered()
         try:
@@ -377,7 +380,7 @@ class Recovery:
 
 
 def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:
-    """Return the delivery of a message that was read from the ledger."""
+    """Return a delivery of a stored message."""
     message = record.message
     hops, deadline = hops_and_deadline(message)
     envelope = Envelope.of(message, message.policy, message.to[0], thread_id, hops=hops, correlation_id=message.correlation_id)

@@ -1,14 +1,14 @@
-"""Redelivery: how a message of a thread is delivered another time, parked, settled by a person, and cleared away.
+"""Redelivery: how a message of a thread is delivered another time, parked, settled by a person, and ended with its leftovers.
 
-**Redelivery.** A handler that fails is given the message again after the restart, `attempts` times in all. A message that was
-in hand when its process died is given to the next one, `recoveries` times. After that it is parked: its call stays open, with
-the evidence beside it, until a person settles it (`settle`).
+**Redelivery.** A handler that fails gets the message again after the restart, at most `attempts` times in all. A message that
+was in flight when its process died is delivered by the next process, at most `recoveries` times. After that it is parked: its
+call stays open, with the evidence beside it, until a person settles it (`settle`).
 
-**Endings.** When a message ends, so does what is open only for its sake: deliveries of it; effects that its handler began
-and did not end; what it asked itself. Usually the delivery knows them (`endings`). Where a handler was stopped in the middle
-of something, or another ran before it, only the ledger does (`leftovers`). An effect belongs to the message that is the
-longest prefix of its id: `m/agent/tool` is an effect of `m`, unless `m/agent` is a message of its own. Messages that `m` has
-sent end for themselves, also those that outlive it.
+**Leftovers.** When a message ends, the rows that are open because of it end too: its redeliveries; effects that its handler
+began and did not end; questions that its actor asked itself. Usually the delivery knows them (`endings`). If the handler was
+cancelled during an append, or ran before in another process, only the ledger knows them (`leftovers`). An effect belongs to
+the message with the longest id that is a prefix of its own: `m/agent/tool` is an effect of `m`, unless `m/agent` is a message.
+Messages that `m` has sent end by themselves, even after `m`.
 
 **Duplicates and RETRY.** The latest messages outside of threads that have an id of their own are kept (`Recent`), so that a
 duplicate gets the answer of the first. In a thread the ledger does the same (`_durable.py`). A RETRY finds the message that it
@@ -34,6 +34,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages.keys import again_id, is_below, parent_of, park_id, settled_id, withdrawn_id
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._failures import LOG, log_fields, log_text
@@ -44,12 +45,10 @@ from antiphon.runtime._rows import (
     PARK,
     Cause,
     Standing,
-    again_id,
     begun,
     ended,
     option_of,
     own_message,
-    park_id,
     unused,
 )
 
@@ -70,14 +69,14 @@ _WITHDRAWN: dict[str, Any] = {
 
 
 def endings(delivery: DeliveryState) -> list[Message]:
-    """Return the rows that end what was open only for the sake of a message, as far as the delivery knows."""
+    """Return the rows that end the leftovers of a message, as far as its delivery knows them."""
     thread_id, parent_id = delivery.thread_id or "", delivery.invocation_id
     rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in delivery.standing.again]
     return rows + [_abandoned(intent, thread_id, str(delivery.to)) for intent in delivery.open_effects]
 
 
 async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
-    """Return the rows that end what is open only for the sake of a message, by the open calls of its thread."""
+    """Return the rows that end the leftovers of a message, by the open calls of its thread."""
     parked = {row.message.parent_id for row in rows if option_of(row.message) == PARK}
     found: list[Message] = []
     for message in await _following(ledger, [row.message for row in rows], invocation_id, thread_id):
@@ -94,27 +93,27 @@ async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, 
 
 
 async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: str, thread_id: str) -> list[Message]:
-    """Return what is said and done in the course of a message: what says so, and effects of a part of its handling."""
+    """Return the open calls that belong to a message: by their parent, or, for effects, by their id."""
     own = [call for call in calls if call.parent_id == invocation_id]
     for call in calls:
-        is_below = (call.invocation_id or "").startswith(f"{invocation_id}/") and call.parent_id != invocation_id
-        if is_below and _is_effect(call) and await owner_of(ledger, call, thread_id) == invocation_id:
+        below = is_below(call.invocation_id, invocation_id) and call.parent_id != invocation_id
+        if below and _is_effect(call) and await owner_of(ledger, call, thread_id) == invocation_id:
             own.append(call)
     return own
 
 
 async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | None:
-    """Return the message in whose course an effect was begun; None if the thread has none."""
+    """Return the message whose handler began an effect; None if the thread has none."""
     name = effect.invocation_id or ""
     while "/" in name:
-        name = name.rpartition("/")[0]
+        name = parent_of(name)
         if any(_is_said(record.message) for record in await ledger.by_invocation(name, thread_id=thread_id)):
             return name
     return None
 
 
 def _is_said(message: Message) -> bool:
-    """Whether a row of an invocation is of a message: of one that was asked, or of the delivery of one that was told."""
+    """Whether a row of an invocation is of a message: of a call, or the DELIVER row of a notice."""
     return message.lane != "effect" or option_of(message) == DELIVER
 
 
@@ -123,13 +122,13 @@ def _is_effect(call: Message) -> bool:
 
 
 def is_asked_of_itself(message: Message) -> bool:
-    """Whether an actor asks something of itself, which its own handler does at once."""
+    """Whether a call is a question that an actor asks itself; the handler that asks answers it."""
     is_call = message.lane != "effect" and message.kind == "option_call"
     return is_call and message.parent_id is not None and message.to == (message.policy,)
 
 
 def _abandoned(intent: Message, thread_id: str, to: str) -> Message:
-    """Return what becomes of an effect whose handler has ended before it: if it must not be done twice, a person looks."""
+    """Return the row for an effect whose handler has ended before it: withdrawn, or parked if it must not be done twice."""
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
@@ -145,7 +144,7 @@ def _withdrawn(call: Message, payload: OptionCallPayload) -> Message:
     return own_message(
         RUNTIME_POLICY,
         result,
-        id=f"{payload.invocation_id}#withdrawn",
+        id=withdrawn_id(payload.invocation_id),
         thread_id=call.thread_id,
         to=(call.policy,),
         lane=call.lane,
@@ -156,7 +155,7 @@ def _withdrawn(call: Message, payload: OptionCallPayload) -> Message:
 
 
 class Redelivery:
-    """What delivers messages another time, or parks them."""
+    """Delivers messages another time, or parks them."""
 
     def __init__(self, journal: Journal, settings: Settings, in_flight: InFlight, hooks: Hooks | None) -> None:
         self._journal = journal
@@ -165,7 +164,7 @@ class Redelivery:
         self._hooks = hooks
 
     async def failed(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
-        """Put a message back whose handler did not end. Whatever the ledger says, this does not raise."""
+        """Redeliver a message whose handler failed. If the ledger fails, that is logged, and the message runs again anyway."""
         try:
             await self.deliver(cell, delivery, "failed", reason)
         except FencedError as exc:
@@ -176,17 +175,20 @@ class Redelivery:
             self.put_back(cell, delivery)
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
-        """Have a message handled again of which that cannot be written down."""
+        """Handle a message again without a row, because the ledger is unavailable."""
         delivery.is_unsure = True
         delivery.reruns += 1
         delivery.prepare_redelivery(cell, delivery.standing)
         cell.box.put_first(delivery)
 
     async def deliver(self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str) -> None:
-        """Deliver a message another time, or park it if it was often enough.
+        """Deliver a message another time, or park it if it was delivered too often.
+
+        The row is written before the message is in the mailbox. A process that dies in between counts a delivery too many,
+        never one too few: a message that kills its process is parked in the end.
 
         Raises:
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         if self._is_often_enough(delivery, cause):
             count = len(delivery.standing.again) + 1
@@ -213,7 +215,7 @@ class Redelivery:
         return len(standing.again) - standing.failed >= settings.recoveries
 
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
-        """Leave a message to a person.
+        """Park a message until a person settles it.
 
         Raises:
             LedgerError: it could not be written down.
@@ -235,7 +237,7 @@ class Redelivery:
 
 
 class Outcome:
-    """What a person says: a result, an error, or that it shall be tried again."""
+    """What a person decides about a parked message: a result, an error, or another try."""
 
     def __init__(self, *, result: Json, error: str | None, retry: bool) -> None:
         self.result = result
@@ -243,7 +245,7 @@ class Outcome:
         self.retry = retry
 
     def fields(self) -> dict[str, Any]:
-        """Return it as the fields of the result of an effect."""
+        """Return it as fields of an option result."""
         if self.retry:
             reason = "a person says it was not done"
             return {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
@@ -253,11 +255,11 @@ class Outcome:
 
 
 async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: Outcome) -> None:
-    """Write down that a parked message ends, or goes on. To go on, it has to be delivered then.
+    """Journal the decision about a parked message. For another try, the caller delivers it afterwards.
 
     Raises:
         ValueError: it is not parked.
-        LedgerError: it could not be written down.
+        LedgerError: it could not be journaled.
     """
     rows = await journal.ledger.open_calls(thread_id)
     standing = Standing.of(rows, invocation_id)
@@ -283,8 +285,8 @@ def _effect_ended(rows: tuple[Record, ...], effect: str, thread_id: str, outcome
 
 
 def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Outcome) -> Message:
-    """Return the result of a parked call, or of the delivery of what was told."""
-    call = _find(rows, invocation_id, is_effect=False)  # of what is told, the row of its delivery
+    """Return the result of a parked call, or of the DELIVER row of a parked notice."""
+    call = _find(rows, invocation_id, is_effect=False)  # of a notice, its DELIVER row
     fields = outcome.fields()
     if outcome.error is not None:
         fields["error_type"] = "SETTLED"
@@ -292,7 +294,7 @@ def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Outco
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
     return call.model_copy(
         update={
-            "id": f"{invocation_id}#settled",
+            "id": settled_id(invocation_id),
             "policy": RUNTIME_POLICY,
             "payload": OptionResultPayload(
                 invocation_id=payload.invocation_id,
@@ -315,14 +317,14 @@ def _find(rows: tuple[Record, ...], invocation_id: str, *, is_effect: bool) -> M
 
 
 class Recent:
-    """Messages by their id, in hand or answered. What failed in a way that may pass is not held against a second try."""
+    """The latest messages by id, handled or answered. One that failed with a retryable error may be sent again."""
 
     def __init__(self, limit: int = 10_000) -> None:
         self._limit = limit
         self._kept: OrderedDict[str, DeliveryState] = OrderedDict()
 
     def knows(self, delivery: DeliveryState) -> bool:
-        """Whether the same message came before; if so, its outcome is shared. If not, it is kept."""
+        """Whether the same message came before; then it gets that outcome. Otherwise it is kept."""
         known = self._kept.get(delivery.id)
         if known is not None and not _may_pass(known):
             known.share_outcome(delivery)
@@ -344,10 +346,10 @@ def _may_pass(delivery: DeliveryState) -> bool:
 
 
 async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
-    """Return the message that is to be tried again.
+    """Return the message that a RETRY names.
 
     Raises:
-        RefusedError: it was tried often enough, or nobody has it.
+        RefusedError: it was tried too often, or is unknown.
     """
     original, tries = None, request.attempt
     if thread_id is not None:
@@ -365,7 +367,7 @@ async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_i
 
 
 async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
-    """Return which try this is: the first was the message itself."""
+    """Return which attempt this is; the message itself was the first."""
     tries = 1
     async for record in ledger.read(thread_id, seq):
         match record.message.payload:

@@ -1,7 +1,7 @@
-"""Results: what a handler returns or raises becomes a result in the ledger, and from there the answer that the caller gets.
+"""Results: from the return value or error of a handler to a result in the ledger, and from there to the caller's answer.
 
-The second half is the same for messages of the protocol: a core message becomes the envelope that `Actor.receive` is given
-(`to_wire`), and back (`from_wire`); a response becomes a result, and a result a response.
+The second half does the same for messages of the protocol: a core message becomes the wire message that `Actor.receive` gets
+(`to_wire`), and back (`from_wire`); a response becomes a result, and a result becomes a response.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from antiphon.messages import (
     is_name,
     thaw,
 )
+from antiphon.messages.keys import child_id
 from antiphon.protocol import (
     ErrorCode,
     ErrorResponse,
@@ -54,7 +55,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._envelope import SYSTEM_TYPES, DeliveryState, Envelope, own_thread
-from antiphon.runtime._rows import DELIVER, OWN, child_id, error_fields, notice_in, own_message, own_result
+from antiphon.runtime._rows import DELIVER, OWN, error_fields, notice_in, own_message, own_result
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,7 +84,7 @@ ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
 def result_of(delivery: DeliveryState, outcome: Any) -> Message:
-    """Return what a handler returned as the result of the call it handled."""
+    """Return the return value of a handler as the result of the call."""
     if isinstance(outcome, Message):
         outcome = outcome.payload
     if isinstance(outcome, OptionResultPayload):
@@ -93,7 +94,7 @@ def result_of(delivery: DeliveryState, outcome: Any) -> Message:
         payload = own_result(delivery.invocation_id, delivery.type, value)
     result = _result_message(delivery, payload, delivery.to)
     own_type = outcome.message_type if isinstance(outcome, Reply) else outcome.type if isinstance(outcome, Response) else ""
-    if own_type and own_type != response_type_of(delivery.type):  # that of a RETRY, or one that `receive` chose
+    if own_type and own_type != response_type_of(delivery.type):  # of a RETRY, or chosen by `receive`
         return result.model_copy(update={"metadata": {OWN: {"response_type": own_type}}})
     return result
 
@@ -104,7 +105,7 @@ def _value(outcome: Any) -> Json:
 
 
 def response_type(result: Message) -> str:
-    """Return the type of the response that a result is: of a RETRY, that of the message which was tried again."""
+    """Return the response type of a result; for a RETRY, that of the message that was retried."""
     own = result.metadata.get(OWN)
     said = own.get("response_type") if isinstance(own, JsonObject) else None
     option = result.payload.option_name if isinstance(result.payload, OptionResultPayload) else ""
@@ -120,13 +121,13 @@ def error_result(delivery: DeliveryState, error: DeliveryError, policy: str = RU
 
 
 def delivery_result(delivery: DeliveryState) -> Message:
-    """Return what says that something which was told has been taken in."""
+    """Return the confirmation of a notice, for another system."""
     payload = OptionResultPayload(invocation_id=delivery.id, option_name=DELIVER)
     return own_message(RUNTIME_POLICY, payload, in_reply_to=delivery.id)
 
 
 def _result_message(delivery: DeliveryState, payload: OptionResultPayload, policy: str) -> Message:
-    """Return the message that carries the result of a call back to whoever asked."""
+    """Return the message with the result of a call, addressed to the caller."""
     call = delivery.message
     return own_message(
         str(policy),
@@ -142,7 +143,7 @@ def _result_message(delivery: DeliveryState, payload: OptionResultPayload, polic
 
 
 def error_of(payload: OptionResultPayload, address: str) -> DeliveryError:
-    """Return the error that an error result stands for."""
+    """Return the exception of an error result."""
     code, reason = payload.error_type or "ERROR", payload.error_message or ""
     cls = _ERRORS.get(code)
     if cls is not None:
@@ -151,7 +152,7 @@ def error_of(payload: OptionResultPayload, address: str) -> DeliveryError:
 
 
 def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: Any) -> Reply | Message:
-    """Return the answer in the form that whoever asked wants: as typed as the question.
+    """Return the answer in the form of the question: typed for a request, a message for a message.
 
     Raises:
         DeliveryError: the answer is an error.
@@ -162,7 +163,7 @@ def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: An
 
 
 def message_of(delivery: DeliveryState, outcome: Any) -> Message:
-    """Return the outcome of a call as the message that says it.
+    """Return the outcome of a call as a message.
 
     Raises:
         DeliveryError: the outcome is an error.
@@ -174,14 +175,14 @@ def message_of(delivery: DeliveryState, outcome: Any) -> Message:
 
 
 def reply_of(request: Request[ReplyT], outcome: Reply | Message, address: str) -> ReplyT:
-    """Return the answer to a request, as the class that it has.
+    """Return the answer to a request as its reply class.
 
     Raises:
         DeliveryError: the answer is an error.
-        RefusedError: it is no such answer.
+        RefusedError: the answer does not validate as that class.
     """
     if isinstance(outcome, Reply):
-        return outcome  # type: ignore[return-value]  # pyright: ignore[reportReturnType] (the cell has checked it)
+        return cast("ReplyT", outcome)  # the cell has checked the class
     cls, payload = request.reply_class(), outcome.payload
     assert isinstance(payload, OptionResultPayload)  # noqa: S101 (the outcome of a call)
     if payload.is_error:
@@ -197,7 +198,7 @@ _ANYBODY = "unknown"
 
 
 def to_wire(message: Message) -> WireMessage:
-    """Return a message as the envelope that says the same: a request, a notice, or plain talk."""
+    """Return a core message as a message of the protocol: a request, a notice, or talk."""
     payload, found = message.payload, notice_in(message)
     said: tuple[str, str, Any]
     if isinstance(payload, OptionCallPayload):
@@ -218,7 +219,7 @@ def to_wire(message: Message) -> WireMessage:
 
 
 def from_wire(wire: WireMessage, thread_id: str | None) -> Message:
-    """Return an envelope as a message."""
+    """Return a message of the protocol as a core message."""
     entry = find_entry(wire.type)
     payload: OptionCallPayload | PartsPayload
     if wire.type == _TALK and isinstance(content := wire.data.get("content"), str):
@@ -240,10 +241,10 @@ def from_wire(wire: WireMessage, thread_id: str | None) -> Message:
 
 
 def accepted(response: Response) -> Response:
-    """Return a response that says no error.
+    """Return a response, unless it is an error.
 
     Raises:
-        RefusedError: it says that the message failed.
+        RefusedError: it is an error response.
     """
     if isinstance(response, ErrorResponse) or response.type == "ERROR":
         data = thaw(response.data)
@@ -253,7 +254,7 @@ def accepted(response: Response) -> Response:
 
 
 def response_of(wire: WireMessage, result: OptionResultPayload, type: str, policy: str) -> Response:
-    """Return a result, which is no error, as the response to a message of the protocol."""
+    """Return a successful result as the response to a message of the protocol."""
     value: Any = thaw(result.result)
     data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
     return wire.reply(type, data, sender=policy)
@@ -267,7 +268,7 @@ def error_response(wire: WireMessage, error: DeliveryError) -> ErrorResponse:
 
 
 async def response_to(wire: WireMessage, send: Callable[[], Awaitable[Message | None]]) -> Response:
-    """Return the response to a message of the protocol: its result, nothing if none is due, or the error of sending it."""
+    """Return the response to a message of the protocol: its result, an empty one if none is due, or the error."""
     try:
         validate_message(wire)
     except ValueError as exc:
@@ -288,22 +289,22 @@ async def response_to(wire: WireMessage, send: Callable[[], Awaitable[Message | 
 
 
 class StoredIds:
-    """The ids that messages have in threads, where their senders know them by others; the latest are kept."""
+    """The stored ids of messages whose senders know them by another id; the latest are kept."""
 
     def __init__(self, limit: int = 10_000) -> None:
         self._limit = limit
         self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """By thread and the id that its sender knows."""
+        """By thread and the id that the sender knows."""
 
     def note(self, thread_id: str, id: str, stored_id: str) -> None:
-        """Keep the id that a message has in a thread."""
+        """Keep the stored id of a message."""
         self._kept[thread_id, id] = stored_id
         self._kept.move_to_end((thread_id, id))
         if len(self._kept) > self._limit:
             self._kept.popitem(last=False)
 
     def get(self, thread_id: str, id: str) -> str | None:
-        """Return the id that a message has in a thread; None if it is not kept, or has no other."""
+        """Return the stored id of a message; None if it is not kept, or the sender knows it."""
         return self._kept.get((thread_id, id))
 
 
@@ -314,11 +315,11 @@ def named_thread(wire: WireMessage) -> str | None:
 
 
 def sent_inside(wire: WireMessage, handled: DeliveryState, address: str, ids: StoredIds) -> DeliveryState:
-    """Return the delivery of a message of the protocol that an actor sends in the course of another.
+    """Return the delivery of a message of the protocol that a handler sends.
 
-    It is of the thread that its data names, else of that of the other message. In a thread, an id that was made with the
-    message is another one whenever the handler runs, so it is replaced by one that is the same. An id that the sender chose
-    stays: the same again is the same message.
+    It is in the thread that its data names, else in the thread of the handled message. In a thread, a generated id differs
+    between two runs of the handler, so it is replaced by a derived one. An id that the sender chose stays: the same id is
+    the same message.
     """
     to = wire.receiver or ""
     thread_id = named_thread(wire) or own_thread(to, wire.type in SYSTEM_TYPES.values(), handled.thread_id)
@@ -334,8 +335,8 @@ def sent_inside(wire: WireMessage, handled: DeliveryState, address: str, ids: St
 
 
 def _stored_id(wire: WireMessage, thread_id: str, handled: DeliveryState, ids: StoredIds) -> tuple[str, bool]:
-    """Return the id that a message gets in a thread, and whether it may be there already."""
-    key = handled.next_key()  # also for an id that stays: what comes after it has the same number whenever the handler runs
+    """Return the id under which a message is stored, and whether it may be stored already."""
+    key = handled.next_key()  # also for an id that stays: later messages keep their numbers
     if "id" in wire.model_fields_set and wire.id != handled.invocation_id:
         return wire.id, True
     known = ids.get(thread_id, wire.id)
@@ -347,7 +348,7 @@ def _stored_id(wire: WireMessage, thread_id: str, handled: DeliveryState, ids: S
 
 
 def _with_stored_original(wire: WireMessage, thread_id: str | None, ids: StoredIds) -> WireMessage:
-    """Return a RETRY that names its original as the thread does; other messages as they are."""
+    """Return a RETRY that names its original by the stored id; other messages unchanged."""
     original: Any = wire.data.get("original_message_id")
     if wire.type != Retry.message_type or thread_id is None or not isinstance(original, str):
         return wire

@@ -1,29 +1,28 @@
-"""Messages that the runtime makes of its own values: as the constructor makes them, at a tenth of its cost.
+"""Rows: the messages that the runtime itself writes to threads, and what it reads out of messages.
 
-Every message of a thread passes here twice, as a call and as its result. The constructor writes a message down to measure
-it; what is surely small need not be measured, and names are looked at here.
+**Cheap constructors.** `own_message`, `own_call` and `own_result` make what the public constructors make, at a tenth of the
+cost. The public constructor serializes a message to measure it; a message that is surely small need not be measured.
 
-An outcome that is too large for a row is cut (`cut_result`, `error_fields`). The caller gets what the row says, so that a
-program that runs again gets the same.
+**Size.** An outcome that is too large for a row is cut (`cut_result`, `error_fields`). The caller gets what the row has, so
+that a program that runs again gets the same.
 
-The journal's own rows: calls and results in the lane `effect`, which say what was begun and what came of it.
-
-Each is a call that stays open as long as the thing is not settled, so that the open calls of a thread are all that
-recovery needs to read. `parent_id` is the invocation that the row is about. They have no time of their own: the ledger
-says when it took them in.
+**The journal's rows** are calls and results in the lane `effect`. Each is a call that stays open until the thing is settled,
+so the open calls of a thread are all that recovery reads. `parent_id` is the invocation that the row is about. Rows have no
+time of their own: the ledger records when it stored them.
 
 | option | open while |
 |---|---|
-| `DELIVER` | a message that was told has not been handled; it stands right before this row |
-| `AGAIN` | a message was delivered again, and has not been handled; there is one for each time |
+| `DELIVER` | a notice has not been handled; the notice is the record right before this row |
+| `AGAIN` | a redelivered message has not been handled; there is one row for each redelivery |
 | `PARK` | a person must settle a message |
 | `TIMER` | a timer runs |
 | any other | an effect was begun, and its outcome is not known |
 
-An effect that is started another time gets a row for each further attempt, which is no call and so is never open: the intent
-stays the one thing to be ended. `correlation_id` is the effect.
+An effect that is started another time gets a row for each further attempt. That row is no call, so it is never open: only the
+intent has to be ended. Its `correlation_id` is the effect.
 
-Whether what a handler says or does is what the ledger has under the same id, secrets that were taken out aside.
+**Comparison.** `says_the_same` compares what a handler says or does with what the ledger has under the same id, redacted
+values aside.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
 from antiphon.messages import (
+    DEFAULT_LIMITS,
     RUNTIME_POLICY,
     DataPart,
     Json,
@@ -52,12 +51,12 @@ from antiphon.messages import (
     current_port,
     is_name,
     thaw,
+    trusted,
 )
-from antiphon.messages import _trusted as trusted
-from antiphon.messages._cut import cut, cut_text
-from antiphon.messages._json import JsonError, fits, own
-from antiphon.messages._limits import DEFAULT_LIMITS
-from antiphon.messages._model import MUCH
+from antiphon.messages.json_values import JsonError, fits, own
+from antiphon.messages.keys import attempt_id, begun_id, ended_id
+from antiphon.messages.truncation import cut, cut_text
+from antiphon.messages.trusted import MUCH
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -78,10 +77,10 @@ def own_message(
     created_at: datetime | None = None,
     metadata: dict[str, dict[str, Json]] | None = None,
 ) -> Message:
-    """Return a message; `metadata`, which must be short and of plain values, is the message's from then on.
+    """Return a message. `metadata` must be short and of plain values, and belongs to the message from then on.
 
     Raises:
-        ValueError: a name is none, or it is too large.
+        ValueError: a name is malformed, or the message is too large.
     """
     own_id = current_port().new_id() if id is None else id
     is_plain = _are_names(own_id, policy, thread_id, *to, correlation_id, in_reply_to, parent_id)
@@ -100,7 +99,7 @@ def own_message(
             created_at=created_at,
             metadata=metadata,
         )
-    return Message(  # which measures it, or says what is wrong
+    return Message(  # measures it, or raises an error that says what is wrong
         id=own_id,
         policy=policy,
         payload=payload,
@@ -140,7 +139,7 @@ def own_result(invocation_id: str, option_name: str, result: Json) -> OptionResu
 
 
 def cut_result(result: Any) -> Any:
-    """Return a result that fits into a row, and into a message of the talk that repeats it; one that does, as it is."""
+    """Return a result cut to fit into a row, and into a talk message that repeats it; one that fits is returned as it is."""
     limits = current_limits()
     most = limits.message_bytes * 3 // 4
     with suppress(TypeError):  # no JSON, or not for orjson
@@ -151,7 +150,7 @@ def cut_result(result: Any) -> Any:
 
 
 def is_too_large(value: Any) -> bool:
-    """Whether a value would have to be cut to be written down."""
+    """Whether a value would be cut to be stored."""
     return cut_result(value) is not value
 
 
@@ -164,7 +163,7 @@ def error_fields(reason: str, code: str, *, retryable: bool, details: Any = None
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an exception says; a broken `__str__` must not hide the failure."""
+    """Return the text of an exception; a broken `__str__` must not hide the failure."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (see above)
@@ -179,7 +178,7 @@ def _are_names(*names: str | None) -> bool:
 
 
 def _kept(value: Json) -> bytes | None:
-    """Return an object in the form in which messages keep it; None for what the constructor must look at."""
+    """Return an object in the form in which messages keep it; None if the constructor must validate it."""
     if type(value) is not dict:
         return None
     try:
@@ -188,9 +187,6 @@ def _kept(value: Json) -> bytes | None:
         return None
     return kept if type(kept) is bytes else None
 
-
-_LONG = 256
-"""Characters of an id that leave room in a name for a key, and for the marks of the rows."""
 
 DELIVER: Final = "DELIVER"
 AGAIN: Final = "AGAIN"
@@ -203,27 +199,10 @@ def option_of(message: Message) -> str | None:
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
 
 
-def child_id(parent_id: str, key: str) -> str:
-    """Return the id of what is said or done in the course of an invocation: the same whenever its handler runs."""
-    if len(parent_id) > _LONG:  # a name has its limits, and a course may be deep
-        parent_id = sha256(parent_id.encode()).hexdigest()
-    return f"{parent_id}/{key}"
-
-
-def again_id(invocation_id: str, attempt: int) -> str:
-    """Return the invocation of the row that says which delivery of a message this is."""
-    return f"{invocation_id}#{attempt}"
-
-
-def park_id(invocation_id: str, time: int = 1) -> str:
-    """Return the invocation of the row that parks a message, or an effect; `time` says for which time."""
-    return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
-
-
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
     """Return the first number whose name the thread does not have.
 
-    Rows that were ended keep their names: to begin one of the same name is refused, or taken for the one that ended.
+    Ended rows keep their names. The ledger refuses a second row of the same name, or takes it for the first.
     """
     while await ledger.by_invocation(name(first), thread_id=thread_id):
         first += 1
@@ -239,15 +218,15 @@ def begun(
     arguments: Mapping[str, Json] | None = None,
     policy: str = RUNTIME_POLICY,
 ) -> Message:
-    """Return the row that says something was begun. The same thing gives the same row, so that it can be appended twice."""
+    """Return the row that opens something. The same arguments give the same row, so it can be appended twice."""
     payload = own_call(invocation_id, option, dict(arguments or {}))
-    return own_message(str(policy), payload, id=f"{invocation_id}@begun", thread_id=thread_id, parent_id=parent_id)
+    return own_message(str(policy), payload, id=begun_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 def attempted(effect: str, attempt: int, *, thread_id: str, policy: str) -> Message:
-    """Return the row that says an effect is started another time; `attempt` is 2 for the first of them."""
+    """Return the row of a further attempt of an effect; `attempt` is 2 for the first of them."""
     said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": {"attempt": attempt}}),))
-    row_id = f"{effect}@attempt{attempt}"
+    row_id = attempt_id(effect, attempt)
     return own_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
 
 
@@ -260,29 +239,29 @@ def ended(
     policy: str = RUNTIME_POLICY,
     **outcome: Any,
 ) -> Message:
-    """Return the row that says what came of it; `outcome` are the fields of the result."""
+    """Return the row that ends something; `outcome` are the fields of the result."""
     is_plain = outcome.keys() == {"result"}
     payload = (
         own_result(invocation_id, option, outcome["result"])
         if is_plain
         else OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
     )
-    return own_message(str(policy), payload, id=f"{invocation_id}@ended", thread_id=thread_id, parent_id=parent_id)
+    return own_message(str(policy), payload, id=ended_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
 
 
 _REDACTED = "[redacted:"
-"""What stands in the ledger where something was taken out begins so."""
+"""The beginning of the text that replaces a redacted value."""
 
 
 def says_the_same(recorded: Payload, own: Payload) -> bool:
-    """Whether two payloads are the same, but for what was redacted in the one that was recorded."""
+    """Whether two payloads are the same, redacted values of the recorded one aside."""
     if recorded == own:
         return True
     return _is_alike(recorded.model_dump(mode="json"), own.model_dump(mode="json"))
 
 
 def says_the_same_value(recorded: Json, own: Json) -> bool:
-    """Whether two JSON values are the same, but for what was redacted in the one that was recorded."""
+    """Whether two JSON values are the same, redacted values of the recorded one aside."""
     return recorded == own or _is_alike(thaw(recorded), thaw(own))
 
 
@@ -320,7 +299,7 @@ def renamed(message: Message, id: str) -> Message:
 
 
 def notice_in(message: Message) -> tuple[str, Mapping[str, Json]] | None:
-    """Return the type and the data of a message that is told and not asked; None for talk."""
+    """Return the type and the data of a notice; None for other messages."""
     match message.parts:
         case (DataPart(data=JsonObject() as data),) if message.lane == "control" and set(data) == {"type", "data"}:
             kind, content = data["type"], data["data"]
@@ -330,14 +309,14 @@ def notice_in(message: Message) -> tuple[str, Mapping[str, Json]] | None:
 
 
 def origin_of(message: Message) -> str | None:
-    """Return the trace in which a message was said that was written down, or comes from another system."""
+    """Return the trace of a message that is stored, or comes from another system."""
     own = message.metadata.get(OWN)
     origin = own.get("traceparent") if isinstance(own, JsonObject) else None
     return origin if isinstance(origin, str) else None
 
 
 def hops_and_deadline(message: Message) -> tuple[int, float | None]:
-    """Return how far a message has come that was written down, and its deadline in the event loop's time."""
+    """Return the hops of a stored message, and its deadline in the event loop's time."""
     own = message.metadata.get(OWN)
     hops: Any = own.get("hops", 0) if isinstance(own, JsonObject) else 0
     deadline: Any = own.get("deadline") if isinstance(own, JsonObject) else None
@@ -352,12 +331,12 @@ Cause: TypeAlias = Literal["failed", "recovered"]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the open rows of a thread tell about one message."""
+    """What the open rows of a thread say about one message."""
 
     again: tuple[str, ...] = ()
-    """The rows that say it was delivered again."""
+    """The rows of its redeliveries."""
     failed: int = 0
-    """How many of them because its handler had failed."""
+    """How many of them followed a failure of its handler."""
     parked: Message | None = None
     """The row that parks it."""
 
@@ -373,5 +352,5 @@ class Standing:
         )
 
     def plus(self, id: str, cause: Cause) -> Standing:
-        """Return it with one more delivery."""
+        """Return it with one more redelivery."""
         return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))

@@ -1,11 +1,10 @@
-"""run: a program with systems in it, as a process that ends in good order when it is told to.
+"""run: a process with systems in it, which shuts down gracefully on SIGTERM and SIGINT.
 
-`Lifetime` is what a system shares with this: its event loop, the tasks that run on behalf of no single message, and
-whether the system ends.
+`Lifetime` belongs to one system: its event loop, the tasks that belong to no message, and whether it is closing.
 
-`Watchdog` notices from another thread that the event loop is blocked, and by whom. An actor that computes for seconds
-without awaiting stops everybody, heartbeats and deadlines included; only another thread can tell. It says so while it
-happens, with the place in the code; the supervisor of the actor decides what follows.
+`Watchdog` notices from another OS thread that the event loop is blocked, and by which actor. An actor that computes for
+seconds without an `await` stops all others, heartbeats and deadlines included; only another thread can see that. It logs it
+while it happens, with the line of code; the supervisor of the actor decides what follows.
 """
 
 from __future__ import annotations
@@ -29,43 +28,43 @@ ResultT = TypeVar("ResultT")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _COLLECTED = (50_000, 20, 20)
-"""How much is made before the garbage collector looks."""
+"""The thresholds of the garbage collector."""
 
 
 class Lifetime:
-    """How long a system lives: its event loop, its tasks, and its end."""
+    """The event loop of a system, its background tasks, and whether it is closing."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.context = copy_context()
-        """What handlers run in, so that they have the system's port and not their sender's variables."""
+        """The context of handlers: they see the port of the system, and not the variables of their sender."""
         self.failure: AntiphonError | None = None
         """Why the whole system has failed."""
         self._owner = asyncio.current_task()
         self._tasks: dict[asyncio.Task[None], None] = {}
-        """What runs on behalf of no single message: decisions, commands, heartbeats."""
+        """Background tasks: decisions, commands, heartbeats."""
         self._closing_since: float | None = None
 
     def open(self) -> None:
-        """Begin: from now on, a signal ends it in good order."""
+        """Open: from now on, a signal closes it gracefully."""
         OPEN.add(self)
 
     def begin_closing(self) -> None:
-        """Take nothing up any more: the system ends. What is withdrawn in a thread from now on is left to the next one."""
+        """Start no more work. From now on, messages of threads that are cancelled stay open for the next system."""
         if self._closing_since is None:
             self._closing_since = self.loop.time()
 
     @property
     def is_closing(self) -> bool:
-        """Whether the system ends."""
+        """Whether the system is closing."""
         return self._closing_since is not None
 
     def remaining_grace(self, grace: float) -> float:
-        """Return how much of an actor's grace is left: at the end of the system it runs for all at once."""
+        """Return the rest of an actor's grace. When the system closes, the grace of all actors runs from the same moment."""
         return grace if self._closing_since is None else max(0.0, self._closing_since + grace - self.loop.time())
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something until it ends, or the system does."""
+        """Run a background task until it ends, or the system closes."""
         task = self.loop.create_task(work, context=self.context.copy())
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -78,18 +77,18 @@ class Lifetime:
             )
 
     def fail_system(self, failure: AntiphonError) -> None:
-        """End the whole system: the first supervisor has given up."""
+        """Fail the whole system: the root supervisor has given up."""
         if self.failure is None:
             self.failure = failure
             if self._owner is not None:
                 self._owner.cancel()
 
     def forget(self) -> None:
-        """End without the event loop, which may be gone: no signal concerns it any more."""
+        """Ignore signals from now on. It needs no event loop, which may be gone."""
         OPEN.discard(self)
 
     async def close(self) -> None:
-        """End the tasks."""
+        """Cancel the background tasks, and wait for them."""
         self.forget()
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -98,21 +97,21 @@ class Lifetime:
 
 
 OPEN: WeakSet[Lifetime] = WeakSet()
-"""The systems that live, of all event loops."""
+"""The open systems, of all event loops."""
 
 
 def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run a program as `asyncio.run` does, and end it in good order when its process is told to.
+    """Run a program as `asyncio.run` does, and shut it down gracefully on SIGTERM and SIGINT.
 
-    At the first SIGTERM or SIGINT the program is cancelled, so that its `async with System(…)` blocks end: each actor has
-    its grace, and what threads have not finished is left to the next process. At the second, nobody has any grace, and
-    what was being done is taken up as after a crash. A third kills the process.
+    The first signal cancels the program, so that its `async with System(…)` blocks end: each actor has its grace, and
+    unfinished messages of threads stay open for the next process. The second ends all grace; the next process recovers as
+    after a crash. The third kills the process.
 
-    The garbage collector looks less often meanwhile: with a thousand threads at work, what Python has set takes as long as
-    all the rest.
+    The garbage collector runs less often meanwhile: with a thousand busy threads and Python's thresholds, it takes as long
+    as everything else.
 
     Raises:
-        SystemExit: it was told to end; the code is 128 and the number of the signal, as shells have it.
+        SystemExit: a signal ended the program; the code is 128 plus the number of the signal, as in shells.
     """
     told: list[int] = []
     try:
@@ -128,7 +127,7 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 def _fewer_collections() -> Generator[None]:
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECTED)
-    gc.freeze()  # what was imported stays, and need not be looked at
+    gc.freeze()  # imported modules stay: the collector need not visit them
     try:
         yield
     finally:
@@ -149,7 +148,7 @@ async def _until_signalled(main: Coroutine[Any, Any, ResultT], told: list[int]) 
                 lifetime.begin_closing()
         task.cancel()
 
-    with suppress(NotImplementedError):  # of Windows, where nobody sends SIGTERM, and asyncio sees to Ctrl-C
+    with suppress(NotImplementedError):  # on Windows: there is no SIGTERM, and asyncio handles Ctrl-C
         for number in _SIGNALS:
             loop.add_signal_handler(number, tell, number)
     try:
@@ -165,10 +164,14 @@ def _stop_listening(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Watchdog:
-    """A thread that expects a sign of life from the event loop, again and again."""
+    """An OS thread that checks whether the event loop runs.
+
+    `_alive_at` and `_is_told` are written by one thread and read by the other without a lock. Each is a single assignment, and
+    a stale read only delays a warning.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: float, blocked: Callable[[str, float, str], None]) -> None:
-        """Begin to watch; `blocked` is called on the event loop with the actor, the seconds, and the place in the code."""
+        """Start it; `blocked` is called on the event loop with the actor, the seconds, and the line of code."""
         self._blocked = blocked
         self._limit = limit
         self._loop = loop
@@ -181,7 +184,7 @@ class Watchdog:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._ended.set()
         self._thread.join()
         self._timer.cancel()

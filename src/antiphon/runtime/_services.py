@@ -35,7 +35,7 @@ class Receiver(Protocol):
 
 
 class ActorSystem(Protocol):
-    """The system that an actor lives in, as its handlers see it.
+    """The system of an actor, as its handlers see it.
 
     What is asked and told through it follows from no message. What is sent through it, by `send_message` or by an actor
     that `get_actor` gave, follows from the one that is handled.
@@ -124,20 +124,20 @@ class Messenger(Protocol):
 
 
 class Reminders(Protocol):
-    """Tells actors something later."""
+    """Sets timers."""
 
     async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None: ...
 
 
 class Ties(Protocol):
-    """Knows who is told when an actor ends, and who fails with it."""
+    """Has monitors and links."""
 
     def monitor(self, watcher: str, watched: str) -> None: ...
     def link(self, one: str, other: str) -> None: ...
 
 
 class OpenWork(Protocol):
-    """Delivers what is open in a thread."""
+    """Delivers the open messages of threads."""
 
     async def thread(self, thread_id: str) -> object: ...
     async def message(self, thread_id: str, invocation_id: str) -> None: ...

@@ -1,8 +1,6 @@
-"""Settings: the numbers of a system, each with its default.
+"""Settings: the limits of a system and of its threads, and the port that it takes ids, time and random numbers from.
 
-The runtime's port: ids, the time and chance, from one place, so that a simulation can be exact.
-
-How much time has passed is asked of the event loop, which a simulation brings too.
+A simulation brings its own port and its own event loop, which says how much time has passed. So it is exact.
 """
 
 from __future__ import annotations
@@ -20,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a thread may use; None is no limit. What would go beyond is refused, what was begun may end."""
+    """What a thread may use; None is no limit. New messages beyond it are refused; what was started may end."""
 
     messages: int | None = None
     tokens: int | None = None
-    """Of model answers, in and out."""
+    """Input and output tokens of model requests."""
     cost: Decimal | None = None
     """In US dollars."""
 
     def spent_by(self, thread: ThreadSummary) -> str | None:
-        """Return what a thread has used up; None if it has not."""
+        """Return which limit a thread has reached; None if it has reached none."""
         if self.messages is not None and thread.messages >= self.messages:
             return f"{self.messages} messages"
         if self.tokens is not None and thread.input_tokens + thread.output_tokens >= self.tokens:
@@ -41,36 +39,36 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for a whole system."""
+    """The limits and defaults of a system."""
 
     within: float = 30.0
-    """Seconds that an answer may take, where nobody says anything else."""
+    """Seconds that an answer may take, by default."""
     hop_limit: int = 64
-    """How many messages may follow from each other."""
+    """How many messages may follow from each other in a chain."""
     attempts: int = 3
-    """How often a message of a thread may be given to a handler that fails, before it is parked."""
+    """How often a message of a thread is handled in all if its handler fails, before it is parked."""
     recoveries: int = 50
-    """How often a message of a thread may be in hand when its process dies, before it is parked."""
+    """How often a message of a thread may be in flight when its process dies, before it is parked."""
     budget: Budget = Budget()
     """What each thread may use."""
     dead_letters: int = 1000
     """How many are kept."""
     idle_after: float | None = 900.0
-    """Seconds without a message after which an actor of a registered kind is let go of, until the next; None: never."""
+    """Seconds without a message after which an actor of a registered kind is passivated; None: never."""
     block_limit: float | None = 1.0
-    """Seconds after which it is noticed that the event loop is blocked; None: never."""
+    """Seconds after which a blocked event loop is reported; None: never."""
 
 
 class RuntimePort(Port, Protocol):
-    """Where new ids, the time and chance come from."""
+    """The source of new ids, the time and random numbers."""
 
     def random(self) -> float:
-        """Return a number from 0 to 1, 1 not included."""
+        """Return a random number from 0 to 1, 1 not included."""
         ...
 
 
 class _Completed:
-    """A port that has no chance of its own, with the machine's."""
+    """A port without random numbers, completed with those of the machine."""
 
     def __init__(self, port: Port) -> None:
         self.new_id = port.new_id
@@ -79,6 +77,6 @@ class _Completed:
 
 
 def port_in_use() -> RuntimePort:
-    """Return the port that is in use, with chance."""
+    """Return the current port, with random numbers."""
     port = current_port()
     return port if hasattr(port, "random") else _Completed(port)  # type: ignore[return-value]  # pyright: ignore[reportReturnType]

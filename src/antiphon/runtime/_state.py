@@ -1,8 +1,7 @@
-"""ActorState: what an actor knows, as a fold over a thread, with snapshots that have a version.
+"""ActorState: the state of an actor as a fold over its thread, with versioned snapshots.
 
-State is never stored by itself. It is what the messages of a thread amount to, so that a new actor, in this process or
-the next, knows what the old one knew. A snapshot only makes it quicker; one of an older version is migrated step by
-step.
+State is never stored by itself. It is computed from the messages of a thread, so a new actor, in this process or the next, has
+the state of the old one. A snapshot only saves time; one of an older version is migrated step by step.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ def _no_migrations() -> Mapping[int, Callable[[Any], Any]]:
 
 @dataclass(frozen=True)  # without slots, which `ActorState[int](...)` cannot be made with before Python 3.13
 class ActorState(Generic[StateT]):
-    """A way to know something from what was said in a thread."""
+    """A fold over the messages of a thread."""
 
     name: str
     initial: StateT
     step: Callable[[StateT, Message], StateT]
-    """What it is after one more message; must be pure."""
+    """Returns the state after one more message; must be pure."""
     dump: Callable[[StateT], Json]
     load: Callable[[Any], StateT]
     version: int = 1
-    """Of what `dump` writes: raise it when that changes."""
+    """Of the output of `dump`: increase it when that changes."""
     migrations: Mapping[int, Callable[[Any], Any]] = field(default_factory=_no_migrations)
-    """By version, what makes the next version's form of it."""
+    """By version, the function that migrates a dump to the next version."""
     every: int = 100
-    """After how many messages a snapshot is made."""
+    """A snapshot is made after so many messages."""
 
     def fold(self) -> Fold[StateT]:
-        """Return it in the form that a ledger replays."""
+        """Return it as a `Fold`, which a ledger replays."""
         return Fold(self.name, self.initial, self.step, self._dump, self._load)
 
     def _dump(self, state: StateT) -> Json:
@@ -68,7 +67,7 @@ class ActorState(Generic[StateT]):
 
 
 class States:
-    """The states of threads as far as they are known, so that each message is folded once."""
+    """A cache of the states of threads, so that each message is folded once."""
 
     def __init__(self, journal: Journal, limit: int = 1000) -> None:
         self._journal = journal
@@ -76,12 +75,13 @@ class States:
         self._known: dict[tuple[str, str], tuple[int, Any]] = {}
 
     async def get(self, thread_id: str, upto: int, state: ActorState[StateT]) -> StateT:
-        """Return what a thread amounts to, up to and including a message.
+        """Return the state of a thread, up to and including a message.
 
         Raises:
             LedgerError: it cannot be read.
         """
         key = (thread_id, state.name)
+        # Taken out and put back: two reads at once then fold twice, but never store a half-folded state.
         known: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
         seq, value = known
         if not 0 < seq <= upto:
@@ -97,6 +97,6 @@ class States:
         return value
 
     async def _keep(self, thread_id: str, upto: int, state: ActorState[StateT], value: StateT) -> None:
-        """Make a snapshot, unless somebody has said something meanwhile: then the next one will do."""
+        """Make a snapshot, unless the thread has grown meanwhile: then the next one is early enough."""
         with suppress(AppendConflictError):
             await self._journal.write(thread_id, (), expected_version=upto, snapshot=state.fold().snapshot(value))

@@ -31,24 +31,24 @@ Action: TypeAlias = Literal["restart", "replace", "stop", "escalate", "ignore"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before a restart: longer each time, and not at the same moment as everybody else."""
+    """The delay before a restart: longer each time, with jitter."""
 
     first: float = 0.1
     factor: float = 2.0
     most: float = 30.0
     jitter: float = 0.1
-    """By which share of it a delay may be longer or shorter."""
+    """The share by which a delay may be longer or shorter."""
 
     def delay(self, count: int, chance: float) -> float:
-        """Return the seconds to wait before restart number `count`, from 1; `chance` is from 0 to 1."""
-        exponent = min(count - 1, 64)  # beyond, every delay is the longest
+        """Return the delay before restart number `count`, from 1; `chance` is a random number from 0 to 1."""
+        exponent = min(count - 1, 64)  # beyond, every delay is the longest, and the power would overflow
         delay = min(self.most, self.first * self.factor**exponent)
         return delay * (1 + self.jitter * (2 * chance - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How a supervisor looks after its children."""
+    """The rules of a supervisor."""
 
     strategy: Strategy = "one_for_one"
     intensity: int = 3
@@ -63,13 +63,13 @@ class Supervision:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about a failure."""
+    """The decision about a failure."""
 
     action: Action
     delay: float = 0.0
-    """Seconds to wait before."""
+    """Seconds to wait before the action."""
     history: tuple[float, ...] = ()
-    """When restarts were decided on, this one included, as far as they still count."""
+    """The times of the restarts that count, this one included."""
 
 
 def decide(
@@ -81,7 +81,7 @@ def decide(
     chance: float,
     blocked: bool = False,
 ) -> Decision:
-    """Decide what becomes of an actor that has failed, or has blocked the event loop."""
+    """Decide about an actor that has failed, or has blocked the event loop."""
     recent = tuple(time for time in history if now - time <= supervision.period)
     action = supervision.on_block if blocked else supervision.on_failure
     if when == "temporary" and not blocked:
@@ -95,7 +95,7 @@ def decide(
 
 
 def concerned(strategy: Strategy, children: Sequence[str], failed: str) -> tuple[str, ...]:
-    """Return who is restarted when one has failed, in the order in which they were begun."""
+    """Return the children to restart when one has failed, in the order in which they were spawned."""
     if strategy == "one_for_one" or failed not in children:
         return (failed,)
     return tuple(children) if strategy == "one_for_all" else tuple(children[children.index(failed) :])

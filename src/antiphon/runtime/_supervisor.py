@@ -37,7 +37,7 @@ _TAKEN: dict[str, Literal["restart", "stop", "escalate", "ignore"]] = {
 
 
 _MOST = 1000
-"""Children of which it is remembered when they were begun anew, before it is looked which of them still counts."""
+"""Children with a restart history, before old histories are dropped."""
 
 
 class _Escalation(Exception):  # noqa: N818 (the failure of a supervisor is that it gives up)
@@ -46,7 +46,7 @@ class _Escalation(Exception):  # noqa: N818 (the failure of a supervisor is that
 
 @dataclass(frozen=True, slots=True)
 class SupervisorParts:
-    """What the supervisors of a system work with."""
+    """The parts of a system that its supervisors use."""
 
     lifetime: Lifetime
     tree: Tree
@@ -56,20 +56,20 @@ class SupervisorParts:
 
 
 class Supervisor(Actor):
-    """Looks after the actors that were spawned under its address."""
+    """Supervises the actors that were spawned with its address."""
 
-    concurrency = 1000  # a restart may wait a while; others that fail meanwhile must not
+    concurrency = 1000  # a restart may wait for its backoff; other children that fail meanwhile must not
 
     def __init__(self, supervision: Supervision = Supervision()) -> None:  # noqa: B008 (frozen)
         self.supervision = supervision
         self._histories: dict[str, tuple[float, ...]] = {}
         self._missed: Counter[str] = Counter()
-        """By child, how many heartbeats in a row."""
+        """By child, the number of heartbeats missed in a row."""
         self._reported: set[str] = set()
-        """The children that are being begun anew because they missed too many."""
+        """The children that were reported because they missed too many."""
 
     def provide(self, parts: SupervisorParts) -> None:
-        """Take what it works with. A system does it before the supervisor begins."""
+        """Set the parts that it uses. The cell does it before `started`."""
         self._parts = parts
 
     def _now(self) -> float:
@@ -83,7 +83,7 @@ class Supervisor(Actor):
 
     @handles
     async def child_failed(self, notification: ErrorNotification, context: Context) -> ErrorAcknowledged | None:
-        """Decide what becomes of an actor that has failed, have it done, and only then acknowledge."""
+        """Decide about a failed actor, carry it out, and only then acknowledge."""
         tree, address = self._parts.tree, notification.actor_id
         cell = tree.at(address) if tree.has(address) else None
         if cell is None or _is_past(cell, notification) or cell.state == "stopped":
@@ -91,6 +91,7 @@ class Supervisor(Actor):
         decision = self._decide(cell, blocked=notification.error_code == BLOCKED)
         acknowledged = ErrorAcknowledged(actor_id=address, action_taken=_TAKEN[decision.action], error_logged=True)
         if decision.action == "escalate":
+            # Answer first: raising fails this supervisor, and the reporter would get that instead of the decision.
             await context.reply(acknowledged)
             raise _Escalation(f"{address} fails too often: {notification.error_message}")
         await self._carry_out(decision, address, notification.error_message, context)
@@ -112,7 +113,7 @@ class Supervisor(Actor):
         return decision
 
     def _forget_old(self, since: float) -> None:
-        """Forget restarts that count no more: children come and go."""
+        """Drop histories that no longer count: children come and go."""
         self._histories = {key: history for key, history in self._histories.items() if history and history[-1] >= since}
 
     async def _carry_out(self, decision: Decision, address: str, reason: str, context: Context) -> None:
@@ -133,7 +134,7 @@ class Supervisor(Actor):
                 await self._restart(concerned(self.supervision.strategy, children, address), reason, context)
 
     async def _restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
-        """Have actors begin anew, in their order. None of them goes on while another is still the old one."""
+        """Restart actors in their order. All are suspended first: none goes on while another is still the old one."""
         cells = [self._parts.tree.at(address) for address in addresses]
         for cell in cells:
             cell.suspend()
@@ -142,9 +143,9 @@ class Supervisor(Actor):
                 try:
                     await context.ask(cell.address, Restart(actor_id=cell.address, reason=reason))
                 except LedgerUnavailableError:
-                    await self._parts.lifecycle.restart(cell, reason)  # what cannot be written down is done all the same
+                    await self._parts.lifecycle.restart(cell, reason)  # restart without a row: the actor must not stay down
         finally:
-            for cell in cells:  # one that was begun anew by another process was only suspended
+            for cell in cells:  # a RESTART that was answered from the ledger restarts nothing, and must not leave it suspended
                 if not cell.has_failed:
                     cell.resume()
 
@@ -152,12 +153,12 @@ class Supervisor(Actor):
 
     @handles
     async def watch(self, request: Supervise, context: Context) -> SupervisionStarted:
-        """Look after an actor from now on."""
+        """Supervise an actor from now on."""
         self._parts.tree.adopt(request.actor_id, context.address)
         return SupervisionStarted(actor_id=request.actor_id)
 
     async def _beat(self, context: Context, interval: float) -> None:
-        """Ask the children again and again whether they live, as long as this is the supervisor."""
+        """Check the heartbeats of the children at an interval, until this supervisor is restarted."""
         loop = self._parts.lifetime.loop
         due = loop.time() + interval
         while True:
@@ -166,17 +167,17 @@ class Supervisor(Actor):
                 return
             is_late = loop.time() - due > interval / 2
             due = loop.time() + interval
-            if not is_late:  # else the event loop was blocked: nobody could have answered
+            if not is_late:  # else the event loop was blocked, and no child could answer
                 await self._check_heartbeats(context, interval)
 
     async def _check_heartbeats(self, context: Context, interval: float) -> None:
-        """Ask all children once; a function of its own, so that nothing of them is kept until the next time."""
+        """Check all children once. A function of its own, so that its locals keep no cell alive until the next time."""
         children = self._parts.tree.children(context.address)
         self._missed = Counter({child: self._missed[child] for child in children if child in self._missed})
         await asyncio.gather(*(self._check_heartbeat(child, context, interval) for child in children))
 
     async def _check_heartbeat(self, child: str, context: Context, interval: float) -> None:
-        """Ask a child whether it lives, unless that is known; if it has not answered for too long, have it begun anew."""
+        """Ask a child for a heartbeat, unless it is known to be alive; report it if it has missed too many."""
         cell = self._parts.tree.cells.get(child)
         if cell is None or cell.state != "active" or child in self._reported or _is_known_alive(cell):
             del self._missed[child]
@@ -187,17 +188,19 @@ class Supervisor(Actor):
         except DeliveryError as exc:
             was_blocked = self._now() - asked_at > interval * 3 / 2
             if cell.is_waiting or cell.last_handled_at > asked_at or was_blocked:
-                del self._missed[child]  # it has gone on meanwhile, or nobody could
+                del self._missed[child]  # it has made progress, or the event loop was blocked
                 return
             self._missed[child] += 1
             if self._missed[child] >= self.supervision.misses:
                 self._reported.add(child)
-                self._parts.lifetime.start(self._report_missed(child, exc, context))  # others must not wait until it is done
+                self._parts.lifetime.start(
+                    self._report_missed(child, exc, context)
+                )  # in a task: other children must not wait for it
         else:
             del self._missed[child]
 
     async def _report_missed(self, child: str, error: DeliveryError, context: Context) -> None:
-        """Treat an actor that does not answer as one that has failed."""
+        """Report an actor that does not answer as failed."""
         notification = ErrorNotification(
             actor_id=child, error_message="it misses heartbeats", error_code=error.code, details=str(error)
         )
@@ -213,18 +216,18 @@ class Supervisor(Actor):
 
 
 def _is_known_alive(cell: Cell) -> bool:
-    """Whether an actor need not be asked: it has nothing to do, or only waits; and has no answer of its own.
+    """Whether an actor need not be asked: it is idle or waits, and does not override `heartbeat`.
 
-    What waits for an answer or an effect does not hang, however long it takes: a model that does not answer runs out of the
-    time that it was given, and to begin its actor anew would only ask it again.
+    A handler that waits for an answer or an effect does not hang, however long it takes. A model that does not answer runs
+    into its own time limit, and a restart of the actor would only ask it again.
     """
     if cell.actor is None:
-        return not cell.drains  # nobody has needed it yet; or it hangs while it begins
+        return not cell.drains  # not made yet; or `started` hangs
     return type(cell.actor).heartbeat is Actor.heartbeat and (cell.is_waiting or cell.is_idle)
 
 
 def _is_past(cell: Cell, notification: ErrorNotification) -> bool:
-    """Whether the actor that failed has been begun anew since."""
+    """Whether the failed actor has been restarted since."""
     match notification.details:
         case {"incarnation": int(incarnation)}:
             return incarnation != cell.incarnation

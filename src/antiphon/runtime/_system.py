@@ -1,6 +1,6 @@
-"""System: what a user has of the runtime. It is an `async with` block, and at its end no task of it is left.
+"""System: the public face of the runtime. It is an `async with` block; after it, none of its tasks is left.
 
-`Ref` is an actor as others see it, with the surface of the protocol: `response = await actor.receive(message)`.
+`Ref` is an actor with the interface of the protocol: `response = await actor.receive(message)`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 from antiphon.errors import DeliveryError, UndeliverableError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
+from antiphon.messages.keys import kind_of
 from antiphon.protocol import Message as WireMessage
 from antiphon.protocol import Notice, Reply, Request, Response
 from antiphon.protocol.flows import Flow, Verdict
@@ -47,10 +48,10 @@ class Ref:
         self.address = address
 
     async def receive(self, message: WireMessage, *, within: float | None = None) -> Response:
-        """Have the actor handle a message, and return its response; whatever goes wrong is an error response.
+        """Send the actor a message, and return its response; a failure is an error response.
 
-        Within a handler of this system, the message follows from the one that is handled there (`Context.send_message`).
-        Otherwise a message whose data names a thread is journaled there, and the same message again gets the same response.
+        In a handler of this system, the message follows from the handled one (`Context.send_message`). Outside, a message
+        whose data names a thread is journaled there, and a duplicate gets the same response.
         """
         addressed = message.model_copy(update={"receiver": str(self.address)})
         context = context_in(self._system)
@@ -67,13 +68,13 @@ class Ref:
 
 
 ROOT = Address(SYSTEM, "root")
-"""The first supervisor, which looks after everybody that has no other."""
+"""The root supervisor, of all actors that have no other."""
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
 class System:
-    """Actors by address, with a ledger."""
+    """Actors by address, with a ledger for their threads."""
 
     def __init__(
         self,
@@ -84,11 +85,11 @@ class System:
         observer: Observer | None = None,
         admit: Admit | None = None,
     ) -> None:
-        """Make a system; within a running event loop, of which it is from then on.
+        """Make a system. It belongs to the running event loop.
 
-        Without a ledger it has one in memory. `supervision` is that of the actors that have no other supervisor. An
-        `observer` is told what happens. `admit` is what effects of a thread pass when they begin, so that a thread can be
-        held: nothing of it is begun while it waits in there, and once it is left, the intent is written down.
+        Without a ledger it has one in memory. `supervision` is for the actors that have no other supervisor. An `observer`
+        is told what happens. `admit` is the block in which an effect of a thread writes its intent: a thread can be paused
+        there, and nothing of it starts meanwhile.
         """
         self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings, observer, admit)
         self._kernel.tree.spawn(
@@ -104,7 +105,7 @@ class System:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is GeneratorExit:  # the event loop is gone: nobody can be waited for
+        if kind is GeneratorExit:  # the event loop is gone: nothing can be awaited
             self._kernel.close_without_loop()
             return
         await self.close()
@@ -116,21 +117,21 @@ class System:
             raise failure
 
     def admit(self, admit: Admit) -> None:
-        """Have effects of threads pass something when they begin, as if the system had been made with it."""
+        """Set `admit`, as if the system had been made with it."""
         self._kernel.journal.admit = admit
 
     async def join(self, bus: Bus, name: str) -> None:
-        """Be reached by other systems on a bus, and reach them. Spawn the actors, or register their kinds, before.
+        """Join a bus: reach the actors of other systems, and be reached. Spawn or register the actors before.
 
         Raises:
-            ValueError: another system has the name, or a kind of actors.
+            ValueError: another system on the bus has the name, or a kind of actor.
         """
         remote = Remote(self._kernel.lifetime, self._kernel.dispatcher, bus, name)
         await remote.open(self._kernel.tree.kinds())
         self._kernel.remote = self._kernel.dispatcher.remote = remote
 
     async def close(self) -> None:
-        """Stop all actors, those begun last first. What threads have not finished is there for the next `recover`."""
+        """Stop all actors, the youngest first. Unfinished messages of threads stay open for the next `recover`."""
         kernel = self._kernel
         kernel.lifetime.begin_closing()
         try:
@@ -149,16 +150,16 @@ class System:
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
-        """The latest messages that nobody will handle."""
+        """The latest messages that no actor will handle."""
         return self._kernel.dead.kept
 
     @property
     def waiting(self) -> Counter[str]:
-        """How many messages wait in mailboxes, by the kind of their actors. May be looked at from another thread."""
+        """How many messages wait in mailboxes, by kind of actor. It may be read from another OS thread."""
         found: Counter[str] = Counter()
         for cell in tuple(self._kernel.tree.cells.values()):
             if cell.mailbox is not None:
-                found[cell.address.partition("/")[0]] += cell.mailbox.waiting
+                found[kind_of(cell.address)] += cell.mailbox.waiting
         return found
 
     # ------------------------------------------------------------ actors
@@ -174,12 +175,12 @@ class System:
         concurrency: int | None = None,
         capacity: int | None = None,
     ) -> Address:
-        """Begin an actor. The factory, usually its class, is called for the first message, and again after each restart.
+        """Spawn an actor. The factory, usually its class, is called for the first message, and again after each restart.
 
-        A `supervisor` that is a `Supervision` is one for the kind of the actor, at `supervisor/KIND`, begun with its first.
+        A `supervisor` given as a `Supervision` is one supervisor for the kind, at `supervisor/KIND`.
 
         Raises:
-            ValueError: somebody lives there, the supervisor does not exist or has other rules, or the address is none.
+            ValueError: the address is taken or malformed, or the supervisor does not exist or has other rules.
         """
         parsed = Address.parse(address)
         made = props_of(
@@ -204,10 +205,10 @@ class System:
         concurrency: int | None = None,
         capacity: int | None = None,
     ) -> None:
-        """Say how the actors of a kind are made: each is begun when the first message for its address comes.
+        """Register a kind of actor: each actor is made when the first message for its address comes.
 
         Raises:
-            ValueError: `supervisor` is a `Supervision`, and the supervisor of the kind has other rules.
+            ValueError: `supervisor` is a `Supervision`, and the kind has a supervisor with other rules.
         """
         made = props_of(
             factory,
@@ -220,15 +221,15 @@ class System:
         self._kernel.tree.register(kind, made)
 
     def supervise(self, address: str, supervision: Supervision, *, supervisor: str = ROOT) -> Address:
-        """Begin a supervisor, to be named when its children are spawned.
+        """Spawn a supervisor; give its address when its children are spawned.
 
         Raises:
-            ValueError: somebody lives there, or its own supervisor does not exist.
+            ValueError: the address is taken, or its own supervisor does not exist.
         """
         return self.spawn(address, partial(Supervisor, supervision), supervisor=supervisor, concurrency=Supervisor.concurrency)
 
     def _supervisor_of(self, kind: str, supervisor: str | Supervision) -> str:
-        """Return the address of a supervisor; of one that is given by its rules, after it was begun."""
+        """Return the address of a supervisor; one that is given by its rules is spawned if it is missing."""
         if isinstance(supervisor, str):
             return supervisor
         address = Address("supervisor", kind)
@@ -239,7 +240,7 @@ class System:
             raise ValueError(f"{address!r} is there with other rules; give {kind!r} the address of a supervisor instead")
         return address
 
-    # ------------------------------------------------------------ saying
+    # ------------------------------------------------------------ messages
 
     @overload
     async def ask(
@@ -273,13 +274,13 @@ class System:
         sender: str = "client",
         id: str | None = None,
     ) -> Reply | Message:
-        """Ask an actor from outside, and wait for its answer.
+        """Ask an actor, and wait for its answer.
 
-        In a thread, everything that follows is written down before it acts. The same `id` again gives the same answer.
+        In a thread, the question and everything that follows from it are journaled. The same `id` gets the same answer.
 
         Raises:
-            DeliveryError: there is no answer, or an error; the class says what to do.
-            LedgerError: it could not be written down.
+            DeliveryError: there is no answer, or it is an error; the class says what the caller can do.
+            LedgerError: it could not be journaled.
         """
         delivery = outside(to, said, thread_id, sender, id)
         try:
@@ -313,38 +314,38 @@ class System:
         sender: str = "client",
         id: str | None = None,
     ) -> None:
-        """Tell an actor something from outside, and wait only until it is in its mailbox (in a thread: written down before).
+        """Tell an actor something, and wait only until it is in the mailbox; in a thread it is journaled before.
 
         Raises:
             DeliveryError: it cannot be delivered.
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         await self._kernel.dispatcher.tell(outside(to, said, thread_id, sender, id), within)
 
-    # ------------------------------------------------------------ watching
+    # ------------------------------------------------------------ following threads
 
     def watch(self, watcher: Callable[[Record], None]) -> None:
-        """Have a function called with each message of a thread, as it was written down, right after that."""
+        """Call a function with each record of a thread, right after this system has written it."""
         self._kernel.journal.watchers.append(watcher)
 
     def watch_flow(self, flow: Flow, report: Callable[[str, Verdict], None], **roles: str) -> None:
-        """Have a function called with the thread and the verdict when a message is not what a flow says should come.
+        """Call a function with the thread and the verdict when a message breaks a flow.
 
-        `roles` binds roles of the flow to names or kinds of actors. Threads that began before are not judged.
+        `roles` binds roles of the flow to names or kinds of actors. Threads that exist already are not checked.
         """
         self.watch(FlowReporter(flow, report, roles))
 
     def subscribe(self, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
-        """Follow the messages of all threads that fit one of some topics, from a cursor that the ledger keeps by its name.
+        """Follow the messages of all threads that match a topic, from a named cursor that the ledger keeps.
 
-        See `antiphon.runtime.subscribe`, which a process that has no system may use.
+        See `antiphon.runtime.subscribe`, for a process without a system.
         """
         return subscribe(self.ledger, *topics, cursor=cursor, start=start)
 
     # ------------------------------------------------------------ after a crash
 
     async def recover(self) -> Recovered:
-        """Take up what another process left open in the ledger. Spawn the actors, or register their kinds, before.
+        """Continue what another process left open in the ledger. Spawn or register the actors before.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
@@ -352,7 +353,7 @@ class System:
         return await self._kernel.recovery.all()
 
     async def parked(self) -> tuple[Parked, ...]:
-        """Return the messages that wait for a person.
+        """Return the parked messages, which wait for a person.
 
         Raises:
             LedgerError: the ledger cannot be read.
@@ -362,31 +363,31 @@ class System:
     async def settle(
         self, thread_id: str, invocation_id: str, *, result: Json = None, error: str | None = None, retry: bool = False
     ) -> None:
-        """Say what becomes of a parked message: its result, an error, or that it shall be tried again.
+        """Record the outcome of a parked message: a result, an error, or another try.
 
-        Where the outcome of an effect is not known, it is the effect's, and `retry` says that it was not done.
+        If the outcome of an effect is unknown, it is the outcome of the effect, and `retry` means that it was not done.
 
         Raises:
             ValueError: it is not parked.
-            LedgerError: it could not be written down.
+            LedgerError: it could not be journaled.
         """
         await settle(self._kernel.journal, thread_id, invocation_id, Outcome(result=result, error=error, retry=retry))
         await self._kernel.recovery.message(thread_id, invocation_id)
 
-    # ------------------------------------------------------------ the protocol's own surface
+    # ------------------------------------------------------------ messages of the protocol
 
     async def get_actor(self, address: str) -> Ref:
         """Return the actor at an address.
 
         Raises:
-            UndeliverableError: nobody lives there.
+            UndeliverableError: there is none.
         """
         return Ref(self, self._kernel.tree.at(address).address)
 
     async def send_message(self, message: WireMessage, *, within: float | None = None) -> Response:
         """Send a message of the protocol to its receiver, and return the response.
 
-        Within a handler of this system it follows from the message that is handled there (see `Context.send_message`).
+        In a handler of this system it follows from the handled message (see `Context.send_message`).
 
         Raises:
             ValueError: it has no receiver.

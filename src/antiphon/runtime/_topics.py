@@ -9,8 +9,8 @@ last second again, and the one that it had in hand; none is missed.
 in memory. There is no moment between reading what is there and following what comes: both are `Ledger.tail`.
 
 **The cursor is a snapshot** of the thread `system/cursor/NAME`, which has no messages. So it needs no table of its own, has a
-hash that `verify` checks, and an owner: who subscribes with a name takes it over from whoever had it, whose next commit is
-refused with `FencedError`. Nothing that is said in a thread can move it.
+hash that `verify` checks, and an owner: a new subscriber with the same name takes it over, and the next commit of the old one
+is refused with `FencedError`. No message of a thread can move it.
 
 `FlowReporter` follows what this process writes: it checks each thread against a flow, and reports the first message that the
 flow does not allow.
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record, Tailed
 
 Start: TypeAlias = Literal["beginning", "now"]
-"""Where a cursor begins that is not stored yet."""
+"""Where a new cursor begins."""
 
 _SOON = 1.0
 """Seconds after which a cursor is stored, so that many messages share one commit."""
 _TURN = 1000
-"""How many messages are passed over before others have a turn."""
+"""How many messages are skipped before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Which messages: those that fit every pattern. `*` in a pattern is any number of characters."""
+    """The messages that match all its patterns. `*` in a pattern is any number of characters."""
 
     type: str = "*"
     """The type in the protocol: of a call its option, of a result the type of the response or `ERROR`, of talk `MESSAGE`."""
     sender: str = "*"
     receiver: str = "*"
-    """One of the addresses that it is for; `*` also fits a message that is addressed to nobody."""
+    """One of its addresses; `*` also matches a message without an address."""
     thread: str = "*"
     lanes: frozenset[Lane] = frozenset({"talk", "control"})
     """The lane `effect` is the journal of the runtime."""
 
     def fits(self, message: Message) -> bool:
-        """Whether a message is of this topic."""
+        """Whether a message matches."""
         return (
             message.lane in self.lanes
             and _fits(self.type, type_of(message))
@@ -84,7 +84,7 @@ def type_of(message: Message) -> str:
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """Whether a text fits a pattern; in time that grows with their lengths only, whoever wrote the text."""
+    """Whether a text matches a pattern; in linear time, also for hostile texts."""
     first, *others = pattern.split("*")
     if not others or not text.startswith(first):
         return text == pattern
@@ -99,7 +99,7 @@ def _fits(pattern: str, text: str) -> bool:
 
 
 def subscribe(ledger: Ledger, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
-    """Follow the messages of all threads that fit one of some topics; without topics, all that is said.
+    """Follow the messages of all threads that match one of the topics; without topics, all messages.
 
     It is an `async with` block that is iterated over. `cursor` is the name under which the ledger keeps how far the
     subscriber is; without one, nothing is kept. `start` says where a new cursor begins.
@@ -119,7 +119,7 @@ _CURSOR: Fold[str | None] = Fold("cursor/1", None, _same, dump=_loaded, load=_lo
 
 
 class _Place:
-    """Where a subscriber is, kept in the ledger if it has a name."""
+    """The cursor of a subscriber, kept in the ledger if it has a name."""
 
     def __init__(self, ledger: Ledger, name: str | None) -> None:
         self._ledger = ledger
@@ -128,10 +128,10 @@ class _Place:
         self._stored: str | None = None
         self._storing = asyncio.Lock()
         self.cursor: str | None = None
-        """Everything up to here was handled, or passed over."""
+        """Everything up to here was handled or skipped."""
 
     async def load(self, start: Start) -> None:
-        """Become the owner of the cursor, and find where to begin."""
+        """Claim the cursor, and find where to begin."""
         if self._thread is not None:
             self._epoch = await self._ledger.claim(self._thread)
             self.cursor = await self._ledger.replay(self._thread, _CURSOR)
@@ -162,7 +162,7 @@ class Subscription:
         self._start: Start = start
         self._place = _Place(ledger, cursor)
         self._given: str | None = None
-        """The cursor of the message that the subscriber has in hand."""
+        """The cursor of the message that the subscriber is handling."""
         self._tail: AsyncIterator[Tailed] | None = None
         self._has_moved = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -176,7 +176,7 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, and store how far the subscriber is. The message that it has in hand does not count as handled."""
+        """Store the cursor. The message that was returned last does not count as handled."""
         await self._close_tail()
         if self._keeper is not None:
             self._keeper.cancel()
@@ -194,7 +194,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Tailed:
-        """Return the next message, with its cursor; the one before counts as handled from now on.
+        """Return the next message with its cursor; the one before counts as handled from now on.
 
         Raises:
             FencedError: another subscriber has taken the cursor over. One that waits is told with the next message.
@@ -210,7 +210,7 @@ class Subscription:
         return found
 
     async def commit(self) -> None:
-        """Store that everything that was given out is handled, the message in hand included.
+        """Store that all returned messages are handled, the last one included.
 
         Raises:
             FencedError: another subscriber has taken the cursor over.
@@ -250,7 +250,7 @@ class Subscription:
         raise StopAsyncIteration
 
     def _check(self) -> None:
-        """Give nothing out whose cursor cannot be stored."""
+        """Return no message whose cursor cannot be stored."""
         if self._failure is not None:
             raise self._failure
 
@@ -279,18 +279,18 @@ class Subscription:
 # ---------------------------------------------------------------- threads that break a flow
 
 _MOST_THREADS = 10_000
-"""Threads that are judged at once: one that was silent while so many others were not is judged no more."""
+"""Threads that are checked at once; the least recently active one is dropped."""
 
 
 class FlowReporter:
-    """Judges each thread by a flow, message by message."""
+    """Checks each thread against a flow, message by message."""
 
     def __init__(self, flow: Flow, report: Callable[[str, Verdict], None], roles: Mapping[str, str]) -> None:
         self._flow = flow
         self._report = report
         self._roles = roles
         self._watches: OrderedDict[str, FlowWatch | None] = OrderedDict()
-        """By thread, the latest last; None where a violation was reported, or the beginning is not known."""
+        """By thread, the most recently active last; None after a violation, and if the first message was not seen."""
 
     def __call__(self, record: Record) -> None:
         thread_id = record.message.thread_id or ""

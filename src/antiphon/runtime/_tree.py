@@ -1,16 +1,14 @@
-"""Tree: which cells there are, who supervises whom, and how an actor that a message finds missing is made.
+"""Tree: the cells of a system, who supervises whom, and how a missing actor is made for a message.
 
-`Lifecycle` is how an actor ends and begins anew: halt, restart, stop, rest. Each is safe to do twice, and only one of them is
-done to a cell at a time (`Tree.changing`). To halt is to let what is being handled end within the grace that the actor has,
-and to interrupt it then. What was interrupted is not lost: in a thread it is delivered to the next actor, outside of one it
-is answered with an error.
+`Lifecycle` stops and restarts actors: halt, restart, stop, rest. Each is safe to do twice, and only one at a time is done to a
+cell (`Tree.changing`). To halt is to let running handlers end within the grace of the actor, and then to cancel them. An
+interrupted message is not lost: in a thread it is redelivered to the next actor, outside of one it is answered with an error.
 
-`IdleActors` lets go of actors that nobody needs; they come back with the next message for them. Only actors of a registered
-kind rest: the tree knows how to make them anew. What such an actor knows that is not in the ledger is gone then, as after a
-restart. One that says it has nothing left to do (`context.rest()`) goes as soon as it is idle; others when they have been
-idle for `Settings.idle_after`, looked after by one timer for all. An idle cell is taken out of the tree in one step of the
-event loop, so a message either finds it there or makes the next one. A sender that has found it and must wait before the
-message is in the mailbox holds it (`Cell.held`), and it stays.
+`IdleActors` passivates idle actors; the next message makes a new one. Only actors of a registered kind are passivated: the
+tree knows how to make them. An actor's own state is lost then, as after a restart. An actor that calls `context.rest()` goes
+as soon as it is idle; others after `Settings.idle_after`, with one timer for all. An idle cell is removed in one step of the
+event loop, so a message either finds the cell or makes the next one. A sender that has found the cell and must await before
+the message is in the mailbox holds it (`Cell.held`), and the cell stays.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from antiphon.errors import ActorFailedError, ActorStoppedError, UndeliverableError
+from antiphon.messages.keys import kind_of
 from antiphon.runtime._actor import Actor
 from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._failures import LOG, log_fields, log_text, traceback_of
@@ -34,17 +33,17 @@ if TYPE_CHECKING:
     from antiphon.runtime._run import Lifetime
 
 _AT_ONCE: Final = 1000
-"""How many idle actors are let go of before others have a turn."""
+"""How many idle actors are passivated in one step of the event loop."""
 
 _LEAST: Final = 0.01
-"""Seconds between two looks at idle actors: what cannot go yet is looked at again, and others must have a turn meanwhile."""
+"""Seconds between two checks: an actor that cannot go yet is checked again, and other tasks must run meanwhile."""
 
 _NOTICE: Final = 1.0
-"""Seconds that a handler has at least to notice that it is cancelled."""
+"""Seconds that a handler has at least to react to its cancellation."""
 
 
 class Tree:
-    """The cells, in the order in which they were begun."""
+    """The cells, in the order in which they were spawned."""
 
     def __init__(self, make: Callable[[str, Props], Cell]) -> None:
         self._make = make
@@ -54,10 +53,10 @@ class Tree:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def spawn(self, address: str, props: Props) -> Cell:
-        """Begin an actor at an address.
+        """Make the cell of an actor at an address.
 
         Raises:
-            ValueError: somebody lives there, or its supervisor does not exist.
+            ValueError: the address is taken, or the supervisor does not exist.
         """
         known = self.cells.get(address)
         if known is not None and known.state != "stopped":
@@ -71,43 +70,43 @@ class Tree:
         return cell
 
     def register(self, kind: str, props: Props) -> None:
-        """Say how actors of a kind are made when the first message for one comes."""
+        """Set how actors of a kind are made when the first message for one comes."""
         self._kinds[kind] = replace(props, may_rest=True)
 
     def at(self, address: str) -> Cell:
-        """Return the cell at an address; make one, if its kind is registered.
+        """Return the cell at an address; make it, if its kind is registered.
 
         Raises:
-            UndeliverableError: nobody lives there.
+            UndeliverableError: there is no actor.
         """
         cell = self.cells.get(address)
         if cell is not None:
             return cell
-        props = self._kinds.get(address.partition("/")[0])
+        props = self._kinds.get(kind_of(address))
         if props is None:
             raise UndeliverableError("nobody lives there; spawn it, or register its kind", address)
         cell = self.spawn(Address.parse(address), props)
-        cell.parts.idling.idle(cell)  # perhaps no message follows
+        cell.parts.idling.idle(cell)  # a message may never follow: then it is passivated
         return cell
 
     def has(self, address: str) -> bool:
         """Whether somebody lives at an address, or would."""
-        return address in self.cells or address.partition("/")[0] in self._kinds
+        return address in self.cells or kind_of(address) in self._kinds
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of all actors but the machinery's own."""
-        found = dict.fromkeys((*self._kinds, *(address.partition("/")[0] for address in self.cells)))
+        found = dict.fromkeys((*self._kinds, *(kind_of(address) for address in self.cells)))
         return tuple(kind for kind in found if kind != SYSTEM)
 
     def children(self, supervisor: str) -> tuple[str, ...]:
-        """Return whom an actor supervises, in the order in which they were begun."""
+        """Return the children of a supervisor, in the order in which they were spawned."""
         return tuple(self._children.get(supervisor, ()))
 
     def adopt(self, address: str, supervisor: str) -> None:
         """Put an actor under another supervisor.
 
         Raises:
-            UndeliverableError: nobody lives there.
+            UndeliverableError: there is no actor.
         """
         cell = self.at(address)
         self._children.get(cell.props.supervisor, {}).pop(address, None)
@@ -116,7 +115,7 @@ class Tree:
 
     @asynccontextmanager
     async def changing(self, address: str) -> AsyncGenerator[None, None]:
-        """Restart or stop an actor one at a time, each wholly."""
+        """Hold the lock of an address: an actor is restarted or stopped by one task at a time."""
         lock, users = self._locks.get(address, (asyncio.Lock(), 0))
         self._locks[address] = lock, users + 1
         try:
@@ -134,17 +133,17 @@ class Tree:
         return address in self._locks
 
     def remove(self, cell: Cell) -> None:
-        """Let go of an actor that rests: the next message for it finds it missing."""
+        """Remove the cell of a passivated actor: the next message makes a new one."""
         self.forget(cell.address)
         del self.cells[cell.address]
 
     def forget(self, address: str) -> None:
-        """Take an actor that has stopped out of the care of its supervisor."""
+        """Remove a stopped actor from the children of its supervisor."""
         self._children.get(self.cells[address].props.supervisor, {}).pop(address, None)
 
 
 class Lifecycle:
-    """How actors end, and begin anew."""
+    """Stops, restarts and passivates actors."""
 
     def __init__(self, lifetime: Lifetime, tree: Tree, outcomes: Outcomes, hooks: Hooks | None) -> None:
         self._lifetime = lifetime
@@ -153,13 +152,13 @@ class Lifecycle:
         self._hooks = hooks
 
     async def halt(self, cell: Cell, grace: float) -> list[DeliveryState]:
-        """Stop handling messages, and return those that were interrupted."""
+        """Suspend a cell, wait for its handlers, cancel those that take too long, and return the messages of these."""
         cell.suspend()
         if not cell.drains:
             return []
         drains = dict(cell.drains)
         _, late = await asyncio.wait(drains, timeout=self._lifetime.remaining_grace(grace))
-        now = dict(cell.drains or drains)  # what a drain handles has changed, perhaps
+        now = dict(cell.drains or drains)  # read again after the wait: a drain may have gone on to another message
         handled = {task: delivery for task in late if (delivery := now.get(task)) is not None and delivery.task is not None}
         for task, delivery in handled.items():
             delivery.is_interrupted = True
@@ -168,14 +167,16 @@ class Lifecycle:
         for task in [task for task in handled if task in stubborn]:
             LOG.error("%s: its handler ignores that it is cancelled", cell.address, extra=log_fields(handled[task]))
             error = ActorFailedError("its handler ignores that it is cancelled", cell.address)
-            await self._outcomes.end_with_error(handled[task], error)  # what it may still return is ignored
+            await self._outcomes.end_with_error(
+                handled[task], error
+            )  # settled now: an outcome that the handler returns later is ignored
             cell.box.done(handled.pop(task))
         if writing := [task for task in late if not task.done() and task not in stubborn]:
-            await asyncio.wait(writing)  # they have an outcome, and write it down
+            await asyncio.wait(writing)  # their handlers have ended: they write the outcome, which must not be cut off
         return list(handled.values())
 
     async def restart(self, cell: Cell, reason: str) -> None:
-        """Drop the actor; the next message is handled by a new one."""
+        """Drop the actor; a new one handles the next message."""
         async with self._tree.changing(cell.address):
             cell = self._current(cell)
             if cell.state != "stopped":
@@ -196,7 +197,7 @@ class Lifecycle:
         cell.resume()
 
     async def stop(self, cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
-        """End an actor for good. What waited is answered with an error; at a shutdown, threads keep it for the recovery."""
+        """Stop an actor for good. Waiting messages are answered with an error; at a shutdown, those of threads stay open."""
         async with self._tree.changing(cell.address):
             cell = self._current(cell)
             if cell.state != "stopped":
@@ -217,7 +218,7 @@ class Lifecycle:
             await self._reject(delivery, reason, is_shutdown=is_shutdown)
 
     async def rest(self, cell: Cell) -> None:
-        """Let go of an idle actor that wants to know of its end; a message that comes meanwhile is for the next one here."""
+        """Passivate an idle actor that overrides `stopped`. A message that comes meanwhile gets a new actor in this cell."""
         async with self._tree.changing(cell.address):
             if cell.state == "active" and cell.is_idle:
                 cell.suspend()
@@ -232,16 +233,16 @@ class Lifecycle:
             cell.resume()
 
     def passivate(self, cell: Cell) -> None:
-        """Keep an idle cell no longer: the next message for its address makes a new one."""
+        """Remove an idle cell, in one step: the next message for its address makes a new one."""
         cell.state, cell.actor = "resting", None
         self._tree.remove(cell)
 
     def _current(self, cell: Cell) -> Cell:
-        """Return the cell that is at an address now, where this one rests."""
+        """Return a cell, or, if it was passivated, the one that is at its address now."""
         return self._tree.at(cell.address) if cell.state == "resting" else cell
 
     async def reject_waiting(self, cell: Cell, reason: str) -> None:
-        """Answer everything that waits with an error."""
+        """Answer all waiting messages with an error."""
         for delivery in [] if cell.mailbox is None else cell.mailbox.close():
             await self._reject(delivery, reason, is_shutdown=False)
 
@@ -258,7 +259,7 @@ class Lifecycle:
     async def _interrupted(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
         delivery.is_interrupted = False
         if delivery.is_settled:
-            pass  # it had come to an end at the same moment
+            pass  # its outcome came at the same moment as the cancellation
         elif delivery.thread_id is None:
             await self._outcomes.end_with_error(
                 delivery, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address)
@@ -276,7 +277,7 @@ class Lifecycle:
 
 
 class IdleActors:
-    """The idle actors that may rest, the one that has been idle longest first."""
+    """The idle actors that may be passivated, the one that has been idle longest first."""
 
     def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, after: float | None) -> None:
         self._lifetime = lifetime
@@ -284,11 +285,11 @@ class IdleActors:
         self._lifecycle = lifecycle
         self._after = None if after is None else max(after, _LEAST)
         self._since: dict[str, float] = {}
-        """By address, since when it is idle."""
+        """By address, when it became idle; insertion order is age."""
         self._timer: asyncio.TimerHandle | None = None
 
     def idle(self, cell: Cell, *, was_used: bool = True) -> None:
-        """Take note that an actor has nothing to do; `was_used`: it had, and not only a heartbeat."""
+        """Register an idle actor; `was_used`: it has handled a message other than a heartbeat."""
         if cell.wants_rest and self._put_to_rest(cell):
             return
         if self._after is not None and (was_used or cell.address not in self._since):
@@ -297,7 +298,7 @@ class IdleActors:
             self._arm()
 
     def close(self) -> None:
-        """Let go of nobody any more: the system ends."""
+        """Passivate no more actors: the system closes."""
         if self._timer is not None:
             self._timer.cancel()
         self._since.clear()
@@ -316,11 +317,11 @@ class IdleActors:
             del self._since[address]
             cell = self._tree.cells.get(address)
             if cell is not None and not cell.drains and not self._put_to_rest(cell):
-                self.idle(cell)  # one that is at work comes here by itself when it is idle
+                self.idle(cell)  # checked again later; one that works registers itself when it is idle
         self._arm()
 
     def _put_to_rest(self, cell: Cell) -> bool:
-        """Let go of an actor, if nothing keeps it; say whether that is so."""
+        """Passivate an actor if nothing keeps it; return whether it goes."""
         may = cell.props.may_rest and cell.state == "active" and cell.is_idle
         if not may or self._lifetime.is_closing or self._tree.is_changing(cell.address):
             return False

@@ -59,11 +59,6 @@ CONVERSATION: Final = "gen_ai.conversation.id"
 ERROR_TYPE: Final = "error.type"
 
 
-def kind_of(address: str) -> str:
-    """Return what kind of actor lives at an address: of these there are few, where addresses may be many."""
-    return address.partition("/")[0]
-
-
 # ---------------------------------------------------------------- operations
 
 Attributes: TypeAlias = dict[str, "str | int | float | bool | Sequence[str]"]
@@ -196,7 +191,7 @@ def _known(attributes: Mapping[str, Any]) -> Attributes:
 
 
 def content_of(operation: Operation) -> dict[str, str]:
-    """Return what an operation was given and what came of it."""
+    """Return the input and the output of an operation."""
     match operation:
         case ModelOperation(input=said, output=answered):
             reasons = operation.finish_reasons
@@ -214,14 +209,14 @@ def body_of(message: Message) -> str:
     return json_text([_message(message)])
 
 
-def outcome_text(outcome: Any) -> str:
+def outcome_text(outcome: object) -> str:
     """Return what a handler returned."""
     if isinstance(outcome, Reply):
         return json_text(outcome.to_data())
     return body_of(outcome) if isinstance(outcome, Message) else json_text(outcome)
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Return JSON as text; of what is no JSON, what it calls itself."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
 
@@ -236,7 +231,7 @@ def redacted(text: str, redaction: Redaction | None) -> str:
         return redaction.text(text)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return thaw(value) if isinstance(value, JsonObject | JsonArray) else type(value).__qualname__
 
 
@@ -255,7 +250,7 @@ def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
 
 
 def _answers(messages: Iterable[Message], reasons: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what a model answered as theirs: with why it stopped, which is plain where nobody says so."""
+    """Return the answers of a model with their finish reason: the provider's, else derived from the parts."""
     return [{**one, "finish_reason": reasons[0] if reasons else _reason(one)} for one in _messages(messages)]
 
 

@@ -9,6 +9,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvid
 
 from antiphon import __version__
 from antiphon.messages import Usage
+from antiphon.messages.keys import kind_of
 from antiphon.runtime import Activity, AgentOperation, DeadLetter, ModelOperation, Operation, ToolOperation
 from antiphon.telemetry import _conventions as names
 from antiphon.telemetry._conventions import Attributes, shared_by_metrics
@@ -54,10 +55,10 @@ class Metrics:
         return [Observation(count, {names.KIND: kind}) for kind, count in self._waiting().items()]
 
     def restarted(self, address: str) -> None:
-        self._restarts.add(1, {names.KIND: names.kind_of(address)})
+        self._restarts.add(1, {names.KIND: kind_of(address)})
 
     def parked(self, address: str) -> None:
-        self._parked.add(1, {names.KIND: names.kind_of(address)})
+        self._parked.add(1, {names.KIND: kind_of(address)})
 
     def died(self, letter: DeadLetter) -> None:
         self._dead.add(1, {names.CODE: letter.code})
@@ -68,13 +69,13 @@ class Metrics:
         if activity.effect is not None:
             self._effects.record(activity.seconds, {names.EFFECTS: activity.effect.effects, **error})
         elif activity.delivery is not None:
-            kind = names.kind_of(activity.address)
+            kind = kind_of(activity.address)
             type_ = activity.delivery.type if activity.is_declared else "other"  # anybody can make up a type
             self._handled.record(activity.seconds, {names.KIND: kind, names.MESSAGE_TYPE: type_, **error})
             if activity.waited is not None:
                 self._waited.record(activity.waited, {names.KIND: kind})
         is_replay = activity.replayed > 0 and activity.done == 0 and activity.effect is None and activity.delivery is None
-        if activity.operation is not None and not is_replay:  # how long it takes to read a run is nobody's question
+        if activity.operation is not None and not is_replay:  # the time of a replay says nothing about the operation
             self._operated(activity.operation, activity.seconds, error)
 
     def _operated(self, operation: Operation, seconds: float, error: Attributes) -> None:

@@ -25,6 +25,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from typing_extensions import override
 
 from antiphon import __version__
+from antiphon.messages.keys import kind_of
 from antiphon.runtime import Activity, Delivery, Place
 from antiphon.telemetry import _conventions as names
 from antiphon.telemetry._conventions import (
@@ -138,14 +139,14 @@ class Spans:
         parent, links = self._relations(delivery, of)
         attributes: Attributes = {
             names.ADDRESS: str(delivery.to),
-            names.KIND: names.kind_of(delivery.to),
+            names.KIND: kind_of(delivery.to),
             names.MESSAGE_ID: delivery.id,
             names.MESSAGE_TYPE: delivery.type,
             names.SENDER: str(delivery.sender),
             names.ATTEMPT: delivery.attempt,
             **_thread(delivery.thread_id),
         }
-        name = f"{names.kind_of(delivery.to)} {delivery.type or 'talk'}"
+        name = f"{kind_of(delivery.to)} {delivery.type or 'talk'}"
         ids = of, span_id(of, delivery.place)
         return self._start(ids, parent, name, kind=SpanKind.INTERNAL, links=links, attributes=attributes)
 

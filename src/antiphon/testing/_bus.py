@@ -12,7 +12,7 @@ from antiphon.messages import Message, PartsPayload, TextPart, dumps
 from antiphon.runtime import Bus, Parcel
 
 MakeBus: TypeAlias = Callable[[], AbstractAsyncContextManager[Bus]]
-"""Opens a bus on which nobody is attached."""
+"""Opens a bus to which no name is attached."""
 
 _LONG = 10.0
 """Seconds after which something that should have come is given up."""

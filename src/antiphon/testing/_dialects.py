@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from antiphon.dialects import Dialect, Encoded, meaning
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 
 _UNKNOWN = "x-not-known"
 _EDIT = " (edited)"
@@ -33,7 +33,7 @@ def check_dialect(dialect: Dialect, samples: Iterable[Any]) -> None:
         _check_prefixes(dialect, sample)
 
 
-def _check_same_data(dialect: Dialect, sample: Any, what: str) -> None:
+def _check_same_data(dialect: Dialect, sample: object, what: str) -> None:
     encoded = dialect.encode(dialect.decode(copy.deepcopy(sample)))
     if canonical(encoded.value) != canonical(sample):
         raise AssertionError(f"{dialect.name} does not give back {what}: {sample!r} became {encoded.value!r}")
@@ -41,7 +41,7 @@ def _check_same_data(dialect: Dialect, sample: Any, what: str) -> None:
         raise AssertionError(f"{dialect.name} loses its own words: {encoded.losses}")
 
 
-def _with_unknown_keys(sample: Any) -> Iterator[Any]:
+def _with_unknown_keys(sample: object) -> Iterator[Any]:
     """Yield the sample with an unknown key in one object, for each object at any depth; then in all."""
     count = sum(1 for _ in _objects(sample))
     for chosen in (*range(count), None):
@@ -52,7 +52,7 @@ def _with_unknown_keys(sample: Any) -> Iterator[Any]:
         yield changed
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
+def _objects(value: object) -> Iterator[dict[str, Any]]:
     children: Iterable[Any] = ()
     if isinstance(value, dict):
         yield (found := cast("dict[str, Any]", value))
@@ -63,7 +63,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
         yield from _objects(child)
 
 
-def _check_edits(dialect: Dialect, sample: Any) -> None:
+def _check_edits(dialect: Dialect, sample: object) -> None:
     """Change the words of one message after the other: nothing but these words may change."""
     before = dialect.decode(sample)
     value = dialect.encode(before).value
@@ -101,7 +101,7 @@ def _edited(message: Message) -> Message | None:
     return None
 
 
-def _check_meaning(dialect: Dialect, sample: Any) -> None:
+def _check_meaning(dialect: Dialect, sample: object) -> None:
     """Take the dialect's own notes away: what is written from the core alone must mean the same, or be reported."""
     conversation = dialect.decode(sample)
     bare = Conversation((_without(dialect.name, message) for message in conversation), tools=conversation.tools)
@@ -140,7 +140,7 @@ def _without(namespace: str, message: Message) -> Message:
     return message.model_copy(update={"metadata": rest})
 
 
-def _check_prefixes(dialect: Dialect, sample: Any) -> None:
+def _check_prefixes(dialect: Dialect, sample: object) -> None:
     """Where no call is open and no unit cut, what is written of a beginning is the beginning of what is written."""
     conversation = dialect.decode(sample)
     whole = dialect.encode(conversation).value

@@ -25,6 +25,7 @@ from antiphon.errors import DeliveryError, LedgerUnavailableError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
+from antiphon.messages.keys import kind_of
 from antiphon.protocol import Notice, Reply, Request
 from antiphon.runtime import Parcel, Settings, System, Take
 from antiphon.testing._virtual_time import Node, StuckError, VirtualLoop, VirtualPort, current_node
@@ -91,7 +92,7 @@ class FaultyBus:
         return happens
 
     def _bring(self, parcel: Parcel) -> None:
-        node, take = self._takers.get(parcel.to.partition("/")[0], (None, None))
+        node, take = self._takers.get(kind_of(parcel.to), (None, None))
         if node is not None and take is not None and node.is_alive:
             self._loop.start_in(node, _take(take, parcel))
 
@@ -154,7 +155,7 @@ _PATIENT = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What came of a simulated world."""
+    """The outcome of a simulation."""
 
     seed: int
     hash: str
@@ -245,7 +246,7 @@ class World:
     async def _drive(self, drive: Drive, chaos: asyncio.Task[None]) -> None:
         await drive(self)
         await chaos
-        while await self._open():  # noqa: ASYNC110 (nobody tells when a ledger is at rest)
+        while await self._open():  # noqa: ASYNC110 (no event says when a ledger is at rest)
             await asyncio.sleep(1.0)
 
     async def _lives(self, host: Host, settings: Settings) -> None:
@@ -279,7 +280,7 @@ class World:
             self._failed.set_exception(exc)
 
     async def _open(self) -> list[str]:
-        """Return what is open and not parked; a tool that a model has called, and nobody has begun, is nobody's to answer."""
+        """Return what is open and not parked; a tool call of a model that was never begun has nobody to answer it."""
         found: list[str] = []
         for head in await self.ledger.heads():
             rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
@@ -306,7 +307,7 @@ def simulate(
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     limit: float = 3600.0,
 ) -> Simulated:
-    """Run a system with its faults, and return what came of it.
+    """Run a system with its faults, and return the outcome.
 
     Raises:
         AssertionError: the client found something wrong, or the world did not come to rest; the text has the seed.

@@ -1,4 +1,4 @@
-"""VirtualLoop: an event loop in which time passes only when everybody waits, and whose order is chosen by a seed.
+"""VirtualLoop: an event loop in which time passes only when all tasks wait, and whose order is chosen by a seed.
 
 A timer that is due in an hour is due as soon as nothing else can run. Which of the tasks that can run is next is drawn
 from the seed; callbacks that are not steps of tasks keep their order, as asyncio promises. Nothing here asks the
@@ -194,7 +194,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     @override
     def close(self) -> None:
-        """Throw away what is left. The world is over: whatever a `finally` does now is seen by nobody."""
+        """Throw away what is left. The world is over: what a `finally` does now is not seen."""
         self._is_closed = True
         shut: set[asyncio.Task[Any]] = set()
         asyncio._set_running_loop(self)

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from antiphon.ledger import Ledger
 from antiphon.messages import Message
-from antiphon.messages._model import house_bytes
+from antiphon.messages.trusted import house_bytes
 
 _LINE = 4096
 """Bytes of a line at most: so much is written at once or not at all."""
@@ -29,7 +29,7 @@ _LINE = 4096
 What: TypeAlias = Literal[
     "inv",  # about to append: id, content, epoch, outbox
     "ok",  # the append was acknowledged: id
-    "fail",  # the append was refused: id. With neither, nobody knows
+    "fail",  # the append was refused: id. With neither, the outcome is unknown
     "claim",  # the thread was claimed: epoch
     "read",  # the thread was read, from `began` on: ids
     "rx",  # a message came out of the outbox or a tail: id

@@ -201,7 +201,7 @@ def test_what_nobody_answers_in_time_is_told_and_stays_so() -> None:
         toolkit = bank(witness, approval_expires=timedelta(hours=1))
         approval = await asked(toolkit, ledger)
         clock.move(hours=1)
-        with pytest.raises(ValueError, match="was to be answered until 2026-01-01T13:00"):
+        with pytest.raises(ValueError, match="expired at 2026-01-01T13:00"):
             await answer(ledger, approval.id, principal="ada", approved=True)
         for _ in range(2):
             told = await run_agent(toolkit, PAY, ledger=ledger)
@@ -349,7 +349,7 @@ def test_only_those_may_answer_who_are_named(name: str) -> None:
 
     async def work(ledger: Ledger) -> None:
         approval = await asked(bank(Witness(), approvers=["ada", "clerk"]), ledger)
-        with pytest.raises(ValueError, match="cannot approve|may not answer|no agent can be called"):
+        with pytest.raises(ValueError, match="cannot approve|may not answer|not a valid name of an agent"):
             await answer(ledger, approval.id, principal=name, approved=True)
         await answer(ledger, approval.id, principal="ada", approved=False)
 
@@ -364,7 +364,7 @@ def test_nobody_answers_twice_or_without_a_question() -> None:
         await answer(ledger, approval.id, principal="ada", approved=False)
         with pytest.raises(ValueError, match="is answered already"):
             await answer(ledger, approval.id, principal="bob", approved=True)
-        with pytest.raises(ValueError, match="nobody asks for an approval 'approval-x'"):
+        with pytest.raises(ValueError, match="there is no approval 'approval-x'"):
             await answer(ledger, "approval-x", principal="ada", approved=True)
         found = await find_approval(ledger, approval.id)
         assert found is not None
@@ -499,5 +499,5 @@ def test_without_a_ledger_the_program_answers_as_pydantic_ai_has_it() -> None:
 
 @pytest.mark.parametrize("settings", [{"approval_expires": timedelta()}, {"approvers": ["ada bob"]}])
 def test_a_toolkit_that_means_nothing_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="good for some time|no agent can be called"):
+    with pytest.raises(ValueError, match="must be positive|not a valid name of an agent"):
         Toolkit(**settings)

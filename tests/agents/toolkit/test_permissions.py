@@ -71,14 +71,14 @@ def test_a_grant_may_say_which_arguments_how_often_and_until_when() -> None:
 )
 def test_no_grant_is_for_a_name_that_looks_like_another(name: str) -> None:
     """S5: twins in Unicode, invisible characters."""
-    with pytest.raises(ValueError, match="no tool can be called"):
+    with pytest.raises(ValueError, match="not a valid name of a tool"):
         Grant("ada", name)
     assert permit(Permissions().grant(Grant("ada", "delete")), tool=name).startswith("no: nobody has granted")
 
 
 @pytest.mark.parametrize("name", ["аda", "ada\u200b", "ada bob", "", "a" * 300, "runtime\n"])
 def test_no_agent_has_a_name_that_looks_like_another(name: str) -> None:
-    with pytest.raises(ValueError, match="no agent can be called"):
+    with pytest.raises(ValueError, match="not a valid name of an agent"):
         Grant(name, "read")
 
 

@@ -108,12 +108,12 @@ def test_two_tools_cannot_have_one_name() -> None:
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"retries": 1}, "it must not be done twice"),
+        ({"retries": 1}, "its effects are .once."),
         ({"retries": -1, "effects": "none"}, "not negative"),
         ({"timeout": 0}, "positive"),
         ({"max_result_bytes": 0}, "positive"),
         ({"concurrency": 0}, "at least one"),
-        ({"name": "wеather"}, "no tool can be called"),
+        ({"name": "wеather"}, "not a valid name of a tool"),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused(settings: dict[str, Any], wrong: str) -> None:

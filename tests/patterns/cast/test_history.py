@@ -27,8 +27,10 @@ from antiphon.messages import TextPart as Words
 from antiphon.patterns.cast import AgentSpec, Cast, Outcome, Patience, Pattern, TaskInput
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
+from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
+from antiphon.protocol import AgentConfig, Phase
 
 HELPER = AgentSpec(name="helper", instructions="You help.", tools=("pay",))
 QUICK = Patience(attempts=1, backoff=0)
@@ -115,8 +117,14 @@ def some_workers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
     return Workers(ledger, workers=[HELPER], model=model, toolkit=toolkit, patience=QUICK)
 
 
+def a_chain(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
+    phases: dict[Phase, AgentConfig] = {"action": AgentConfig(tools=("pay",))}
+    return PostChain(ledger, model=model, toolkit=toolkit, patience=QUICK, config=ChainConfig(found=0, phases=phases))
+
+
 Make = Callable[[Ledger, Hearing, Toolkit], Pattern]
-PATTERNS = pytest.mark.parametrize("make", [an_executor, some_peers, a_team, some_workers], ids=lambda each: each.__name__)
+EVERY_PATTERN = [an_executor, some_peers, a_team, some_workers, a_chain]
+PATTERNS = pytest.mark.parametrize("make", EVERY_PATTERN, ids=lambda each: each.__name__)
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -254,8 +262,12 @@ def test_a_history_with_the_mark_of_untrusted_content_taints_whoever_is_told_it(
     async def main() -> None:
         ledger, model = MemoryLedger(), Hearing(calls=("pay", {"to": "Ann"}))
         async with make(ledger, model, (payments := Payments()).toolkit()) as pattern:
-            with pytest.raises(ParkedError):
-                await pattern.run(Conversation([marked, *decode(EARLIER, "openai-chat")]), thread_id="t")
+            task = Conversation([marked, *decode(EARLIER, "openai-chat")])
+            if isinstance(pattern, PostChain):  # its threads are paused
+                assert (await pattern.run(task, thread_id="t")).error_code == ParkedError.code
+            else:
+                with pytest.raises(ParkedError):
+                    await pattern.run(task, thread_id="t")
         assert payments == []
 
     run(main())

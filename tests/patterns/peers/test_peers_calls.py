@@ -236,6 +236,7 @@ async def test_a_peer_that_fails_a_user_is_a_failed_outcome() -> None:
     assert (summary.status, summary.pattern) == ("failed", "peers")
 
 
+@pytest.mark.slow
 async def test_a_peer_that_takes_too_long_is_an_error_and_is_stopped() -> None:
     """MA-062: a deadline passes, the caller is told, and whoever is late does not go on."""
     seen: list[str] = []

@@ -78,6 +78,7 @@ def test_a_task_that_fails_exits_with_1(folder: Path) -> None:
     assert "the thread has failed: " in done.stderr
 
 
+@pytest.mark.slow
 def test_a_task_that_was_interrupted_goes_on_by_the_command_that_is_printed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

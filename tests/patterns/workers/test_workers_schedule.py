@@ -307,6 +307,7 @@ def _stuck(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
 
 
 # Mutant: drop `_end_late(answer, ...)` in workers/_actors.py, `WorkerActor._done` -> this test is red.
+@pytest.mark.slow
 async def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() -> None:
     """AT-050, AT-051: from outside, from a controller, in a step that was handed on; every call in the thread is ended."""
     stopped: list[str] = []
@@ -358,6 +359,7 @@ async def test_a_task_that_waits_past_its_deadline_is_not_begun() -> None:
     assert (late.metadata["code"], bench.begun) == ("TIMEOUT", ["first"])
 
 
+@pytest.mark.slow
 async def test_the_deadline_of_a_query_bounds_the_controller_and_its_workers() -> None:
     """AT-051: tasks that it has given end with it."""
 
@@ -393,6 +395,7 @@ async def test_a_deadline_passes_also_while_no_process_is_there() -> None:
     assert (before.begun, after.begun) == (["late"], [])
 
 
+@pytest.mark.slow
 async def test_an_agent_without_a_team_keeps_deadlines_too() -> None:
     """AT-051, G10: on a ledger, what was answered in time is given back also afterwards."""
     ledger, bench, stuck = MemoryLedger(), Bench(is_open=True), Bench()

@@ -17,6 +17,7 @@ import pytest
 from benchmarks._atlas import BARE, RAW, candidates, tables
 from tests.agents.toolkit import test_atlas as toolkit_tests
 from tests.dialects.atlas import test_native as message_tests
+from tests.loops import run
 from tests.patterns.workers import test_workers_agent as agent_tests
 from tests.patterns.workers import test_workers_reports as report_tests
 from tests.patterns.workers import test_workers_run as run_tests
@@ -116,11 +117,17 @@ def _toolkit(module: ModuleType) -> AgentToolkit:
     return made
 
 
+def _do(test: Test) -> None:
+    outcome = test()
+    if inspect.iscoroutine(outcome):
+        run(outcome)
+
+
 def _noticing(cls: type) -> Test:
     """Return the unit test of a class that fails as things are."""
     for test in _tests_of(cls):
         try:
-            test()
+            _do(test)
         except (Exception, pytest.fail.Exception):  # noqa: BLE001 (in whatever way it fails)
             return test
     raise AssertionError(f"no unit test of {cls.__name__} fails")
@@ -147,7 +154,7 @@ def test_whatever_is_public_has_a_unit_test_that_fails_when_it_does_nothing(cls:
     # Mutant: any public method without a test, such as `def shout(self): ...` in `StructuredMessage` -> red.
     with mock.patch.object(cls, name, _like(inspect.getattr_static(cls, name), lambda *_, **__: None)):
         test = _noticing(cls)
-    test()  # it passes where nothing is broken
+    _do(test)  # it passes where nothing is broken
 
 
 def _without(message: StructuredMessage, *names: str) -> StructuredMessage:
@@ -195,7 +202,7 @@ def test_what_a_key_part_gives_is_tested_by_value(what: str) -> None:
 
     with mock.patch.object(cls, name, _like(old, changed)):
         test = _noticing(cls)
-    test()
+    _do(test)
 
 
 @pytest.mark.parametrize("kind", MessageType)
@@ -204,7 +211,7 @@ def test_every_type_of_message_is_tested_by_value(kind: MessageType) -> None:
     types = StrEnum("MessageType", {each.name: "other" if each is kind else each.value for each in MessageType})
     with mock.patch.object(message_tests, "MessageType", types):
         test = _noticing(StructuredMessage)
-    test()
+    _do(test)
 
 
 # ---------------------------------------------------------------- what serialising costs

@@ -4,7 +4,7 @@
 that makes its own effects in a run, as the toolkit and the patterns do.
 """
 
-from antiphon.agents._observers import Delta, listen
+from antiphon.agents._observers import LiveDelta, listen
 from antiphon.agents.durability._capability import LedgerDurability
 from antiphon.agents.durability._failures import ToolFailure, ToolFailures
 from antiphon.agents.durability._model_request import price_of
@@ -13,9 +13,9 @@ from antiphon.agents.durability._talk import ThreadTalk, as_messages, guards_of
 from antiphon.agents.durability._tool_call import NotDone, Reconcile, RecordedLists, Unsettled
 
 __all__ = [
-    "Delta",
     "LedgerConversationStore",
     "LedgerDurability",
+    "LiveDelta",
     "NotDone",
     "Reconcile",
     "RecordedLists",

@@ -26,6 +26,7 @@ from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import METADATA_KEY, Reconcile
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, Message, current_port
+from antiphon.messages.keys import end_id
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import Effect
 
@@ -158,7 +159,7 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Write the messages after the last model request, such as the result of the tool call that was the answer."""
     talk = ThreadTalk.of(run)
     await talk.read(run)
-    place = TalkPlace(run.thread_id, f"{run.course.invocation_id}@end", run.agent or "agent")
+    place = TalkPlace(run.thread_id, end_id(run.course.invocation_id), run.agent or "agent")
     new = talk.prompt(run, result.new_messages())
     units = [Secrets.of(run).clean_unit(unit) for unit in new.units]
     # Messages before an answer are written as the model got them, which may differ from the agent's history.

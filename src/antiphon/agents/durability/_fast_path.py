@@ -18,11 +18,8 @@ from antiphon.agents._secrets import Unit
 from antiphon.dialects._content import read_arguments
 from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage, write_time, write_usage
-from antiphon.messages import Payload, Usage, current_limits, is_name
-from antiphon.messages import _trusted as trusted
-from antiphon.messages._json import JsonError, fits, own
-from antiphon.messages._limits import DEFAULT_LIMITS
-from antiphon.messages._parts import Part
+from antiphon.messages import DEFAULT_LIMITS, Part, Payload, Usage, current_limits, is_name, trusted
+from antiphon.messages.json_values import JsonError, fits, own
 
 _MOST = 64 * 1024
 """Bytes of a unit up to which none of its messages can exceed the limit, however its numbers and escapes are written."""

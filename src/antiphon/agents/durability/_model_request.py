@@ -46,7 +46,7 @@ from antiphon.agents.durability._prompt import plain_settings, tools_hash
 from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, restore, told
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, HistoryMismatchError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port
-from antiphon.messages._cut import cut, cut_text
+from antiphon.messages.truncation import cut, cut_text
 from antiphon.runtime import ModelOperation, describe
 from antiphon.runtime.extending import Effect, is_too_large, says_the_same_value
 
@@ -173,7 +173,7 @@ async def time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, 
     except TimeoutError as exc:
         if not limit.expired():
             raise
-        raise BudgetExceededError(f"the seconds of the budget were over in the middle of {where!r}: it is given up") from exc
+        raise BudgetExceededError(f"the time of the budget ended during {where!r}: it was cancelled") from exc
 
 
 # ---------------------------------------------------------------- the effect

@@ -1,4 +1,4 @@
-"""Earlier place of `price_of`, until the patterns import it from `antiphon.agents.durability`."""
+"""Earlier place of `price_of`, until the patterns import it from `antiphon.agents.extending`."""
 
 from antiphon.agents.durability._model_request import price_of
 

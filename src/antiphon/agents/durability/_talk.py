@@ -20,8 +20,17 @@ from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import HashedPrompt
 from antiphon.dialects import decode, encode
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, ForeignPart, JsonObject, Message, PartsPayload, TextPart, current_port, is_name
-from antiphon.messages import _trusted as trusted
+from antiphon.messages import (
+    Conversation,
+    ForeignPart,
+    JsonObject,
+    Message,
+    PartsPayload,
+    TextPart,
+    current_port,
+    is_name,
+    trusted,
+)
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -281,7 +290,8 @@ def _spoken(unit: Unit, before: Sequence[Unit] = ()) -> list[Message]:
     try:
         return list(decode([*before, unit], _DIALECT))[len(before) :]
     except DecodeError:
-        (bare,) = list(decode([*before, {**unit, "parts": []}], _DIALECT))[len(before) :]
+        without_parts: Unit = {**unit, "parts": []}
+        (bare,) = list(decode([*before, without_parts], _DIALECT))[len(before) :]
         whole = PartsPayload(parts=(ForeignPart(dialect=_DIALECT, value=unit["parts"]),))
         return [bare.model_copy(update={"payload": whole})]
 

@@ -1,10 +1,3 @@
-from antiphon.agents.models._errors import LocalServerError as LocalServerError
-from antiphon.agents.models._errors import MissingExtraError as MissingExtraError
-from antiphon.agents.models._errors import MissingKeyError as MissingKeyError
-from antiphon.agents.models._errors import ModelError as ModelError
-from antiphon.agents.models._errors import ScriptError as ScriptError
-from antiphon.agents.models._errors import UnknownModelError as UnknownModelError
-from antiphon.agents.models._errors import WeightsError as WeightsError
 from antiphon.agents.models._local import LocalModel as LocalModel
 from antiphon.agents.models._local_server import LocalServer as LocalServer
 from antiphon.agents.models._named import model as model
@@ -16,3 +9,10 @@ from antiphon.agents.models._script import load_script as load_script
 from antiphon.agents.models._scripted import ScriptedModel as ScriptedModel
 from antiphon.agents.models._weights import find_weights as find_weights
 from antiphon.agents.models._weights import install_weights as install_weights
+from antiphon.errors import LocalServerError as LocalServerError
+from antiphon.errors import MissingExtraError as MissingExtraError
+from antiphon.errors import MissingKeyError as MissingKeyError
+from antiphon.errors import ModelError as ModelError
+from antiphon.errors import ScriptError as ScriptError
+from antiphon.errors import UnknownModelError as UnknownModelError
+from antiphon.errors import WeightsError as WeightsError

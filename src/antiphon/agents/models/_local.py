@@ -41,9 +41,9 @@ _STEPS = 20
 
 
 class BoundedSchema(JsonSchemaTransformer):
-    """A schema of which every text and list has an end, every number is between its bounds, and all stands where it is used.
+    """A schema in which every text and list has a maximum length, every number has bounds, and references are inlined.
 
-    A grammar does not follow references: what stands behind one is not held to anything.
+    A grammar does not follow references: what is behind one would not be enforced.
     """
 
     def __init__(self, schema: dict[str, Any], *, strict: bool | None = None) -> None:
@@ -76,10 +76,10 @@ def _steps(schema: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- the model
 
 _NOWHERE = Endpoint("http://127.0.0.1:9", "none")
-"""Until there is a server; nothing is sent there."""
+"""The address until there is a server; nothing is sent to it."""
 _SETTINGS = ModelSettings(temperature=0, max_tokens=512, timeout=300, max_retries=0)
 _EACH_ITS_OWN = {"Connection": "close"}
-"""A connection that is kept would be left open by whoever does not enter the model; to this machine, another costs nothing."""
+"""No keep-alive: a program that does not enter the model would leave connections open. A new local one costs nothing."""
 _PROFILE = OpenAIModelProfile(
     context_window=CONTEXT,
     default_structured_output_mode="native",
@@ -93,7 +93,7 @@ _PROFILE = OpenAIModelProfile(
 
 
 class _LocalProvider(OpenAIProvider):
-    """Speaks as OpenAI does, and is not taken for it: not in what is recorded, and not where prices are looked up."""
+    """Uses OpenAI's protocol under another name, so that records and prices do not take it for OpenAI."""
 
     @property
     @override
@@ -102,7 +102,7 @@ class _LocalProvider(OpenAIProvider):
 
 
 class LocalModel(WrapperModel):
-    """A small language model in a server process that is started, watched and stopped for you."""
+    """A small language model in a server process, which is started, watched and stopped automatically."""
 
     def __init__(self, *, settings: ModelSettings | None = None, server: LocalServer | None = None) -> None:
         self._chosen = merge_model_settings(_SETTINGS, settings)
@@ -115,7 +115,7 @@ class LocalModel(WrapperModel):
     @override
     async def __aenter__(self) -> Self:
         await self._connect()
-        self._entered.append(self.wrapped)  # which may be another by the time that it is left
+        self._entered.append(self.wrapped)  # which may be replaced before the exit
         await self.wrapped.__aenter__()
         return self
 
@@ -165,7 +165,7 @@ class LocalModel(WrapperModel):
         self.server.answered()
 
     async def _connect(self) -> Endpoint:
-        """See to it that there is a server, and that it is the one that is spoken to. Return where it is."""
+        """Start the server if it is not running, and point the client at it. Return its endpoint."""
         found = self.server.endpoint
         if found is None:
             found = await to_thread.run_sync(self.server.ensure)

@@ -1,7 +1,7 @@
-"""The server of the local model: a program of its own, which is gone as soon as whoever started it is.
+"""The server of the local model: a program of its own, which ends with its parent process.
 
-It is run by its path and imports nothing of antiphon, so that it starts quickly. What it needs to know comes as a line of JSON
-on its input (a key on a command line could be read by everybody on the machine); its address goes out as a line.
+It is run by its path and imports nothing of antiphon, so that it starts quickly. Its parameters come as a line of JSON on
+its input (every user of the machine could read a key on a command line); it prints its address as a line.
 """
 
 import json
@@ -13,20 +13,20 @@ from typing import Any
 
 _xllamacpp: Any = import_module("xllamacpp")  # it has no types
 _LOOK_AGAIN = 1.0
-"""Seconds between looks at who the parent is: its end of the pipe may live on in a process that it forked."""
+"""Seconds between checks of the parent: its end of the pipe may stay open in a process that it forked."""
 
 
 def _leave_with(parent: int) -> None:
-    """End the process when its input is closed, or its parent has become another."""
+    """End the process when its input is closed, or its parent has changed."""
     while os.getppid() == parent:
         readable, _, _ = select.select([0], [], [], _LOOK_AGAIN)
         if readable and not os.read(0, 1):
             break
-    os._exit(0)  # an orderly end takes a second, and there is nothing to put in order
+    os._exit(0)  # an orderly shutdown takes a second, and there is nothing to clean up
 
 
 def _line() -> bytes:
-    """Read up to the end of the line and not a byte further: the rest of the input is watched without a buffer."""
+    """Read one line and not a byte more: the rest of the input is watched without a buffer."""
     text = b""
     while not text.endswith(b"\n"):
         byte = os.read(0, 1)

@@ -2,7 +2,7 @@
 stopped with this one.
 
 A server belongs to the process that started it. It listens on the loopback address only, on a port of its own choice, and
-answers whoever knows its key, which is made for it and told to nobody else.
+answers only requests with its key, which is random and known to this process only.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from antiphon.agents.models._errors import LocalServerError, MissingExtraError
 from antiphon.agents.models._weights import find_weights
+from antiphon.errors import LocalServerError, MissingExtraError
 
 MODEL_NAME = "smollm2-135m-instruct"
 CONTEXT = 2048
 """Tokens of a conversation, question and answer together."""
 SLOTS = 4
-"""Requests that are worked on at the same time; more of them wait."""
+"""Requests that are processed at the same time; others wait."""
 
 _HERE = Path(__file__).parent
 _PROGRAM = _HERE / "_local_program.py"
 _PATIENCE = 60.0
 """Seconds that a start may take; half a second is usual."""
 _GRACE = 5.0
-"""Seconds that an end may take; it takes none."""
+"""Seconds that a shutdown may take; usually none."""
 _WELL = 2.0
-"""Seconds that a server may take to say that it is well; it says so while it works on something else too."""
+"""Seconds that a health check may take. The server answers it while it processes requests."""
 _MOST_STARTS = 3
-"""Starts without an answer between them; after that something is wrong that one more will not mend."""
+"""Starts without an answer in between, after which it is not started again."""
 
 
 _SAID = 10_000
-"""Bytes of a log that its last lines are looked for in."""
+"""Bytes of the log that are searched for its last lines."""
 _SILENT = "it left no word"
 
 
 class Endpoint(NamedTuple):
-    """Where a server is, and how to be let in."""
+    """The address and the key of a server."""
 
     url: str
     key: str
 
 
 class LocalServer:
-    """One server process, and what is needed to have another in its place. Safe to be used from several threads."""
+    """One server process, which is replaced when it dies. Thread-safe."""
 
     def __init__(self, command: tuple[str, ...] = (sys.executable, "-P", str(_PROGRAM))) -> None:
         self._command = command
@@ -70,17 +70,17 @@ class LocalServer:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the server is; None if it is not running."""
+        """The endpoint of the server; None if it is not running."""
         return None if self.pid is None else self._endpoint
 
     @property
     def pid(self) -> int | None:
         """The process id of the server; None if it is not running."""
-        process = self._process  # which another thread may take away
+        process = self._process  # another thread may reset it
         return None if process is None or process.poll() is not None else process.pid
 
     def ensure(self) -> Endpoint:
-        """Return where the server is, after it was started if it is not running. Blocks: call it in a thread.
+        """Return the endpoint of the server; start it if it is not running. Blocks: call it in a thread.
 
         Raises:
             LocalServerError: it does not start, or has died several times without an answer.
@@ -95,11 +95,11 @@ class LocalServer:
             return found
 
     def is_lost(self, endpoint: Endpoint) -> bool:
-        """Whether a server has died, or answers nobody any more; then it is ended, and the next request starts another."""
+        """Whether a server has died or does not answer. If so, it is stopped, and the next request starts another."""
         with self._lock:
             process = self._process
             if endpoint != self._endpoint:
-                return True  # somebody else has noticed before
+                return True  # another thread was first
             if self.endpoint is not None and _is_well(endpoint):
                 return False
             if process is not None:
@@ -108,7 +108,7 @@ class LocalServer:
             return True
 
     def answered(self) -> None:
-        """Note that the server has done its work, so that a later death is a first one."""
+        """Note that the server has answered, so that the count of starts begins again."""
         self._starts = 0
 
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class LocalServer:
     def _start(self) -> Endpoint:
         check_packages()
         if self._starts >= _MOST_STARTS:
-            self._starts = 0  # whoever tries again later, may
+            self._starts = 0  # a later call may try again
             raise LocalServerError(f"its server has died {_MOST_STARTS} times without an answer; {self._words}", "local")
         weights = find_weights()
         self._starts += 1
@@ -131,7 +131,7 @@ class LocalServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            start_new_session=True,  # an interrupt from the keyboard is ours to deal with
+            start_new_session=True,  # this process handles keyboard interrupts
         )
         url = self._greet(self._process, _wanted(weights, key))
         if not url:
@@ -140,7 +140,7 @@ class LocalServer:
         return Endpoint(url, key)
 
     def _greet(self, process: subprocess.Popen[bytes], wanted: bytes) -> str:
-        """Tell a server what to serve, and return its address; nothing, if it has died or taken too long."""
+        """Send a server its parameters, and return its address; None if it has died or taken too long."""
         assert process.stdin is not None and process.stdout is not None  # noqa: PT018, S101 (both are pipes)
         too_late = threading.Timer(_PATIENCE, process.kill)
         too_late.start()
@@ -163,10 +163,10 @@ class LocalServer:
             log.close()
 
     def forget(self) -> None:
-        """Let go of a server without touching it: it belongs to the process that this one was forked from."""
+        """Forget a server without stopping it: it belongs to the parent of this forked process."""
         if self._process is not None:
             _close_pipes(self._process)
-            self._process.returncode = 0  # not ours to wait for
+            self._process.returncode = 0  # it is not a child of this process
         if self._log is not None:
             self._log.close()
         LocalServer.__init__(self, self._command)
@@ -185,7 +185,7 @@ def _is_well(endpoint: Endpoint) -> bool:
 
 
 def _last_words(log: IO[bytes]) -> str:
-    """Return the last that a server has said."""
+    """Return the last lines of a server's log."""
     log.seek(max(log.seek(0, os.SEEK_END) - _SAID, 0))
     last = log.read().decode(errors="replace").strip().splitlines()[-3:]
     return "its last words: " + " / ".join(last) if last else _SILENT
@@ -198,7 +198,7 @@ def _close_pipes(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    _close_pipes(process)  # which the server takes for its end
+    _close_pipes(process)  # closing it stops the server
     try:
         process.wait(_GRACE)
     except subprocess.TimeoutExpired:
@@ -213,7 +213,7 @@ def _wanted(weights: Path, key: str) -> bytes:
 
 
 def check_packages() -> None:
-    """Say what to install if what the local model needs is not there.
+    """Check that the packages of the local model are installed.
 
     Raises:
         MissingExtraError: a package is missing.

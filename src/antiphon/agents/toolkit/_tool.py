@@ -39,7 +39,7 @@ class ConcurrencyLimit:
             ValueError: it is less than one.
         """
         if number is not None and number < 1:
-            raise ValueError(f"at least one call may be at work, not {number}")
+            raise ValueError(f"at least one call must be allowed at a time, not {number}")
         self._number = number
         self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
@@ -123,8 +123,8 @@ class ToolkitTool:
     def __post_init__(self) -> None:
         check_tool(self.name)
         if self.retries and self.effects == "once":
-            reason = "it must not be done twice; say effects='idempotent' or 'none', if it may"
-            raise ValueError(f"{self.name!r} cannot be tried again: {reason}")
+            reason = "its effects are 'once'; say effects='idempotent' or 'none', if it may be repeated"
+            raise ValueError(f"{self.name!r} cannot be retried: {reason}")
         if self.retries < 0 or (self.timeout is not None and self.timeout <= 0) or self.max_result_bytes < 1:
             raise ValueError(f"{self.name!r}: retries are not negative, and a timeout and a size are positive")
         try:

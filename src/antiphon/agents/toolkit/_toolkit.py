@@ -141,7 +141,7 @@ class Toolkit:
         """
         seconds = within if within is not None else settings.get("timeout") or _WITHIN
         if seconds <= 0:
-            raise ValueError(f"a server needs some time to start, not {seconds:g} s")
+            raise ValueError(f"within must be positive, not {seconds:g} s")
         shown = self.policy.clean(name or toolset.label)
         self._foreign.append(ForeignTools(toolset, settings, by_name or {}, shown, required, seconds, self.policy.clean))
 

@@ -17,7 +17,7 @@ from antiphon.agents.config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
 from antiphon.agents.tools._effects import LOOKS_OUTSIDE
 from antiphon.agents.tools._lookup import Scope, knowledge_base, memory_retrieval
-from antiphon.errors import AntiphonError
+from antiphon.errors import ToolOffError
 from antiphon.ledger import Ledger
 
 # ---------------------------------------------------------------- the web
@@ -27,25 +27,12 @@ _LONGEST: Final = 4_000
 _INSTALL = 'pip install "antiphon[web]"'
 
 
-class ToolOffError(AntiphonError):
-    """A tool was asked for that nobody has turned on."""
-
-    def __init__(self, tool: str, line: str) -> None:
-        super().__init__(tool, line)
-        self.tool = tool
-        self.line = line
-        """What to write into `antiphon.toml` to turn it on."""
-
-    def __str__(self) -> str:
-        return f"{self.tool} is off: what agents ask on the web leaves this machine; to turn it on, write {self.line}"
-
-
 def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
     """Return the tool that reads a page of the web, as Markdown.
 
     Raises:
         ConfigError: `antiphon.toml` is wrong.
-        ModuleNotFoundError: what it needs is not installed.
+        ModuleNotFoundError: a package that it needs is not installed.
         ToolOffError: it is not turned on.
     """
     chosen = config or read_config().web
@@ -71,7 +58,7 @@ def web_search(config: WebConfig | None = None) -> Tool[Any]:
 
     Raises:
         ConfigError: `antiphon.toml` is wrong.
-        ModuleNotFoundError: what it needs is not installed.
+        ModuleNotFoundError: a package that it needs is not installed.
         ToolOffError: it is not turned on.
     """
     chosen = config or read_config().web

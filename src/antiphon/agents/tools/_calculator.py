@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from pydantic_ai import ModelRetry, Tool
 
 from antiphon.agents.tools._effects import LOOKS
+from antiphon.errors import CalculationError
 
 # ---------------------------------------------------------------- arithmetic
 
@@ -50,10 +51,6 @@ _TOKEN = re.compile(
 )
 _STRANGE = re.compile(r"\s*(\S)", re.ASCII)
 _SPELLED = {"**": "^", "×": "*", "÷": "/", "−": "-"}  # noqa: RUF001
-
-
-class CalculationError(ValueError):
-    """An expression that is none, or that comes to nothing that can be said."""
 
 
 class _Token(NamedTuple):

@@ -28,8 +28,8 @@ def file_tools(root: Path | str, *, hidden: bool = False, timeout: float | None 
     """Return tools that read the files below a folder, and nothing else.
 
     `list_files`, `read_file`, `check_markdown`, `csv_columns`, `csv_group`, `list_letters` and `read_letter`. What they
-    return was written by whoever wrote the files, and is marked so. Links are not followed. With `hidden`, files and folders
-    whose names begin with a dot are read too. A call that takes more than `timeout` seconds is given up.
+    return is untrusted, and is marked so. Links are not followed. With `hidden`, files and folders
+    whose names begin with a dot are read too. A call that takes more than `timeout` seconds is cancelled.
 
     Raises:
         ValueError: there is no such folder, or this system cannot open files relative to a descriptor.

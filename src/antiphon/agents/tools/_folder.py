@@ -1,7 +1,7 @@
 """Folder: the files that tools may read, which are those below one folder; and `FilePattern`, such as `docs/**/*.md`.
 
 A path is walked from the folder downwards, and each part is opened relative to the descriptor of the part before, unless it is
-a link. So a person who moves files or sets links meanwhile can make a file unreadable, but cannot lead out of the folder. What
+a link. So a process that moves files or sets links meanwhile can make a file unreadable, but not lead out of the folder. What
 was opened is then judged by its descriptor: it must be a regular file, and no more of it is read than the limit, whatever
 size it reports. Checking a path first and opening it afterwards would leave time to change what is there.
 
@@ -38,7 +38,7 @@ class FilePattern:
         """Take a pattern.
 
         Raises:
-            ModelRetry: it is none, is too long, or leads out of the folder.
+            ModelRetry: it is not a pattern, is too long, or leads out of the folder.
         """
         shown = repr(pattern[:_SHOWN])
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
@@ -51,7 +51,7 @@ class FilePattern:
         self.beginning: Final = self._closed([0])
 
     def after(self, places: frozenset[int], name: str) -> frozenset[int]:
-        """Return how far the pattern fits, one name further down."""
+        """Return the positions of the pattern after one more name."""
         further: list[int] = []
         for place in places:
             part = self._parts[place] if place < len(self._parts) else _NOTHING
@@ -62,15 +62,15 @@ class FilePattern:
         return self._closed(further)
 
     def fits(self, places: frozenset[int]) -> bool:
-        """Whether a file that was reached so is meant."""
+        """Whether a file at these positions matches."""
         return len(self._parts) in places
 
     def goes_on(self, places: frozenset[int]) -> bool:
-        """Whether something inside a folder that was reached so may be meant."""
+        """Whether a file inside a folder at these positions may match."""
         return any(place < len(self._parts) for place in places)
 
     def _closed(self, places: Iterable[int]) -> frozenset[int]:
-        """Return places with those that are reached for nothing: `**` is also no folder at all."""
+        """Return positions with those that are reached without a name: `**` also matches no folder."""
         reached: set[int] = set()
         for start in places:
             place = start
@@ -87,20 +87,20 @@ _NOTHING: Final = re.compile(r"(?!)")
 # ---------------------------------------------------------------- the folder
 
 _MOST_FILES: Final = 500
-"""That a list has."""
+"""The limit of a list."""
 _MOST_ENTRIES: Final = 50_000
-"""Files and folders that are looked at for a list."""
+"""The limit of files and folders that are visited for a list."""
 _DEEPEST: Final = 32
-"""Folders inside each other that are looked into for a list."""
+"""The depth of folders that are visited for a list."""
 _MOST_BYTES: Final = 5_000_000
 _MOST_CHARACTERS: Final = 20_000
 
 
 class Folder:
-    """A folder that can be looked at. What is wrong with a path is told to the model, which can try another."""
+    """A folder whose files can be read. Errors about a path are for the model, which can try another."""
 
     def __init__(self, root: Path | str, *, hidden: bool = False) -> None:
-        """Take a folder; with `hidden`, what begins with a dot may be read too.
+        """Open a folder; with `hidden`, names that begin with a dot may be read, too.
 
         Raises:
             ValueError: there is no such folder, or this system cannot open files relative to a descriptor.
@@ -116,7 +116,7 @@ class Folder:
         """Return the files that a pattern such as `**/*.md` fits, in order, 500 at most.
 
         Raises:
-            ModelRetry: it is no pattern, leads out of the folder, or has too much looked at.
+            ModelRetry: it is not a pattern, leads out of the folder, or matches too much.
         """
         walk = _Walk(FilePattern(pattern), hidden=self._hidden)
         try:
@@ -138,7 +138,7 @@ class Folder:
         """Return the bytes of a file.
 
         Raises:
-            ModelRetry: there is none, it is outside, hidden, no regular file or too large, or a link leads to it.
+            ModelRetry: it does not exist, is outside, hidden, not a regular file, too large, or behind a link.
         """
         shown = repr(name[:_SHOWN])
         try:
@@ -153,10 +153,10 @@ class Folder:
         return data
 
     def text(self, name: str) -> str:
-        """Return what a file says.
+        """Return the text of a file.
 
         Raises:
-            ModelRetry: as `data`; or it is no text.
+            ModelRetry: as `data`; or it is not text.
         """
         try:
             return self.data(name).decode("utf-8-sig")
@@ -164,7 +164,7 @@ class Folder:
             raise ModelRetry(f"{name[:_SHOWN]!r} is no text in UTF-8") from exc
 
     def lines(self, name: str, first: int, count: int) -> str:
-        """Return some lines of a file, cut where it would be too much for a model.
+        """Return some lines of a file, cut to the limit for a model.
 
         Raises:
             ModelRetry: as `text`.
@@ -176,7 +176,7 @@ class Folder:
         """Return the steps to a place.
 
         Raises:
-            ModelRetry: they lead out of the folder, or to something that is not to be read.
+            ModelRetry: they lead out of the folder, or to something hidden.
         """
         place = normpath(name) if name else "."
         if place == ".." or place.startswith(("/", "../")):
@@ -203,9 +203,9 @@ class Folder:
 
 
 def _open_in(folder: int, name: str) -> int:
-    """Open a file or a folder inside a folder. Only those: to open a pipe or a device does something to it already.
+    """Open a file or a folder inside a folder. Nothing else: opening a pipe or a device has effects.
 
-    What is looked at first may be another thing when it is opened; therefore no link is followed, and nothing waits.
+    What was checked may be replaced before it is opened: so no link is followed, and opening never waits.
     """
     mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode):
@@ -232,7 +232,7 @@ def _complaint(shown: str, error: OSError) -> str:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be said at all: those that are not UTF-8 on the disk cannot."""
+    """Whether a name is text: names that are not UTF-8 on the disk are not."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -241,7 +241,7 @@ def _is_text(name: str) -> bool:
 
 
 class _Walk:
-    """What is found below a folder. Each folder is looked into once, whatever the pattern, and no link is followed."""
+    """A walk below a folder. Each folder is listed once, whatever the pattern, and no link is followed."""
 
     def __init__(self, pattern: FilePattern, *, hidden: bool) -> None:
         self.pattern = pattern
@@ -250,7 +250,7 @@ class _Walk:
         self._left = _MOST_ENTRIES
 
     def into(self, folder: int, above: str, before: frozenset[int], depth: int) -> None:
-        """Look into a folder that is open; `before` is how far the pattern fits the way to it."""
+        """Walk an open folder; `before` are the positions of the pattern at it."""
         for name, is_folder in self._entries(folder):
             after = self.pattern.after(before, name)
             if is_folder and depth and self.pattern.goes_on(after):
@@ -263,7 +263,7 @@ class _Walk:
     def _below(self, folder: int, name: str, above: str, before: frozenset[int], depth: int) -> None:
         try:
             number = _open_in(folder, name)
-        except OSError:  # it is gone, or not for us
+        except OSError:  # it is gone, or may not be read
             return
         try:
             self.into(number, f"{above}{name}/", before, depth)
@@ -273,7 +273,7 @@ class _Walk:
             os.close(number)
 
     def _entries(self, folder: int) -> list[tuple[str, bool]]:
-        """Return the names in a folder and whether each is one, in order."""
+        """Return the names in a folder, in order, each with whether it is a folder."""
         found: list[tuple[str, bool]] = []
         with os.scandir(folder) as entries:
             for entry in entries:

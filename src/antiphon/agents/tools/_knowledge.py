@@ -28,7 +28,7 @@ _MOST_WORDS = 12
 _LOOKED_AT = 50
 """Records of each list."""
 _TOGETHER = 4.0
-"""How much more it counts to have all the words than to have one."""
+"""How much more a record counts that has all the words than one that has one."""
 _SHORTEST_STEM = 4
 _EMPTY = frozenset(
     _WORD.findall(
@@ -36,13 +36,13 @@ _EMPTY = frozenset(
         " the their there they this to was we were what when where which who whom whose why will with you your"
     )
 )
-"""Words that say nothing about what is looked for; left out, unless there are no others."""
+"""Stop words: left out, unless there are no others."""
 
 
 async def retrieve(
     ledger: Ledger, question: str, *, thread_id: str | None, limit: int, keep: Callable[[Record], Awaitable[bool]]
 ) -> list[Record]:
-    """Return the records that answer best, of all threads or one, and that are to be kept."""
+    """Return the best records that `keep` accepts, of one thread or all."""
     said = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
     words = [word for word in said if word not in _EMPTY][:_MOST_WORDS] or said[:_MOST_WORDS]
     if not words:
@@ -65,14 +65,14 @@ async def retrieve(
 
 
 def _stem(word: str) -> str:
-    """Return what to look for, so that one of several is found by several and the other way round."""
+    """Return the stem of a word, so that singular and plural find each other."""
     return f"{word.removesuffix('s')}*" if len(word) >= _SHORTEST_STEM else word
 
 
 # ---------------------------------------------------------------- passages
 
 _USUAL = 1200
-"""Characters that paragraphs are put together to."""
+"""Characters up to which paragraphs are joined."""
 _LONGEST = 2000
 _BREAK = re.compile(r"\n\s*\n")
 _HEADING = re.compile(r"#{1,6}\s|.+\n[=-]{3,}\s*$", re.DOTALL)
@@ -120,21 +120,21 @@ class Passage:
     """A piece of a document."""
 
     id: str
-    """What it is cited by: the id of its message in the ledger."""
+    """The id of its message, by which it is cited."""
     source: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddedDocument:
-    """What became of a document that was added."""
+    """The result of adding a document."""
 
     source: str
     passages: int
     version: int
-    """How many texts this source has had."""
+    """How many versions the source has had."""
     is_new: bool
-    """Whether anything was written; what is there already is not written again."""
+    """Whether anything was written. A text that is there already is not."""
 
 
 class KnowledgeBase:
@@ -149,7 +149,7 @@ class KnowledgeBase:
 
         Raises:
             LedgerError: it could not be written.
-            ValueError: there is nothing in it.
+            ValueError: it is empty.
         """
         passages = passages_of(text)
         if not passages:
@@ -176,7 +176,7 @@ class KnowledgeBase:
         return tuple(_passage(record.message) for record in records)
 
     async def _latest(self, source: str) -> tuple[int, str]:
-        """Return the number and the digest of the latest text of a source; 0 if there is none."""
+        """Return the version and the digest of the latest text of a source; version 0 if there is none."""
         records = await self._ledger.by_correlation(_source_id(source), thread_id=self._thread_id)
         if not records:
             return 0, ""
@@ -200,7 +200,7 @@ def _source_id(source: str) -> str:
 
 
 def _about(message: Message) -> tuple[str, int, str]:
-    """Return the source, version and digest of the document that a message is a passage of; version -1, if it is none."""
+    """Return the source, version and digest of the document of a passage; version -1 if the message is not a passage."""
     match message.metadata.get(_NAMESPACE):
         case {"source": str(source), "version": int(version), "digest": str(digest)}:
             return source, version, digest

@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeAlias
 from pydantic_ai import Tool
 from typing_extensions import TypedDict
 
-from antiphon.agents._opening import as_key
 from antiphon.agents._run import current_run
 from antiphon.agents.tools._effects import READS
 from antiphon.agents.tools._knowledge import THREAD, KnowledgeBase, retrieve
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+from antiphon.messages.keys import as_key
 
 # ---------------------------------------------------------------- documents
 
@@ -41,19 +41,19 @@ def knowledge_base(ledger: Ledger) -> Tool[Any]:
 # ---------------------------------------------------------------- earlier messages
 
 Scope: TypeAlias = Literal["thread", "ledger"]
-"""What may be remembered: what was said in the thread of the run, or in every thread of the ledger."""
+"""Which messages are found: those of the run's thread, or of every thread of the ledger."""
 
 _LONGEST = 2000
 """Characters of a message that are shown."""
 _OWN = frozenset({"memory_retrieval", "knowledge_base"})
-"""Whose calls and results are not remembered: they only repeat what somebody else said."""
+"""Tools whose calls and results are not found: they only repeat other messages."""
 
 
 class MemoryMatch(TypedDict):
-    """Something that was said."""
+    """A message that was found."""
 
     id: str
-    """What it is cited by: the id of its message."""
+    """The id of the message, by which it is cited."""
     thread: str
     by: str
     said_at: str
@@ -64,7 +64,7 @@ def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str 
     """Return the tool that looks up what was said before.
 
     With scope `thread` it sees `thread_id`, or the thread of the run that it is called in. With scope `ledger` it sees every
-    thread, and so will whoever talks with the agent: not for a ledger that several people share.
+    thread, and so does every user of the agent: not for a ledger that several people share.
     """
 
     async def remember(query: str, limit: int = 5) -> list[MemoryMatch]:
@@ -91,7 +91,7 @@ def _thread(chosen: str | None) -> str:
 
 
 def _own_words() -> str | None:
-    """Return what the parents of everything said in this run begin with: that is in the conversation anyway."""
+    """Return the prefix of the parent ids of this run's messages, which are in the conversation anyway."""
     run = current_run()
     return None if run is None else f"{run.thread_id}/{as_key(run.id)}/"
 

@@ -1,7 +1,7 @@
-"""What is in a mailbox file (mbox): who writes what when, and the words of one letter.
+"""Mailbox files (mbox): a list of letters, and the text of one letter.
 
-Letters are taken apart here, and not by the standard library: its parser takes time that grows with the square of a header or
-of the depth of parts. Only the header of a letter or a part goes through it, cut to a length.
+Letters are parsed here, and not by the standard library: its parser takes time quadratic in the length of a header or in the
+depth of parts. It parses only the headers of letters and parts, cut to a length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic_ai import ModelRetry
 FoundT = TypeVar("FoundT")
 
 _MOST_LETTERS: Final = 200
-"""That a list has."""
+"""The limit of a list."""
 _MOST_LOOKED_AT: Final = 5_000
 _MOST_WORDS: Final = 50
 _MOST_CHARACTERS: Final = 10_000
@@ -31,14 +31,14 @@ _LONGEST_HEADER: Final = 1_000
 _DEEPEST: Final = 10
 """Parts inside parts."""
 _MOST_PARTS: Final = 100
-"""Of a letter, that are looked at for its words."""
+"""The limit of parts of a letter that are searched for its text."""
 _FROM: Final = re.compile(rb"^From [^\n]*\n?", re.MULTILINE)
 _HEADERS: Final = ("From", "Subject", "Date", "Content-Type", "Content-Transfer-Encoding")
 _CHARSET: Final = re.compile(
     r"(us-)?ascii|utf-?(8|16|16-?[lb]e)|iso-?8859-?\d{1,2}|latin-?\d|(windows|cp)-?125\d|koi8-[ru]"
     r"|gb(k|2312|18030)|big5|euc-(jp|kr)|shift_jis|iso-2022-jp"
 )
-"""Those that letters are written in. Python knows others, which are no texts, or take the square of the time."""
+"""Character sets of letters. Python has other codecs, which are not for text, or take quadratic time."""
 
 
 def letters_in(data: bytes, words: str = "") -> list[dict[str, Any]]:
@@ -57,10 +57,10 @@ def letters_in(data: bytes, words: str = "") -> list[dict[str, Any]]:
 
 
 def letter_in(data: bytes, number: int) -> dict[str, Any]:
-    """Return one letter with its words.
+    """Return one letter with its text.
 
     Raises:
-        ModelRetry: there is none of the number.
+        ModelRetry: no letter has the number.
     """
     letters = _letters(data)
     if not 1 <= number <= len(letters):
@@ -96,7 +96,7 @@ def _header(letter: Message, name: str) -> str:
     value = letter.get(name, "")
     try:
         found = str(make_header(decode_header(value)))
-        found.encode()  # bytes that are no text are kept as halves of characters, which nobody can write down
+        found.encode()  # bytes that are not text are kept as lone surrogates, which cannot be stored
     except (LookupError, MessageError, ValueError):
         return str(value).encode("ascii", errors="replace").decode()
     return found
@@ -113,7 +113,7 @@ def _date(letter: Message) -> str | None:
 
 
 def _taken_apart(data: bytes) -> tuple[Message, str]:
-    """Return the header of a letter, and its words: those of the first part that is plain text."""
+    """Return the header of a letter, and the text of its first part that is plain text."""
     head, body = _divided(data)
     texts = (_decoded(part, text) for part, text in islice(_parts(head, body, 0), _MOST_PARTS) if _is_plain(part))
     return head, next(texts, "")
@@ -132,7 +132,7 @@ def _parts(head: Message, body: bytes, depth: int) -> Iterator[tuple[Message, by
 
 
 def _between(body: bytes, boundary: bytes) -> Iterator[bytes]:
-    """Yield what stands between lines with a boundary, up to the one that ends it."""
+    """Yield the parts between boundary lines, up to the final one."""
     line = re.compile(rb"^--" + re.escape(boundary) + rb"(--)?[ \t]*$", re.MULTILINE)
     begin: int | None = None
     for found in line.finditer(body):
@@ -170,7 +170,7 @@ def _decoded(part: Message, body: bytes) -> str:
 
 
 def _read(find: Callable[[], FoundT]) -> FoundT | None:
-    """Return what the standard library finds; None where it stumbles over what no letter should have."""
+    """Return what the standard library parses; None if it raises."""
     try:
         return find()
     except (LookupError, MessageError, TypeError, ValueError):

@@ -1,6 +1,6 @@
-"""What is wrong with a page of Markdown: links that lead nowhere, headings out of order, fences left open.
+"""Problems of a Markdown page: broken links, headings out of order, open fences.
 
-Pages are read by a parser of CommonMark that takes time in proportion to a page, whatever is in it.
+Pages are read by a CommonMark parser that takes linear time.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class _Page:
 
 
 def problems_of(text: str, anchors: Callable[[str], Anchors]) -> list[str]:
-    """Return what is wrong with a page, line by line. `anchors` is given where a link leads."""
+    """Return the problems of a page, line by line. `anchors` returns the anchors of a link's target."""
     page = _read(text)
     found = sorted((*_headings(page), *_links(page, anchors), *_rest(page)))
     return [f"line {line}: {what}" for line, what in found]
 
 
 def anchors_of(text: str) -> frozenset[str]:
-    """Return what links to a page can name."""
+    """Return the anchors of a page."""
     return _anchors(_read(text))
 
 
@@ -95,7 +95,7 @@ def _read_inline(page: _Page, line: int, tokens: list[Token]) -> None:
 
 
 def _is_closed(lines: list[str], token: Token) -> bool:
-    """Whether a block of code ends with a fence, and not with the page or with what it stands in."""
+    """Whether a code block ends with a fence, and not with the page or its container."""
     first, end = token.map or [0, 0]
     last = lines[end - 1].strip(" \t>") if end - first > 1 else ""
     return last.startswith(token.markup) and not last.strip(token.markup[0])

@@ -1,7 +1,7 @@
-"""What a CSV file says: its columns, and sums by group, exact to six digits after the point.
+"""CSV files: columns, and sums by group, exact to six decimal places.
 
 Rows are kept as they are written, and not filled up to the number of columns: a header of thousands of columns above as many
-empty lines would become millions of cells. What a model can do nothing with, or what takes too long, is refused.
+empty lines would become millions of cells. What is too large for a model, or takes too long, is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_COLUMNS: Final = 500
 _MOST_CELLS: Final = 1_000_000
 _LONGEST_LINE: Final = 100_000
 _LONGEST_NUMBER: Final = 50
-"""Characters; and powers of ten, either way. What is longer is a text."""
+"""Characters, and powers of ten in both directions. A longer number is a text."""
 _MOST_GROUPS: Final = 100
 _MOST_SHOWN: Final = 10
 _LONGEST_SHOWN: Final = 100
@@ -46,7 +46,7 @@ def columns_of(text: str) -> dict[str, Any]:
     """Return how many rows there are, and of each column what is in it.
 
     Raises:
-        ModelRetry: it is no table, or too large.
+        ModelRetry: it is not a table, or too large.
     """
     rows, names = _rows(text)
     with decimal.localcontext(_CONTEXT):
@@ -58,7 +58,7 @@ def grouped(text: str, by: str, column: str, how: How) -> dict[str, str]:
     """Return a number for each value of one column: of all the numbers in another, how many, the sum, and so on.
 
     Raises:
-        ModelRetry: it is no table, or too large, or there is no such column.
+        ModelRetry: it is not a table, or too large, or there is no such column.
     """
     rows, names = _rows(text)
     for name in (by, column):
@@ -106,7 +106,7 @@ def _rows(text: str) -> tuple[list[list[str]], dict[str, int]]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield lines as the reader of CSV wants them. It takes in a line at once, and nobody else has a turn meanwhile."""
+    """Yield lines for the CSV reader. It parses a line at once, and blocks the event loop meanwhile."""
     for line in io.StringIO(text, newline=""):
         if len(line) > _LONGEST_LINE:
             raise ModelRetry(f"this is no table: a line has more than {_LONGEST_LINE} characters")
@@ -130,7 +130,7 @@ def _column(values: list[str]) -> dict[str, Any]:
 
 
 def _number(value: str) -> Decimal | None:
-    """Return a number; None if it is none, or so large or small that to write it out would fill the memory."""
+    """Return a number; None if it is not one, or if its decimal form would be too long."""
     plain = value.strip()
     if len(plain) > _LONGEST_NUMBER:
         return None
@@ -142,7 +142,7 @@ def _number(value: str) -> Decimal | None:
 
 
 def _shown(number: Decimal) -> str:
-    return f"{(round(number, 6) + 0).normalize():f}"  # a nought has no sign
+    return f"{(round(number, 6) + 0).normalize():f}"  # zero has no sign
 
 
 def _short(value: str) -> str:

@@ -14,7 +14,7 @@ from antiphon.dialects._reading import Unit, as_object, is_one_of, notes_of, sam
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
-from antiphon.messages._trusted import data_part, text_part
+from antiphon.messages.trusted import data_part, text_part
 
 # ---------------------------------------------------------------- reading
 

@@ -18,7 +18,7 @@ from antiphon.dialects._content import as_data_url, error_of, file_urn, named_fi
 from antiphon.dialects._reading import Unit, as_object, kind_of
 from antiphon.dialects.anthropic_messages._wire import FILE, NAME, ROLES, SETTINGS, TITLES
 from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 
 __all__ = ["read", "read_instructions"]
 

@@ -9,8 +9,7 @@ from antiphon.dialects._body import Body
 from antiphon.dialects._content import count_of
 from antiphon.dialects._reading import CHAT_KEYS, CLAUDE_KEYS, as_object, content_parts, is_one_of, sample_units
 from antiphon.errors import DecodeError
-from antiphon.messages import Tool, Usage, thaw
-from antiphon.messages._names import is_name
+from antiphon.messages import Tool, Usage, is_name, thaw
 
 __all__ = [
     "FILE",

@@ -13,8 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from antiphon.checks import TARGETS
-from antiphon.checks._speech import PLACEHOLDER
+from antiphon.checks import PLACEHOLDER, TARGETS
 from antiphon.dialects._body import said_together
 from antiphon.dialects._content import (
     INSTRUCTION,
@@ -45,7 +44,7 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages._model import EMPTY
+from antiphon.messages.trusted import EMPTY
 
 OPTIONS = frozenset({"media_labels"})
 

@@ -22,7 +22,7 @@ from antiphon.messages import (
     Part,
     PartsPayload,
 )
-from antiphon.messages._trusted import data_part, text_part
+from antiphon.messages.trusted import data_part, text_part
 
 # ---------------------------------------------------------------- reading
 

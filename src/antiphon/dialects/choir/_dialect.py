@@ -10,7 +10,7 @@ from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import Unit, as_object, sample_units
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages._trusted import data_part, text_part
+from antiphon.messages.trusted import data_part, text_part
 from antiphon.protocol import CATALOGUE, response_type_of
 
 # ---------------------------------------------------------------- reading

@@ -13,8 +13,7 @@ from antiphon.dialects._content import read_arguments
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of
 from antiphon.dialects.gemini._content import read_citations, read_medium, read_outcome
 from antiphon.dialects.gemini._wire import ANSWER, DATA, NAME, ROLES, kept_proof, known, spelled_otherwise
-from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
-from antiphon.messages._names import is_name
+from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart, is_name
 
 __all__ = ["read", "read_instructions"]
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from antiphon.checks._speech import PLACEHOLDER
+from antiphon.checks import PLACEHOLDER
 from antiphon.dialects._body import said_together
 from antiphon.dialects._content import INSTRUCTION, arguments_object, described, text_of
 from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
@@ -34,7 +34,7 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages._model import EMPTY
+from antiphon.messages.trusted import EMPTY
 
 OPTIONS = frozenset({"media_labels"})
 STAND_IN = b64encode(b"skip_thought_signature_validator").decode()

@@ -38,9 +38,9 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages._json import JsonError, parse
-from antiphon.messages._json import write as json_bytes
-from antiphon.messages._trusted import text_part
+from antiphon.messages.json_values import JsonError, parse
+from antiphon.messages.json_values import write as json_bytes
+from antiphon.messages.trusted import text_part
 
 # ---------------------------------------------------------------- parts
 

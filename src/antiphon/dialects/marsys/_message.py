@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from antiphon.dialects._frozen import frozen, thawed
 from antiphon.messages import current_limits, current_port
-from antiphon.messages._json import JsonError, canonical, copy_checked, parse, write
+from antiphon.messages.json_values import JsonError, canonical, copy_checked, parse, write
 
 # ---------------------------------------------------------------- fields
 

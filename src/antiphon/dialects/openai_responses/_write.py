@@ -27,7 +27,7 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages._model import EMPTY
+from antiphon.messages.trusted import EMPTY
 
 __all__ = ["OPTIONS", "alone", "write", "write_instructions"]
 

@@ -21,9 +21,8 @@ from antiphon.dialects._content import as_data_url, file_id, file_urn, mime_of, 
 from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled
-from antiphon.messages import Citation, MediaPart, thaw
-from antiphon.messages._json import plain
-from antiphon.messages._names import is_name
+from antiphon.messages import Citation, MediaPart, is_name, thaw
+from antiphon.messages.json_values import plain
 
 # ---------------------------------------------------------------- citations
 

@@ -16,9 +16,8 @@ from antiphon.dialects._reading import Unit, as_object, kind_of
 from antiphon.dialects.pydantic_ai._content import read_citations, read_file
 from antiphon.dialects.pydantic_ai._results import is_result, read_result, text_in
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage
-from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart
-from antiphon.messages._json import canonical
-from antiphon.messages._names import is_name
+from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, is_name
+from antiphon.messages.json_values import canonical
 
 __all__ = ["AUDIO", "INSTRUCTIONS", "read"]
 

@@ -15,7 +15,7 @@ from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._content import digest, is_recorded, read_file, write_file
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled, write_time
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart
-from antiphon.messages._json import JsonError, parse
+from antiphon.messages.json_values import JsonError, parse
 
 __all__ = ["DIGESTS", "is_result", "read_result", "text_in", "write_result"]
 

@@ -37,7 +37,7 @@ from antiphon.messages import (
     ReasoningPart,
     TextPart,
 )
-from antiphon.messages._model import json_text_of
+from antiphon.messages.trusted import json_text_of
 
 __all__ = ["OPTIONS", "invocation_in", "together", "write"]
 

@@ -8,7 +8,7 @@ SQLite says it has written are counted.
 
 Positions are given out here and not by SQLite, because the checksum of a row covers its own.
 
-That a message is there already is rare, so at first nobody looks: the index of ids says so when the rows are written. Then
+That a message is there already is rare, so there is no lookup at first: the index of ids says so when rows are written. Then
 everything is rolled back, and the same appends are taken again, carefully: each after the rows before it are written, and
 with a look for its ids. What would be refused is looked at so before it is; imported histories and branches, whose ids may
 be where the index does not see them, always are.
@@ -172,7 +172,7 @@ class Appends:
             is_careful = True  # it may be refused only because it is there already
             admission = self._ask(connection, known, request, is_careful)
         if not admission.is_new:
-            # Whoever is told that it is there already must be able to rely on it. It may have been written by a process
+            # A caller that is told "it is there already" must be able to rely on it. It may have been written by a process
             # that died before the disk had it: so this, too, is a commit that waits for the disk, and for all before.
             connection.run("UPDATE counters SET value = value + 1 WHERE name = 'repeated'")
             check_written(connection.changes(), 1)

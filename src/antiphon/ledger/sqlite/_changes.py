@@ -139,7 +139,7 @@ SELECT threads.key, threads.thread_id FROM family JOIN threads USING (key)
 
 
 def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
-    """Remove threads, by key and name, and media that nobody uses any longer."""
+    """Remove threads, by key and name, and media that are no longer used."""
     searchable = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
     mine = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
     media = "SELECT position FROM messages WHERE thread = ? AND media IS NOT NULL"

@@ -12,7 +12,7 @@ is written:
 They are signed numbers of 32 bits, which SQLite writes in four bytes: a row that changes but keeps its size is overwritten in
 place, and a row of `threads` changes with every append.
 
-There is no key in them: they find accidents and edits by SQL. Somebody who knows this file can compute them again; against
+There is no key in them: they find accidents and edits by SQL. Anyone who knows this file can compute them again; against
 that only heads help that were kept somewhere else.
 """
 

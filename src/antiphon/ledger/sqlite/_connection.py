@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import local
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 
@@ -114,7 +114,7 @@ def _prepare(connection: Connection, place: LedgerFile) -> None:
         raise LedgerUnavailableError(f"{place.path!r} is where SQLite cannot keep a write-ahead log; use a local disk")
 
 
-def _words(body: Any) -> str:
+def _words(body: object) -> str:
     return words_of(body) if isinstance(body, bytes) else ""
 
 

@@ -60,7 +60,7 @@ from antiphon.messages import Json, Message, current_port
 _MOST_REMEMBERED = 10_000
 """Threads of which it is remembered whether they are redacted."""
 _LOOK_AGAIN = 0.05
-"""Seconds between looks for what other processes have committed, while somebody follows."""
+"""Seconds between looks for what other processes have committed, while a tail is followed."""
 
 
 class SqliteLedger(Verbs):
@@ -108,7 +108,7 @@ class SqliteLedger(Verbs):
             await self._writer.close()
         finally:
             await self._readers.close()
-            self._commits.notify()  # whoever follows gets to know that it is closed
+            self._commits.notify()  # readers of a tail learn that it is closed
 
     # ------------------------------------------------------------ writing
 
@@ -277,11 +277,11 @@ class SqliteLedger(Verbs):
             self._watch = asyncio.create_task(self._look_for_others())
 
     async def _look_for_others(self) -> None:
-        """Ring when another process has committed something, as long as somebody waits for it."""
+        """Notify when another process has committed, as long as a reader waits."""
         seen: str | None = None  # so it rings once at first: something may have come since the one who waits has looked
         while self._commits.is_awaited:
             now: str | None = None
-            with suppress(LedgerError):  # whoever waits is woken, looks, and gets the error
+            with suppress(LedgerError):  # the reader is woken, looks, and gets the error
                 now = await self.horizon()
             if now is None or now != seen:
                 seen = now
@@ -421,7 +421,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _emptied(place: LedgerFile) -> None:
-    with suppress(apsw.Error, LedgerError):  # the deletion itself is done, and nobody should think that it is not
+    with suppress(apsw.Error, LedgerError):  # the deletion itself is done, and no caller should think that it is not
         connection = connect(place._replace(busy_timeout=1.0))
         try:
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

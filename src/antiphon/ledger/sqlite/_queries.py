@@ -15,9 +15,8 @@ from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
 from antiphon.ledger.sqlite._rows import ThreadSegment, find_thread, line_to, lineage, link_at, record_at
 from antiphon.ledger.sqlite._schema import SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
-from antiphon.messages import Json, Message, loads
-from antiphon.messages._json import parse
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Json, Message, loads
+from antiphon.messages.json_values import parse
 
 # ---------------------------------------------------------------- lists
 

@@ -297,7 +297,7 @@ def page_of_thread(
 def _stretch(
     connection: Connection, segments: Sequence[ThreadSegment], first: int, last: int, *, reverse: bool
 ) -> Iterator[tuple[int, Record]]:
-    """Yield the messages from one place to another, or back, whichever threads hold them, up to one that nobody holds."""
+    """Yield the messages from one place to another, or back, whichever threads hold them, up to the first that is missing."""
     sql, place = (_BACKWARD, last) if reverse else (_FORWARD, first)
     for key, low, high in reversed(segments) if reverse else segments:
         if low <= place <= high:

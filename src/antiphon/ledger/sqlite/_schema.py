@@ -2,7 +2,7 @@
 
 `messages` is the truth; every other table can be computed from it, and `verify` does. A row holds the house bytes and the
 link of the chain. Ids, invocations and correlations are in the bytes already: what is indexed is a 32-bit number made from
-them (see `_rows`), a tenth of the usual text, and whoever finds a row by such a number compares the message itself. Rows are
+them (see `_rows`), a tenth of the usual text, and a lookup by such a number compares the message itself. Rows are
 in the order of commits, so a batch for a hundred threads fills a few pages and not a hundred.
 
 `position` is never used twice (AUTOINCREMENT), even when the last rows are deleted: it is the cursor of `tail`. The tables for
@@ -133,7 +133,7 @@ CREATE VIRTUAL TABLE search USING fts5 (
 );
 INSERT INTO search (search, rank) VALUES ('secure-delete', 1);
 """
-"""Made when somebody first searches: a ledger that nobody searches does not pay for it."""
+"""Made by the first search: a ledger that is not searched does not pay for it."""
 
 _STATES = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
@@ -151,7 +151,7 @@ def _add_checksums(connection: Connection) -> None:
 
 
 _THIRD = "ALTER TABLE threads ADD COLUMN is_redacted INTEGER"
-"""NULL where a thread is from before: nobody knows (see `LedgerRedaction`)."""
+"""NULL where a thread is from before: not known (see `LedgerRedaction`)."""
 
 Step: TypeAlias = str | Callable[[Connection], None]
 

@@ -45,7 +45,7 @@ class Connection(apsw.Connection):
         row = self.row(sql, values)
         return None if row is None else row[0]
 
-    def setting(self, name: str, value: Any = None) -> Any:
+    def setting(self, name: str, value: object = None) -> Any:
         """Change one of SQLite's settings, or look at it."""
         pragma = cast("Callable[..., Any]", self.pragma)
         return pragma(name) if value is None else pragma(name, value)

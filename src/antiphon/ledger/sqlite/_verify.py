@@ -30,8 +30,7 @@ from antiphon.ledger.sqlite._rows import (
 )
 from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
-from antiphon.messages import Message, loads
-from antiphon.messages._limits import NO_LIMITS
+from antiphon.messages import NO_LIMITS, Message, loads
 
 _STEP = 1000
 """Rows that are looked at in one transaction: a longer one would keep the log from beginning anew."""
@@ -209,7 +208,7 @@ def _complaint_about_old_position(connection: Connection, thread: int, seq: int,
 
 
 def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: str) -> bool:
-    """Whether whoever looks for an id comes to its row: by its number, or, where earlier rows have that, by the next."""
+    """Whether a lookup of an id finds its row: by its number, or, where earlier rows have that, by the next."""
     taken = "SELECT 1 FROM messages WHERE thread = ? AND id_key = ? AND seq < ?"
     for salt in count():
         key = key_of(id, salt)

@@ -3,7 +3,7 @@
 A change waits in a queue; the thread takes all that are there, makes them inside one transaction, and commits once, so that
 many callers share one wait for the disk. Appends are decided before they write anything (see `_appends`); every other change
 is a function over the connection, run inside a savepoint. Where appends could not be written together, they are taken again,
-each inside a savepoint too. Either way, one that is refused harms no other. Nobody is told anything before the commit has
+each inside a savepoint too. Either way, one that is refused harms no other. No caller gets an answer before the commit has
 returned.
 
 What is queued is done: cancelling the caller does not withdraw it, because it may be in the middle of a commit.
@@ -34,7 +34,7 @@ from antiphon.ledger.sqlite._connection import FATAL, UNEXPECTED, LedgerFile, co
 from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_CHANGES = 1000
-"""In one commit: enough that the wait for the disk is nothing, and few enough that nobody waits long."""
+"""In one commit: enough that the wait for the disk is nothing, and few enough that no caller waits long."""
 _MOST_BYTES = 16 * 1024 * 1024
 """In one commit."""
 _ROOM = 64 * 1024 * 1024
@@ -148,7 +148,7 @@ class Writer:
             batch, is_open = self._take()
             if batch:
                 self._commit(batch)
-                with suppress(RuntimeError):  # the loop was closed: nobody is left to be told
+                with suppress(RuntimeError):  # the loop was closed: no caller is left
                     self._loop.call_soon_threadsafe(self._settle, batch)
             self._copy_log()
         self._disconnect()
@@ -161,7 +161,7 @@ class Writer:
         while change is not None:
             batch.append(change)
             weight += change.weight
-            # Nobody else takes from the queue: what is in it stays there until it is taken.
+            # Only this thread takes from the queue: what is in it stays there until it is taken.
             if len(batch) == _MOST_CHANGES or weight >= _MOST_BYTES or self._queue.empty():
                 return batch, True
             change = self._queue.get()
@@ -198,7 +198,7 @@ class Writer:
         return exc if is_ours else translated(exc, self._place.path)
 
     def _give_up(self, exc: Exception) -> None:
-        """Throw the connection away, unless somebody else had the lock and nothing was begun."""
+        """Throw the connection away, unless another process had the lock and nothing was begun."""
         self._appends.forget()
         connection = self._connection
         if connection is not None and isinstance(exc, apsw.BusyError) and not connection.in_transaction:

@@ -1,5 +1,6 @@
 """What all patterns share: who takes part, on which models, with which tools; how they are asked; how a pattern is opened."""
 
+from antiphon.errors import CastError
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._cast import AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.cast._endings import end_open_calls, stopped
@@ -19,7 +20,7 @@ from antiphon.patterns.cast._history import (
 )
 from antiphon.patterns.cast._pattern import Outcome, Pattern, PatternOptions, failed, together
 from antiphon.patterns.cast._rest import RESTS, left_open
-from antiphon.patterns.cast._spec import AgentSpec, CastError
+from antiphon.patterns.cast._spec import AgentSpec
 
 __all__ = [
     "RESTS",

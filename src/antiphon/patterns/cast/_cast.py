@@ -30,10 +30,11 @@ from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.errors import CastError
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast._asking import Patience, ask_in_turn
 from antiphon.patterns.cast._held import Gate, HeldModel
-from antiphon.patterns.cast._spec import AgentSpec, CastError
+from antiphon.patterns.cast._spec import AgentSpec
 
 __all__ = ["AgentTools", "Answer", "Cast", "CastOptions", "Hear"]
 

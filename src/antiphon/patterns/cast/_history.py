@@ -30,6 +30,7 @@ from antiphon.messages import (
     TextPart,
     dumps,
 )
+from antiphon.messages.keys import parent_of
 from antiphon.runtime import System
 
 __all__ = [
@@ -173,7 +174,7 @@ class ThreadHistory:
         while place:
             if place in self._calls:
                 return True
-            place = place.rpartition("/")[0]
+            place = parent_of(place)
         return False
 
 

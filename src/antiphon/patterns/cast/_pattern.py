@@ -107,6 +107,10 @@ class Pattern(ABC):
         The same task in the same thread is not done again: it goes on where it was, or the recorded outcome is returned.
         """
 
+    async def run_inside(self, task: str, thread_id: str) -> Outcome:
+        """Do a task for an agent of another pattern, in the thread that the agent works in; `as_tool` calls this."""
+        return await self.run(task, thread_id=thread_id)
+
     def as_tool(self, name: str, about: str) -> Tool[Any]:
         """Return a tool by which an agent of another pattern has this one do something, in the thread that it works in.
 
@@ -117,7 +121,7 @@ class Pattern(ABC):
 
         async def ask(task: str) -> Any:
             run = current_run()
-            outcome = await self.run(task, thread_id=None if run is None else run.thread_id)
+            outcome = await (self.run(task) if run is None else self.run_inside(task, run.thread_id))
             if outcome.status != "completed":
                 raise ModelRetry(f"{name} has failed: {outcome.error_message}")
             return (outcome.response or "") if outcome.data is None else outcome.data

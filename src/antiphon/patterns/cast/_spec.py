@@ -7,13 +7,9 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_ai.settings import ModelSettings
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import CastError
 
 __all__ = ["AgentSpec", "CastError"]
-
-
-class CastError(AntiphonError):
-    """Somebody is named who takes no part, or takes part twice; the text says who does."""
 
 
 class AgentSpec(BaseModel):

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from antiphon.ledger import Ledger, rewards_of
 from antiphon.messages import Conversation, Message, Transition, dumps
+from antiphon.messages.keys import run_of
 from antiphon.patterns.decisions._top import Top
 
 __all__ = ["Decision", "DecisionReward", "decisions_of", "export_transitions"]
@@ -116,7 +117,7 @@ def _loop(message: Message) -> str:
     parent = message.parent_id or ""
     if message.correlation_id != parent:
         return parent
-    return parent.removesuffix("@end") if parent.endswith("@end") else parent.rpartition("/")[0]
+    return run_of(parent)
 
 
 def _plain(messages: Iterable[Message]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 from antiphon.dialects import decode, encode, marsys
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, DataPart, JsonObject, Message, PartsPayload, thaw
-from antiphon.messages._json import canonical
+from antiphon.messages.json_values import canonical
 from antiphon.patterns.cast import known_by
 
 __all__ = [

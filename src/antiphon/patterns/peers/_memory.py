@@ -24,6 +24,7 @@ from antiphon.messages import (
     Message,
     OptionCallPayload,
     OptionResultPayload,
+    keys,
 )
 from antiphon.patterns.cast import ThreadHistory
 from antiphon.patterns.peers._additions import (
@@ -338,20 +339,19 @@ def request_of(message: Message) -> InvokePeer | None:
 
 def is_answer(request_id: str, name: str, message: Message) -> bool:
     """Whether a message is what a peer has said with its model in answer to a request."""
-    place, _, run = run_of(message).rpartition("/")
-    is_own = place == request_id and run.partition("=")[0] == name
+    run = run_of(message)
+    is_own = keys.parent_of(run) == request_id and keys.last_key(run) == name
     return is_own and message.role_hint_for_llm == "assistant" and message.kind == "parts"
 
 
 def run_of(message: Message) -> str:
     """Return the run of an agent in which something was said: the exchange with a model names it, before its last step."""
-    exchange = message.correlation_id or ""
-    return exchange.removesuffix("@end") if exchange.endswith("@end") else exchange.rpartition("/")[0]
+    return keys.run_of(message.correlation_id or "")
 
 
 def speaker_of(message: Message) -> str:
     """Return the agent in whose run something was said."""
-    return run_of(message).rpartition("/")[2].partition("=")[0]
+    return keys.last_key(run_of(message))
 
 
 def _option(message: Message) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from antiphon.messages.keys import key_of, kind_of
 from antiphon.protocol import Reply, Request
 
 __all__ = [
@@ -73,5 +74,4 @@ def address_of(name: str) -> str:
 
 def peer_at(address: str) -> str | None:
     """Return which peer lives at an address; None: none does."""
-    kind, _, name = address.partition("/")
-    return name if kind == KIND and name else None
+    return (key_of(address) or None) if kind_of(address) == KIND else None

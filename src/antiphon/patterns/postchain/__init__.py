@@ -1,8 +1,9 @@
 """PostChain: a thread goes through six phases, each an actor with an agent; supervised, durable, and open to look into."""
 
+from antiphon.errors import ChainConfigError
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import GO_ON_WITH
-from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError, prepared_agent
+from antiphon.patterns.postchain._config import ChainConfig, prepared_agent
 from antiphon.patterns.postchain._context import (
     Add,
     ChainContext,

@@ -7,18 +7,18 @@ an error: the phase notifies the supervisor, which restarts the manager.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
 from pydantic_ai.run import AgentRunResult
 
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, WithdrawnError
-from antiphon.messages import Json, thaw
-from antiphon.patterns.cast import RESTS, Hear, left_open
+from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
+from antiphon.patterns.cast import RESTS, Hear, left_open, model_messages, read_history, untrusted_source, user_content
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
@@ -60,7 +60,7 @@ _CALLS = 100
 
 
 class AgentManagerActor(Actor):
-    """Who manages the agent of one phase; of a thread, or for those who ask it directly."""
+    """Manages the agent of one phase, for one thread or for direct questions."""
 
     concurrency = 1000
 
@@ -79,7 +79,7 @@ class AgentManagerActor(Actor):
 
     @handles
     async def invoke(self, request: InvokeAgent, context: Context) -> AgentInvoked:
-        """Have the agent answer under its name; with `stream`, its words are told while they come."""
+        """Answer as the named agent; with `stream`, send the words while they arrive."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
         async with left_open(context):
@@ -91,7 +91,7 @@ class AgentManagerActor(Actor):
 
     @handles
     async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
-        """Change how the agent is set up, from its next run on: that this is written down is all it takes."""
+        """Change how the agent is set up, from its next run on. The recorded request is the change."""
         phase = _phase(context, request.agent_id)
         await self._chain.cast.check(phase, request.config)
         return AgentConfigUpdated(agent_id=request.agent_id)
@@ -99,7 +99,7 @@ class AgentManagerActor(Actor):
     # ------------------------------------------------------------ answering
 
     async def _streamed(self, phase: Phase, request: InvokeAgent, context: Context) -> AgentResult:
-        """Answer, and tell whoever asks the words while they come. They are not written down: the answer is."""
+        """Answer, and send the words to the caller while they arrive. Only the whole answer is recorded."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def tell() -> None:
@@ -129,22 +129,35 @@ class AgentManagerActor(Actor):
             raise RefusedError("an agent works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
         config = await self._config(phase, about, context)
         chain, prompt = self._chain, _prompt(input, about)
+        history, request = await self._handed_over(about, context.thread_id)
         async with ledger_run(context) as run:
             chain.talks.give(run, is_first=context.attempt == 1)
             async with self._unless_over(run.thread_id):
                 with taint_scope(Taint()) as taint:  # what one phase has read counts for the others
                     taint.mark(None if about is None else cast("str | None", about.model_extra.get("untrusted")))
-                    answer = await chain.cast.ask_phase(phase, config, prompt, hear)
+                    for message in (*history, *request):
+                        taint.mark(untrusted_source(message))
+                    told = [prompt, *_attached(request)] if request else prompt
+                    answer = await chain.cast.ask_phase(phase, config, told, hear, history=model_messages(history, phase))
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
         return _result(answer.run, answer.model, taint.untrusted)
 
+    async def _handed_over(self, about: AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
+        """Return the history that began elsewhere, and the request, if that is more than words."""
+        outside: Any = None if about is None else thaw(about.model_extra.get("outside"))
+        if outside is None:
+            return Conversation(), Conversation()
+        found = await read_history(self._chain.ledger, thread_id, until=outside["before"])
+        own = outside.get("request")
+        return Conversation(each for each in found if each.id != own), Conversation(each for each in found if each.id == own)
+
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
-        """Wait for nobody in a thread that is terminated.
+        """Do not wait for a person in a thread that is terminated.
 
         Raises:
-            WithdrawnError: it is, and a person, or another program, would be waited for.
+            WithdrawnError: the thread is terminated, and the call would wait for a person or another program.
         """
         try:
             yield
@@ -154,7 +167,7 @@ class AgentManagerActor(Actor):
             raise
 
     async def _config(self, phase: Phase, about: AgentContext | None, context: Context) -> AgentConfig:
-        """Return how the agent is set up for this run: as whoever prepared it has recorded, else as it is now, recorded."""
+        """Return how the agent is set up for this run: as the phase has recorded it, else as it is now, which is recorded."""
         given: Any = None if about is None else about.model_extra.get("agent")
 
         async def now(key: str) -> Json:
@@ -165,10 +178,10 @@ class AgentManagerActor(Actor):
 
 
 def _phase(context: Context, agent_id: str | None) -> Phase:
-    """Return whose agent lives here.
+    """Return the phase whose agent this manager runs.
 
     Raises:
-        RefusedError: nobody's, or somebody else is meant.
+        RefusedError: there is no such agent here.
     """
     phase = phase_of_agent(context.address)
     if phase is None:
@@ -186,6 +199,12 @@ def _prompt(input: str, about: AgentContext | None) -> str:
         return input
     said = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
     return f"Earlier in this conversation:\n{said}\n\n{input}"
+
+
+def _attached(request: Iterable[Message]) -> list[UserContent]:
+    """Return the media and data of a request; its words are in the prompt."""
+    parts = tuple(part for each in request for part in each.parts if isinstance(part, DataPart | MediaPart))
+    return list(user_content(Message(policy="user", payload=PartsPayload(parts=parts)))) if parts else []
 
 
 def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> AgentResult:

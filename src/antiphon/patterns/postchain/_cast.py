@@ -9,7 +9,7 @@ them. Those that a message names (INITIALIZE_PHASE, UPDATE_AGENT_CONFIG) are not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Any, Final, Unpack
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
+from pydantic_ai.messages import ModelMessage, UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
@@ -27,10 +28,10 @@ from antiphon.agents._guards import Guards
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import AntiphonError, RefusedError, UnguardedToolError
+from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Gate, Hear
-from antiphon.patterns.postchain._config import ChainConfig, ChainConfigError, current_agent
+from antiphon.patterns.postchain._config import ChainConfig, current_agent
 from antiphon.patterns.postchain._protocol import agent_of, config_thread
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
 
@@ -79,7 +80,15 @@ class ChainCast(Cast):
     def tools_of(self, spec: AgentSpec) -> AgentTools:
         return AgentTools(self.tools.plain(spec.tools), self.tools.guarded(spec.name, spec.tools))
 
-    async def ask_phase(self, phase: Phase, config: AgentConfig, prompt: str, hear: Hear | None) -> Answer[str]:
+    async def ask_phase(
+        self,
+        phase: Phase,
+        config: AgentConfig,
+        prompt: str | Sequence[UserContent],
+        hear: Hear | None,
+        *,
+        history: Sequence[ModelMessage] = (),
+    ) -> Answer[str]:
         """Have the agent of a phase answer, set up as `config` says.
 
         Raises:
@@ -98,7 +107,7 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
-        return await self.ask(spec, prompt, hear=hear, known_as=agent_of(phase))
+        return await self.ask(spec, prompt, history=history, hear=hear, known_as=agent_of(phase))
 
     async def agent_config(self, phase: Phase) -> AgentConfig:
         """Return how the agent of a phase is set up now."""

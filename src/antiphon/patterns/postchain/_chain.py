@@ -1,13 +1,14 @@
 """Chain: what the actors of one chain share: settings, agents, gates, events, and the state of threads that run here.
 
 A thread's run knows what the thread has said to models. The agent of the first phase reads it; reading it again for each phase
-would cost more the longer the thread is. So `Talks` hands it from the agent of one phase to the next, and keeps that of a
+would cost more the longer the thread is. So `TalkCache` hands it from the agent of one phase to the next, and keeps that of a
 limited number of long threads between turns. After an error, or if another process has written, the next agent reads.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final, Unpack
 
 from antiphon.agents import LedgerRun
@@ -18,20 +19,21 @@ from antiphon.patterns.cast import CastOptions
 from antiphon.patterns.postchain._cast import ChainCast
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._events import ChainEvents, log_flow
-from antiphon.patterns.postchain._lifecycle import LIFE, Lives
+from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives
 from antiphon.patterns.postchain._pausing import Gates, GateState
+from antiphon.protocol import PHASES
 
 _LONG: Final = 200
-"""Rows from which on a thread is long: to read fewer takes less than keeping them in mind."""
+"""Rows from which a thread counts as long. Reading a shorter one is cheaper than caching it."""
 _MOST: Final = 1_000
-"""Long threads that are kept in mind between their turns."""
+"""Long threads that stay cached between their turns."""
 
 _NO_RUN: Final = "/"
 """What no run is called."""
 
 
-class Talks:
-    """By thread, what its last agent knew; the one that was kept last is the last."""
+class TalkCache:
+    """By thread, what its last agent knew; the latest entry is last."""
 
     def __init__(self) -> None:
         self._known: dict[str, Talk] = {}
@@ -59,7 +61,7 @@ class Talks:
         self._known[run.thread_id] = Talk.of(run)
 
     def rest(self, thread_id: str) -> None:
-        """Keep a thread in mind only if it is long: its turn is over."""
+        """Keep a thread cached after its turn only if it is long."""
         talk = self._known.pop(thread_id, None)
         if talk is not None and talk.seq >= _LONG:
             self._known[thread_id] = talk
@@ -76,10 +78,19 @@ class Chain:
         self.gates = Gates(self._look)
         self.cast = ChainCast(ledger, config, self.gates, **cast)
         self.events = ChainEvents()
-        self.lives = Lives()
-        self.talks = Talks()
+        self.lives = RecentLives()
+        self.talks = TalkCache()
         self.at_work: dict[str, asyncio.Event] = {}
         """The threads that run here, each with an event that is set when its run has ended."""
+        self.delegated: Counter[str] = Counter()
+        """The threads of other patterns in which the phases are at work, with how often."""
+
+    def waits_for(self, run: LedgerRun | None) -> bool:
+        """Whether the phases wait for a run: one that asks them in the same thread would then wait for itself."""
+        if run is None:
+            return False
+        is_inside = run.agent in PHASES and self.delegated[run.thread_id] > 0
+        return is_inside or run.thread_id in self.at_work
 
     def seen(self, record: Record) -> None:
         """Take a record that was written just now."""

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from antiphon.agents.config import read_toml
-from antiphon.errors import AntiphonError, RefusedError
+from antiphon.errors import ChainConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
@@ -57,7 +57,7 @@ TOO_LARGE: Final = "TOO_LARGE"
 ANSWER: Final = 16_000
 """Characters of an answer that other phases, and the client, are told."""
 MENTIONED: Final = 600
-"""Characters of a source, or of an argument, that a thread has in mind."""
+"""Characters of a source or an argument that the context keeps."""
 _ABOUT: Final = 8_000
 """Bytes of what is said about a thread besides the input, as JSON: it goes with every message to a phase."""
 
@@ -108,10 +108,6 @@ def _cut_value(value: Any, most: int) -> Any:
 
 _PREPARE: Final = PrepareContext.message_type
 _CHANGES: Final = (InitializePhase.message_type, UpdateAgentConfig.message_type)
-
-
-class ChainConfigError(AntiphonError):
-    """A configuration cannot be read, or says something that nobody understands."""
 
 
 class ChainConfig(BaseModel):

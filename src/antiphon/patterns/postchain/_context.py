@@ -24,7 +24,7 @@ class _Value(BaseModel):
 
 
 class Item(_Value):
-    """Something that a thread has in mind."""
+    """Something in the context of a turn."""
 
     id: str
     """What it is cited by: the id of a message in the ledger, of a call of a tool, or the phase that said it."""
@@ -38,7 +38,7 @@ class Item(_Value):
 
 
 class Add(_Value):
-    """Have something in mind from now on."""
+    """Add an item to the context."""
 
     operation: Literal["ADD"] = "ADD"
     item: Item
@@ -53,7 +53,7 @@ class Tag(_Value):
 
 
 class Prune(_Value):
-    """Have it in mind no longer; it stays in the ledger."""
+    """Remove an item from the context; it stays in the ledger."""
 
     operation: Literal["PRUNE"] = "PRUNE"
     target: str
@@ -63,7 +63,7 @@ class Prune(_Value):
 
 
 class Transform(_Value):
-    """Have it in mind in other words."""
+    """Replace the text of an item."""
 
     operation: Literal["TRANSFORM"] = "TRANSFORM"
     target: str
@@ -112,7 +112,7 @@ def operations_from(data: Any) -> tuple[ContextOperation, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ChainContext:
-    """What a thread has in mind, in the order in which it came."""
+    """The items of a turn, in the order in which they were added."""
 
     items: Mapping[str, Item] = field(default_factory=dict[str, Item])
     links: tuple[Link, ...] = ()
@@ -187,9 +187,12 @@ class PhaseWork:
     untrusted: str | None = None
     """Where something came from that strangers wrote and the thread has read; None: there was none."""
 
+    outside: dict[str, Any] | None = None
+    """Where the history that began elsewhere is; see `ThreadLife.outside`."""
+
     @classmethod
     def of(cls, request: ProcessPhase) -> PhaseWork:
-        """Read a request; whoever asks a phase by hand need not give more than the protocol wants."""
+        """Read a request; only the fields of the protocol are required."""
         context = request.context
         extra: dict[str, Any] = {} if context is None else {name: thaw(value) for name, value in context.model_extra.items()}
         previous = extra.get("previous_phase_output")
@@ -206,6 +209,7 @@ class PhaseWork:
             metadata=dict(extra.get("metadata") or {}),
             seen=tuple(extra.get("seen", ())),
             untrusted=extra.get("untrusted"),
+            outside=extra.get("outside"),
         )
 
     @property
@@ -216,7 +220,7 @@ class PhaseWork:
 
     @property
     def found(self) -> tuple[Item, ...]:
-        """The sources that were found; the others were given by tools, which somebody has asked for just that."""
+        """The sources that a search found; the others are results of tools."""
         return tuple(item for item in self.sources if item.source != "tool")
 
     @property

@@ -49,7 +49,7 @@ class ChainEvent:
     text: str = ""
     """A piece of what is being said; a tool; a status."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What came of it: the output of a phase, the arguments or the result of a tool, the whole result."""
+    """The output of a phase, the arguments or the result of a tool, or the whole result."""
     seq: int | None = None
     """Its place in the ledger; None for what is not there, such as a piece of text."""
 
@@ -74,7 +74,7 @@ class ChainEvents:
         self._phases: dict[str, Phase] = {}
 
     def has_listener(self, thread_id: str) -> bool:
-        """Whether anybody wants to see words while they come."""
+        """Whether a listener wants words while they arrive."""
         return self._readers[thread_id] > 0
 
     @contextmanager
@@ -119,7 +119,7 @@ class ChainEvents:
 
 
 def event_of(message: Message, seq: int, phase: Phase | None) -> ChainEvent | None:
-    """Return what a message means to somebody who watches; None if nothing. `phase` is the one that is at work."""
+    """Return the event that a message is; None if it is none. `phase` is the current one."""
     thread_id, payload = message.thread_id or "", message.payload
     if message.lane == "talk":
         return _tool(thread_id, payload, seq, phase)
@@ -178,7 +178,7 @@ def log_flow(record: Record) -> None:
 
 
 def _kind(message: Message) -> str:
-    """Return what a message is called in the protocol; empty: it is none of that."""
+    """Return the type of a message of the protocol; empty if it is not one."""
     match message.payload:
         case OptionCallPayload(option_name=name):
             return name

@@ -17,12 +17,13 @@ from pydantic import ValidationError
 from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger, Tailed
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
+from antiphon.messages.keys import kind_of
 from antiphon.patterns.postchain._config import check_input
 from antiphon.patterns.postchain._lifecycle import is_known
 from antiphon.patterns.postchain._protocol import (
     CLIENT,
-    DOOR,
     OUTSIDE,
+    POSTED,
     SUPERVISOR,
     TakeUp,
     agent_of,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class ClientActor(Actor):
-    """The endpoint of a user: what it is told goes to whoever listens, and stays in the ledger for who comes later."""
+    """The endpoint of a user: passes results and words to listeners. The ledger keeps them for later readers."""
 
     concurrency = 100
 
@@ -73,7 +74,7 @@ _OF_PHASE: Final = frozenset({"PROCESS_PHASE", "PREPARE_CONTEXT", "INITIALIZE_PH
 _OF_AGENT: Final = frozenset({"INVOKE_AGENT", "PROCESS_WITH_AGENT", "UPDATE_AGENT_CONFIG"})
 _OF_CELL: Final = frozenset({"RESTART", "STOP"})
 _WITHOUT_THREAD: Final = frozenset({"HEARTBEAT", "SUPERVISE", "RESTART", "STOP", "ERROR", "ERROR_NOTIFICATION"})
-_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", *PHASES})
+_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", "delegate", *PHASES})
 _INPUTS: Final = ("initial_input", "input")
 """The fields that have what a user says."""
 
@@ -83,7 +84,7 @@ class _Route(NamedTuple):
     thread_id: str | None
 
 
-class Edge:
+class Gateway:
     """Where messages of the protocol come in."""
 
     def __init__(self, system: System, ledger: Ledger, input_limit: int) -> None:
@@ -188,12 +189,12 @@ def _read(data: Mapping[str, Any] | str | bytes) -> Message:
 
 
 def _check_sender(sender: str | None) -> None:
-    """Refuse to let somebody outside speak for an actor: who has said what is what a ledger is about.
+    """Refuse a sender from outside that has the address of an actor.
 
     Raises:
-        ValueError: somebody does.
+        ValueError: it has.
     """
-    if sender is not None and sender.partition("/")[0] in _OWN_KINDS and "/" in sender:
+    if sender is not None and kind_of(sender) in _OWN_KINDS and "/" in sender:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
@@ -205,7 +206,7 @@ _LOOK: Final = 0.05
 """Seconds between two looks for an answer."""
 
 
-class DoorActor(Actor):
+class PostedMessageActor(Actor):
     """Takes up what was posted."""
 
     @handles
@@ -221,7 +222,7 @@ async def listen(system: System, chain: Chain, horizon: str) -> None:
             message = tailed.record.message
             if message.policy == OUTSIDE and message.kind == "option_call" and message.thread_id in chain.at_work:
                 taken = TakeUp(thread_id=message.thread_id, invocation_id=message.invocation_id or "")
-                await system.tell(DOOR, taken)
+                await system.tell(POSTED, taken)
 
 
 async def answer_of_owner(ledger: Ledger, message: dict[str, Any], patience: float) -> tuple[Message, Response | None]:

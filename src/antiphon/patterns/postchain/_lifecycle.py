@@ -18,7 +18,7 @@ from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.postchain._config import cut
-from antiphon.patterns.postchain._protocol import SubscribeThread
+from antiphon.patterns.postchain._protocol import DELEGATE, SubscribeThread
 from antiphon.protocol import (
     PHASES,
     ChatTurn,
@@ -58,11 +58,14 @@ _BECOMES: Final[Mapping[str, ThreadState]] = {
     TerminateThread.message_type: "terminated",
 }
 
+_FRESH: Final[dict[str, Any]] = {"completed": (), "outputs": None, "done": (), "cycle": 1}
+"""Of the phases, when a turn begins."""
+
 _ASKED: Final = frozenset({*_BECOMES, ProcessPhase.message_type, SubscribeThread.message_type})
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PastTurn:
     """What a user asked, and what was answered."""
 
     input: str
@@ -77,14 +80,14 @@ class ThreadLife:
     """A `ThreadState`, or `none` before it is created."""
     user_id: str = ""
     creator: str = ""
-    """Who is told what came of it."""
+    """Receives the result."""
     subscribers: tuple[str, ...] = ()
-    """Who else is."""
+    """Receive the result too."""
     metadata: Mapping[str, Any] | None = None
     """As CREATE_THREAD gave it."""
     turn: int = 0
     """How often it was started."""
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[PastTurn, ...] = ()
     """The latest turns; the last one is the current one."""
     created_at: str | None = None
     updated_at: str | None = None
@@ -96,6 +99,8 @@ class ThreadLife:
     """The phases of this turn in the order in which they were done, over all cycles."""
     untrusted: str | None = None
     """Where something came from that strangers wrote and an agent of the thread has read; the first, for good."""
+    outside: Mapping[str, Any] | None = None
+    """The history that began elsewhere: `before` is the message that it stands before, `request` the one that is asked now."""
     cycle: int = 1
     """Which time through the phases this is, within the turn."""
     asked: Mapping[str, Any] | None = None
@@ -146,7 +151,8 @@ class ThreadLife:
             return self
         payload = message.payload
         if isinstance(payload, OptionCallPayload):
-            return self._called(payload, message.policy) if payload.option_name in _ASKED else self
+            is_own = payload.option_name in _ASKED and message.policy != DELEGATE
+            return self._called(payload, message.policy) if is_own else self
         if isinstance(payload, OptionResultPayload):
             return self._answered(payload, message.created_at)
         data = _result_in(payload)
@@ -181,15 +187,18 @@ class ThreadLife:
                 user_id=data["user_id"],
                 creator=call["by"],
                 metadata=data.get("metadata"),
-                turns=(Turn(data["initial_input"]),),
+                outside=data.get("outside"),
+                turns=(PastTurn(data["initial_input"]),),
                 created_at=_text(at),
             )
-        return life.with_turn(data.get("input")) if kind == StartThread.message_type else life
+        return life.with_turn(data.get("input"), data.get("outside")) if kind == StartThread.message_type else life
 
-    def with_turn(self, input: str | None) -> ThreadLife:
+    def with_turn(self, input: str | None, outside: Mapping[str, Any] | None = None) -> ThreadLife:
         """Return where it is when a turn has begun; the first one has its input already."""
-        turns = (*(self.turns if self.turn else ()), Turn(input or self.input))
-        return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], completed=(), outputs=None, done=(), cycle=1)
+        if outside is None and self.outside is not None:
+            outside = {"before": self.outside["before"]} if self.turn else self.outside
+        turns = (*(self.turns if self.turn else ()), PastTurn(input or self.input))
+        return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], outside=outside, **_FRESH)
 
     def with_phase_done(self, phase: Phase, output: Mapping[str, Any]) -> ThreadLife:
         """Return where it is when a phase is done: the last one may say that it goes on with another."""
@@ -205,13 +214,13 @@ class ThreadLife:
     def _ended(self, data: Mapping[str, Any], at: datetime | None) -> ThreadLife:
         if self.status == "terminated" or self.is_over:
             return self
-        *earlier, last = self.turns or (Turn(""),)
+        *earlier, last = self.turns or (PastTurn(""),)
         turns = (*earlier, replace(last, response=data.get("response")))
         return replace(self, status=data["status"], turns=turns, updated_at=_text(at) or self.updated_at)
 
 
 async def is_known(ledger: Ledger, thread_id: str) -> bool:
-    """Whether somebody has created this thread; a branch was created with the thread that it is a branch of."""
+    """Whether this thread was created; a branch was created with its parent."""
     found = await ledger.thread(thread_id)
     if found is None or found.pattern not in (PATTERN, None):
         return False
@@ -244,7 +253,7 @@ def _dump(life: ThreadLife) -> Json:
 def _load(stored: Any) -> ThreadLife:
     fields: dict[str, Any] = dict(stored)
     fields.update({name: tuple(stored.get(name, ())) for name in ("completed", "done", "subscribers")})
-    fields["turns"] = tuple(Turn(**turn) for turn in stored["turns"])
+    fields["turns"] = tuple(PastTurn(**turn) for turn in stored["turns"])
     return ThreadLife(**fields)
 
 
@@ -255,7 +264,7 @@ _SHORTEST = 100
 """Characters of an answer below which it is not worth telling."""
 
 
-def history_of(turns: Sequence[Turn], most: int, room: int) -> tuple[ChatTurn, ...]:
+def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[ChatTurn, ...]:
     """Return the latest of some turns, in order: at most so many, in so many characters.
 
     A user's words are told whole or not at all; an answer is shortened to the room that there is. Earlier ones are in the
@@ -289,7 +298,7 @@ class _Known(NamedTuple):
 _NEW: Final = _Known(0, 0, LIFE.initial)
 
 
-class Lives:
+class RecentLives:
     """The lives of threads that have begun here and do not run yet."""
 
     def __init__(self) -> None:
@@ -320,7 +329,7 @@ class Lives:
         return None if known is None else known.life
 
     def forget(self, thread_id: str) -> None:
-        """Keep a thread in mind no longer: it runs, and its actor knows where it is."""
+        """Drop a thread: it runs, and its actor knows its state."""
         self._known.pop(thread_id, None)
 
 

@@ -105,7 +105,7 @@ class Gates:
         self._turn(thread_id, "open")
 
     def end(self, thread_id: str) -> None:
-        """Turn away what waits, and whatever comes."""
+        """Refuse the waiting starts, and all later ones."""
         self._turn(thread_id, "over")
 
     async def look_again(self, thread_id: str) -> None:

@@ -74,7 +74,7 @@ class PhaseActor(Actor):
     async def conclude(
         self, work: PhaseWork, said: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        """Return what came of the phase, and what it does to the context."""
+        """Return the output of the phase, and its operations on the context."""
         raise NotImplementedError
 
     def output(self, response: str, confidence: float, **more: Any) -> PhaseOutput:
@@ -120,6 +120,8 @@ class PhaseActor(Actor):
             given["history"] = [turn.model_dump(mode="json") for turn in work.history]
         if work.untrusted is not None:
             given["untrusted"] = work.untrusted
+        if work.outside is not None:
+            given["outside"] = work.outside
         about = AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
         request = ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
         said = await self._ask_agent(request, work, context)
@@ -179,7 +181,7 @@ class PhaseActor(Actor):
         raise self._given_up(work, failure) from failure
 
     async def _asked(self, manager: str, request: Request[ReplyT], context: Context, key: str) -> ReplyT:
-        """Ask; while a person must approve something, or say what became of a thing that must not be done twice, it rests.
+        """Ask the manager. While a person must approve or settle something, the thread is paused.
 
         A person does so and resumes the thread; then the same is asked again, under the same id: what was done is there.
         So it rests too where only a program with the toolkit can go on.

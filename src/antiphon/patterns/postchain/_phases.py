@@ -272,7 +272,7 @@ def _with_sources(text: str, citations: list[dict[str, object]]) -> str:
     return "\n".join((text, "", "Sources:", *lines))
 
 
-class Course(NamedTuple):
+class NextStep(NamedTuple):
     """How a turn goes on."""
 
     following: Phase | None
@@ -282,32 +282,32 @@ class Course(NamedTuple):
     """By digest, where this turn was and which way it went from there."""
 
 
-class Wish(NamedTuple):
+class RequestedPhase(NamedTuple):
     """What the agent of the last phase has asked for."""
 
     phase: Phase
     reason: str
 
 
-def wish_in(calls: Iterable[ToolCall]) -> Wish | None:
+def wish_in(calls: Iterable[ToolCall]) -> RequestedPhase | None:
     """Return what the agent of the last phase has asked for: its last word, if it was taken."""
     for call in reversed(tuple(calls)):
         arguments: Any = thaw(call.arguments)
         if call.name == GO_ON_WITH and "result" in call.model_extra and arguments.get("phase") in PHASES:
-            return Wish(arguments["phase"], str(arguments.get("reason")))
+            return RequestedPhase(arguments["phase"], str(arguments.get("reason")))
     return None
 
 
-def next_phase(work: PhaseWork, confidence: float, config: ChainConfig, wish: Wish | None = None) -> Course:
+def next_phase(work: PhaseWork, confidence: float, config: ChainConfig, wish: RequestedPhase | None = None) -> NextStep:
     """Return with which phase to go on, None to answer; and why. The first rule that holds decides."""
     if work.cycle >= config.max_cycles:
-        return Course(None, f"cycle {work.cycle} of {config.max_cycles} was the last")
+        return NextStep(None, f"cycle {work.cycle} of {config.max_cycles} was the last")
     if wish is not None:
         return _unless_seen(work, wish.phase, f"the agent asked for it: {wish.reason}")
     if confidence >= config.enough_confidence:
-        return Course(None, f"a confidence of {confidence:g} is enough")
+        return NextStep(None, f"a confidence of {confidence:g} is enough")
     if work.confidences and abs(confidence - work.confidences[-1]) < config.least_change:
-        return Course(None, f"another cycle changed the confidence by less than {config.least_change:g}")
+        return NextStep(None, f"another cycle changed the confidence by less than {config.least_change:g}")
     return _unless_seen(work, *_missing(work, confidence, config))
 
 
@@ -320,16 +320,16 @@ def _missing(work: PhaseWork, confidence: float, config: ChainConfig) -> tuple[P
     return "action", f"a confidence of {confidence:g} is not enough"
 
 
-def _unless_seen(work: PhaseWork, following: Phase, rationale: str) -> Course:
+def _unless_seen(work: PhaseWork, following: Phase, rationale: str) -> NextStep:
     """Go on, unless the turn has gone this way from here before: then it is a loop, and would go round again."""
     here = _digest(work, following)
     if here in work.seen:
         cycle = work.seen.index(here) + 1
-        return Course(None, f"it would loop: since cycle {cycle} went on with {following}, nothing new was found", work.seen)
-    return Course(following, rationale, (*work.seen, here))
+        return NextStep(None, f"it would loop: since cycle {cycle} went on with {following}, nothing new was found", work.seen)
+    return NextStep(following, rationale, (*work.seen, here))
 
 
 def _digest(work: PhaseWork, following: Phase) -> str:
-    """Return what stands for what is known and the way from here. What agents say of it, or how often, is nothing new."""
+    """Return a digest of the sources and the next phase. Text of agents does not count: it is nothing new."""
     known = sorted({f"{item.source}\0{item.title}\0{item.text}" for item in work.context if item.source != "agent"})
     return blake2b("\0\0".join((following, *known)).encode(errors="replace"), digest_size=12).hexdigest()

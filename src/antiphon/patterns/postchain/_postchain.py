@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from typing_extensions import override
 
-from antiphon.errors import ParkedError, RefusedError, UnguardedToolError
+from antiphon.agents import current_run
+from antiphon.errors import DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
-from antiphon.messages import DataPart, JsonObject, current_port, thaw
-from antiphon.patterns.cast import RESTS, MessageHistory, Outcome, Pattern, PatternOptions, Task, TaskInput
+from antiphon.messages import DataPart, JsonObject, Message, current_port, thaw
+from antiphon.patterns.cast import (
+    RESTS,
+    UNHURRIED,
+    MessageHistory,
+    Outcome,
+    Pattern,
+    PatternOptions,
+    Task,
+    TaskInput,
+    failed,
+    known_by,
+    read_answer,
+)
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent
 from antiphon.patterns.postchain._events import ChainEvent
-from antiphon.patterns.postchain._gateway import ClientActor, DoorActor, Edge, answer_of_owner, listen
-from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife, is_known
+from antiphon.patterns.postchain._gateway import ClientActor, Gateway, PostedMessageActor, answer_of_owner, listen
+from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
 from antiphon.patterns.postchain._pausing import waiting_for
 from antiphon.patterns.postchain._phase import PhaseActor
 from antiphon.patterns.postchain._phases import (
@@ -31,9 +44,18 @@ from antiphon.patterns.postchain._phases import (
     UnderstandingPhaseActor,
     YieldPhaseActor,
 )
-from antiphon.patterns.postchain._protocol import CLIENT, DOOR, SUPERVISOR, thread_address, thread_of_message
-from antiphon.patterns.postchain._thread import ThreadActor
+from antiphon.patterns.postchain._protocol import (
+    CLIENT,
+    DELEGATE,
+    POSTED,
+    SUPERVISOR,
+    AskChain,
+    thread_address,
+    thread_of_message,
+)
+from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.protocol import (
+    PHASES,
     AgentStreamChunk,
     CreateThread,
     ErrorCode,
@@ -54,7 +76,7 @@ from antiphon.protocol import (
 from antiphon.runtime import Backoff, Supervision, System
 
 if TYPE_CHECKING:
-    from pydantic_ai import Tool
+    pass
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
@@ -74,7 +96,7 @@ _SUPERVISION = Supervision(intensity=100, period=60, backoff=Backoff(first=0.05)
 
 @dataclass(frozen=True, slots=True)
 class ChainResult(Outcome):
-    """What came of a turn of a thread.
+    """The result of a turn.
 
     Its status is completed, failed or terminated; or paused, with the code PARKED, where a person must approve or settle
     something: then `error_message` says what, and what to type. The code UNGUARDED_TOOL says that only a program with the
@@ -82,7 +104,7 @@ class ChainResult(Outcome):
     """
 
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """By phase, what came of it."""
+    """The output of each phase."""
 
     @property
     def is_final(self) -> bool:
@@ -134,18 +156,15 @@ class PostChain(Pattern):
         return self
 
     @override
-    def as_tool(self, name: str, about: str) -> Tool[Any]:
-        raise TypeError("the threads of a chain are its own: give its agents the tool of another pattern")
-
-    @override
     def host(self, system: System) -> None:
         """Begin all actors in a system, which is one of this chain's ledger."""
         chain = self._chain
-        self._edge = Edge(system, self.ledger, self.config.input_limit)
+        self._gateway = Gateway(system, self.ledger, self.config.input_limit)
         system.admit(chain.gates.passing)
         system.watch(chain.seen)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
-        system.spawn(DOOR, DoorActor)
+        system.spawn(POSTED, PostedMessageActor)
+        system.spawn(DELEGATE, partial(DelegateActor, chain))
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
         system.register("thread", partial(ThreadActor, chain), grace=self._grace)
         system.register("agent", partial(AgentManagerActor, chain), supervisor=SUPERVISOR, grace=self._grace)
@@ -163,28 +182,88 @@ class PostChain(Pattern):
         message_history: MessageHistory = (),
         user_id: str = "user",
     ) -> ChainResult:
-        """Have a question answered: in a new thread, or as the next turn of one.
+        """Answer a question: in a new thread, or as the next turn of the thread that is named.
+
+        A thread that was imported goes on: the phases are told its history. A text is a new turn each time. The same message
+        or conversation in the same thread is not done again.
 
         Raises:
             RefusedError: the thread cannot take a turn now; the code says why.
-            ValueError: the task is more than a text.
+            ValueError: the conversation is empty.
+            DecodeError: the history is no history of Pydantic AI.
         """
         given = TaskInput.of(task, message_history)
-        if given.history or given.message is not None:
-            raise ValueError("a chain takes a text")
-        text = given.text
-        if thread_id is None:
-            thread_id = await self.create(text, user_id=user_id)
-            return await self._until_final(thread_id, self._begin(thread_id))
-        await self.start(thread_id, text)
-        return await self.wait(thread_id)
+        check_input(given.text, self.config.input_limit)
+        if thread_id is None and given == TaskInput(given.text):
+            thread_id = await self.create(given.text, user_id=user_id)
+            result = await self._until_final(thread_id, self._begin(thread_id))
+        else:
+            thread_id = thread_id or current_port().new_id()
+            await self._take_turn(thread_id, given, user_id)
+            result = await self.wait(thread_id)
+        return replace(result, messages=await read_answer(self.ledger, thread_id, _is_answer))
+
+    async def _take_turn(self, thread_id: str, given: TaskInput, user_id: str) -> None:
+        """Start a turn in a thread that is named; create its life if it has none."""
+        is_text = given == TaskInput(given.text)
+        own_id = current_port().new_id() if is_text else known_by("turn", thread_id, *given.identity)
+        life = await self.life(thread_id)
+        if not is_text and await self.ledger.by_invocation(own_id, thread_id=thread_id):
+            if life.status == "created":
+                await self._begin(thread_id)
+        elif life.status == "none":
+            await self._create_in(thread_id, given, own_id, user_id)
+            await self._begin(thread_id)
+        else:
+            life.check(StartThread.message_type, thread_id)
+            outside = await self._hand_over(thread_id, given, own_id)
+            more: dict[str, Any] = {"input": given.text, **outside}
+            request = StartThread(thread_id=thread_id, **more)
+            await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
+
+    async def _create_in(self, thread_id: str, given: TaskInput, own_id: str, user_id: str = "user") -> None:
+        """Create the life of a chain in a thread that no pattern has: a new one, or one that was imported.
+
+        Raises:
+            RefusedError: another pattern has it.
+        """
+        found = await self.ledger.thread(thread_id)
+        if found is not None and found.pattern not in (None, PATTERN):
+            reason = f"thread {thread_id!r} is one of the pattern {found.pattern!r}: take another thread"
+            raise RefusedError(reason, ErrorCode.INVALID_STATE)
+        outside = await self._hand_over(thread_id, given, own_id)
+        if found is not None:
+            outside.setdefault("outside", {"before": own_id})
+        request = CreateThread(user_id=user_id, initial_input=given.text, **outside)
+        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
+
+    async def _hand_over(self, thread_id: str, given: TaskInput, own_id: str) -> dict[str, Any]:
+        """Write what began elsewhere to the thread, and return how a request says where it is."""
+        if given == TaskInput(given.text):
+            return {}
+        message_id = await given.hand_over(self.system, thread_id, own_id)
+        place = {"before": own_id}
+        return {"outside": place if message_id is None else {**place, "request": message_id}}
+
+    @override
+    async def run_inside(self, task: str, thread_id: str) -> ChainResult:
+        if self._chain.waits_for(current_run()):
+            reason = "the phases are at work in this thread: give their agents the tool of another pattern"
+            return ChainResult(thread_id, "failed", error_code=ErrorCode.INVALID_STATE, error_message=reason)
+        own_id, request = known_by("chain", thread_id, task), AskChain(thread_id=thread_id, input=task)
+        try:
+            answered = await self.system.ask(DELEGATE, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
+        except DeliveryError as exc:
+            outcome = failed(thread_id, exc)
+            return ChainResult(thread_id, "failed", error_code=outcome.error_code, error_message=outcome.error_message)
+        return _result_from(thaw(answered.result))
 
     async def _begin(self, thread_id: str) -> None:
         """Start a thread that was created just now: it is known, and nothing of it has ended before."""
         await self._say(thread_id, StartThread(thread_id=thread_id))
 
     async def wait(self, thread_id: str) -> ChainResult:
-        """Wait until a thread has ended, is terminated, or rests until a person settles something; return what came of it.
+        """Wait until a thread has ended, is terminated, or waits for a person; return the result.
 
         Raises:
             RefusedError: there is no such thread.
@@ -193,7 +272,7 @@ class PostChain(Pattern):
         return await self._until_final(thread_id, self.result(thread_id))
 
     async def _until_final(self, thread_id: str, first: Awaitable[ChainResult | None]) -> ChainResult:
-        """Listen to a thread, do the first thing, and return what came of the thread once that is final."""
+        """Listen to a thread, await `first`, and return the result once it is final."""
         stirred, ended = asyncio.Event(), list[ChainEvent]()
 
         def hear(event: ChainEvent) -> None:
@@ -210,11 +289,11 @@ class PostChain(Pattern):
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
         idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.error_code not in _RESTING:
-            await idle.wait()  # so that whoever leaves now leaves nothing open
+            await idle.wait()  # the caller may close the chain now, and nothing must be left open
         return result
 
     async def result(self, thread_id: str) -> ChainResult:
-        """Return what came of the last turn of a thread that has ended; before that, where it is."""
+        """Return the result of the last turn; before it has ended, the state of the thread."""
         life = await self.life(thread_id)
         if life.status not in ("completed", "failed"):
             parked = await self._parked(thread_id, life) if life.status == "paused" else {}
@@ -250,9 +329,11 @@ class PostChain(Pattern):
         return thread_id
 
     async def start(self, thread_id: str, text: str | None = None) -> ThreadStarted:
-        """Begin with the phases; `text` is what is asked in a later turn."""
+        """Begin with the phases; `text` is what is asked in a later turn, or of a thread that was imported."""
         check_input(text, self.config.input_limit)
         more = {"input": text} if text else {}
+        if text and await self._is_imported(thread_id):
+            await self._create_in(thread_id, TaskInput(text), current_port().new_id())
         return await self._ask(thread_id, StartThread(thread_id=thread_id, **more))
 
     async def pause(self, thread_id: str) -> ThreadPaused:
@@ -284,7 +365,7 @@ class PostChain(Pattern):
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
         """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""
-        return await self._edge.send(data, within=within)
+        return await self._gateway.send(data, within=within)
 
     def hear(self, listener: Callable[[str, ThreadResult | AgentStreamChunk], None]) -> None:
         """Have a function called with what clients are told, and which client it is: results, and words that are streamed."""
@@ -313,6 +394,11 @@ class PostChain(Pattern):
         reason = self._chain.cast.tools.lacks(agent) or await self._chain.cast.tools.unguarded(thread_id, phase, agent)
         return None if reason is None else f"{reason}: have it go on there, by `await chain.resume({thread_id!r})`"
 
+    async def _is_imported(self, thread_id: str) -> bool:
+        """Whether a thread has messages and no pattern."""
+        found = await self.ledger.thread(thread_id)
+        return found is not None and found.pattern is None and not await is_known(self.ledger, thread_id)
+
     async def _check_known(self, thread_id: str) -> None:
         if not await is_known(self.ledger, thread_id):
             raise RefusedError(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
@@ -328,7 +414,7 @@ async def ask_owner(
     """Have a message about a thread answered by the process that runs it; if none does within `patience`, by this one.
 
     The process must listen (`PostChain(ledger, listen=True)`); one that does not, and lives, loses the thread. Without
-    `or_here`, a message that nobody answers is a TIMEOUT; it stays posted, and whoever takes the thread up next obeys it: so a
+    `or_here`, a message that nobody answers is a TIMEOUT; it stays posted, and the next owner of the thread obeys it: so a
     thread whose tools only its own program has is resumed.
 
     Raises:
@@ -347,6 +433,11 @@ async def ask_owner(
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _is_answer(message: Message) -> bool:
+    """Whether a message is what the agent of the last phase has said."""
+    return message.policy == PHASES[-1] and message.kind == "parts" and message.role_hint_for_llm == "assistant"
 
 
 def _result_from(data: dict[str, Any]) -> ChainResult:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import Final
 
-from antiphon.protocol import PHASES, Notice, Phase, Reply, Request
+from antiphon.protocol import PHASES, Notice, Object, Phase, Reply, Request
 from antiphon.runtime import system_thread
 
 
@@ -41,7 +41,9 @@ CLIENT = "client/local"
 
 SUPERVISOR = "supervisor/agents"
 
-DOOR: Final = "door/1"
+DELEGATE: Final = "delegate/1"
+"""Goes through the phases in threads of other patterns."""
+POSTED: Final = "door/1"
 OUTSIDE: Final = "client/outside"
 """Who speaks that is another process."""
 
@@ -57,6 +59,21 @@ class RunThread(Notice, frozen=True, type="RUN_THREAD", family="thread"):
     """Go through the phases, from where the thread is."""
 
     thread_id: str
+
+
+class ChainAnswered(Reply, frozen=True, type="CHAIN_ANSWERED"):
+    """The phases are done."""
+
+    thread_id: str
+    result: Object
+    """What THREAD_RESULT has of a thread that completed."""
+
+
+class AskChain(Request[ChainAnswered], frozen=True, type="ASK_CHAIN", family="thread"):
+    """Go through the phases once, in a thread of another pattern."""
+
+    thread_id: str
+    input: str
 
 
 class ThreadSubscribed(Reply, frozen=True, type="THREAD_SUBSCRIBED"):

@@ -50,7 +50,7 @@ class Divergence:
 
 
 class _Silent(WrapperModel):
-    """A model that is never asked: what it said is in the thread. How it is spoken to is part of that, so it must be there."""
+    """A model that is never asked: its answers are in the thread. Its profile shapes the prompts, so it must be there."""
 
     @override
     async def request(

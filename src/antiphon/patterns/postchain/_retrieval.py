@@ -67,7 +67,7 @@ def quote_of(question: str, text: str) -> str:
 
 
 def goals_in(question: str) -> tuple[str, ...]:
-    """Return what somebody wants, a sentence each, of many the first ones; the first is the primary one."""
+    """Return the goals of a question, one sentence each, at most twenty; the first is the primary one."""
     found = (each.strip() for each in re.split(r"(?<=[.!?])\s+|\n+", question))
     return tuple(dict.fromkeys(each for each in found if significant(each)))[:_MOST_GOALS] or (question.strip(),)
 
@@ -190,7 +190,7 @@ _LONGEST_TITLE: Final = 120
 
 
 def brief(result: Any) -> Any:
-    """Return what a tool gave as plain JSON, no longer than a thread has it in mind."""
+    """Return the result of a tool as plain JSON, cut to what the context keeps."""
     plain = to_jsonable_python(result, fallback=str)
     if _is_found(plain):
         return [{**each, "text": each["text"][:MENTIONED]} for each in plain]

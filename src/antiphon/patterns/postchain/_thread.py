@@ -1,7 +1,7 @@
 """ThreadActor: one for each thread. It goes through the phases, and obeys those who start, pause, resume and end it.
 
 Where a thread is, is what its ledger amounts to (`_life.py`). RUN_THREAD is told by START_THREAD and is open as long as the
-thread is at work, so whoever takes the thread up after a crash runs it again: what was asked is answered from the ledger.
+thread is at work, so the next owner of the thread runs it again after a crash: answered requests are answered from the ledger.
 The other messages are handled beside it (`ordering_key`), one after the other.
 
 PAUSE closes the gate of the thread and is answered when nothing is passing it. The end of a run passes the gate too, so a
@@ -12,6 +12,7 @@ this process or another, because the gate is as the ledger says.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -19,13 +20,13 @@ from typing import Any
 from antiphon.agents import ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
-from antiphon.patterns.cast import UNHURRIED
+from antiphon.patterns.cast import UNHURRIED, handling
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import check_about, check_input
+from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input
 from antiphon.patterns.postchain._context import ChainContext, items_to, operations_from
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
 from antiphon.patterns.postchain._pausing import open_approvals, waiting_for, withdrawal
-from antiphon.patterns.postchain._protocol import CLIENT, RunThread, SubscribeThread, ThreadSubscribed
+from antiphon.patterns.postchain._protocol import CLIENT, AskChain, ChainAnswered, RunThread, SubscribeThread, ThreadSubscribed
 from antiphon.protocol import (
     CreateThread,
     ErrorCode,
@@ -59,7 +60,7 @@ class ThreadActor(Actor):
         self._subscribers: list[str] = []
         """Who has said so here."""
         self._is_told = asyncio.Event()
-        """Set unless somebody has had it run and does not know yet: no phase is asked before."""
+        """Set unless a START or RESUME that began the run is not answered yet: no phase is asked before."""
         self._is_told.set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -117,7 +118,7 @@ class ThreadActor(Actor):
     @handles
     async def resume(self, request: ResumeThread, context: Context) -> ThreadResumed | None:
         life, thread_id = await self._life(context, ResumeThread)
-        if not await self._is_run(context):  # a branch: whoever runs the thread that it is a branch of does not run it
+        if not await self._is_run(context):  # a branch: the run of its parent does not cover it
             self._is_told.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
         resumed = ThreadResumed(
@@ -154,7 +155,7 @@ class ThreadActor(Actor):
         return None
 
     async def _withdraw_questions(self, context: Context) -> bool:
-        """Ask people no longer for approvals; return whether any was asked for."""
+        """Withdraw the open approvals; return whether there was any."""
         open_ones = await open_approvals(self._chain.ledger, _thread(context))
         async with ledger_run(context) as run:
             for approval in open_ones:
@@ -218,7 +219,7 @@ class ThreadActor(Actor):
             while (phase := life.current_phase) is not None:
                 await self._chain.gates.passed(thread_id)
                 self._chain.lives.forget(thread_id)
-                request = self._request(life, phase, thread_id)
+                request = _request(life, phase, thread_id, self._chain.config)
                 processed = await context.ask(f"{phase}/1", request, within=UNHURRIED, key=phase)
                 life = life.with_phase_done(phase, processed.output.model_dump(mode="json", exclude_unset=True))
         except WithdrawnError:
@@ -226,9 +227,9 @@ class ThreadActor(Actor):
         except DeliveryError as exc:
             if context.is_closing:
                 raise  # it does not fail: the next process goes on with it
-            await self._tell(context, life, self._failed(life, exc, thread_id))
+            await self._tell(context, life, _failed(life, exc, thread_id))
         else:
-            await self._tell(context, life, self._completed(life, thread_id))
+            await self._tell(context, life, _completed(life, thread_id))
 
     async def _until_told(self, context: Context) -> None:
         """Wait until the message is answered that has the thread run; after a crash, only the ledger knows whether it is."""
@@ -238,43 +239,8 @@ class ThreadActor(Actor):
                 self._is_told.set()
         await self._is_told.wait()
 
-    def _request(self, life: ThreadLife, phase: Phase, thread_id: str) -> ProcessPhase:
-        outputs = life.outputs or {}
-        more: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
-        if life.done:
-            last = outputs[life.done[-1]]
-            more["previous_phase_output"] = {
-                name: last[name] for name in ("response", "next_phase", "confidence") if name in last
-            }
-        if life.cycle > 1:
-            more["confidences"] = [outputs["yield"].get("confidence") or 0.0]
-            more["seen"] = outputs["yield"].get("seen", [])
-        if life.metadata:
-            more["metadata"] = life.metadata
-        if life.untrusted is not None:
-            more["untrusted"] = life.untrusted
-        config = self._chain.config
-        history = history_of(life.turns[:-1], config.history, config.context_limit)
-        context = PhaseContext(conversation_history=history, user_id=life.user_id, **more)
-        return ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
-
-    def _completed(self, life: ThreadLife, thread_id: str) -> ThreadResult:
-        last = (life.outputs or {})["yield"]
-        more = {"citations": last.get("citations", [])}
-        return ThreadResult(thread_id=thread_id, status="completed", outputs=_outputs(life), response=last["response"], **more)
-
-    def _failed(self, life: ThreadLife, error: DeliveryError, thread_id: str) -> ThreadResult:
-        match error:
-            case RefusedError(details={"details": str(why)}):
-                message = f"{error.reason}: {why}"
-            case _:
-                message = error.reason
-        return ThreadResult(
-            thread_id=thread_id, status="failed", outputs=_outputs(life), error_message=message, error_code=error.code
-        )
-
     async def _tell(self, context: Context, life: ThreadLife, result: ThreadResult) -> None:
-        """Tell the creator and subscribers what came of it; from here on the thread is over. A paused one does not end."""
+        """Send the result to the creator and subscribers; then the thread is over. A paused one does not end."""
         creator = life.creator if context.knows(life.creator) else CLIENT
         try:
             async with self._chain.gates.passing(result.thread_id):
@@ -324,10 +290,80 @@ class ThreadActor(Actor):
         return await context.state_at(head.thread_id, head.seq, LIFE)
 
     async def _is_run(self, context: Context) -> bool:
-        """Whether somebody runs the thread, or nobody need; not counting whom this message itself has told to."""
+        """Whether the thread is run, or is over; a run that this message began does not count."""
         own = f"{context.course.invocation_id}/run"
         rows = [row.message for row in await self._chain.ledger.open_calls(_thread(context))]
         return any(_is_run_row(row) and row.parent_id != own for row in rows) or (await self._now(context)).is_over
+
+
+class DelegateActor(Actor):
+    """Goes through the phases for agents of other patterns, in the threads that these work in."""
+
+    concurrency = 1000
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    @handles
+    async def answer(self, request: AskChain, context: Context) -> ChainAnswered:
+        """Have the phases answer; the thread has no life of its own here, so it can be neither paused nor started."""
+        thread_id = context.thread_id
+        if thread_id is None or thread_id != request.thread_id:
+            raise RefusedError("the phases work in a thread: ask them in it", ErrorCode.VALIDATION_ERROR)
+        check_input(request.input, self._chain.config.input_limit)
+        self._chain.delegated[thread_id] += 1
+        try:
+            async with handling(context, PATTERN):
+                life = await self._through_phases(request.input, thread_id, context)
+        finally:
+            self._chain.delegated[thread_id] -= 1
+            self._chain.delegated += Counter()  # without those that are 0
+        return ChainAnswered(thread_id=thread_id, result=_completed(life, thread_id).to_data())
+
+    async def _through_phases(self, input: str, thread_id: str, context: Context) -> ThreadLife:
+        life = ThreadLife(status="processing").with_turn(input)
+        while (phase := life.current_phase) is not None:
+            asked = _request(life, phase, thread_id, self._chain.config)
+            processed = await context.ask(f"{phase}/1", asked, within=UNHURRIED, key=phase)
+            life = life.with_phase_done(phase, processed.output.model_dump(mode="json", exclude_unset=True))
+        return life
+
+
+def _request(life: ThreadLife, phase: Phase, thread_id: str, config: ChainConfig) -> ProcessPhase:
+    outputs = life.outputs or {}
+    more: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
+    if life.done:
+        last = outputs[life.done[-1]]
+        more["previous_phase_output"] = {name: last[name] for name in ("response", "next_phase", "confidence") if name in last}
+    if life.cycle > 1:
+        more["confidences"] = [outputs["yield"].get("confidence") or 0.0]
+        more["seen"] = outputs["yield"].get("seen", [])
+    if life.metadata:
+        more["metadata"] = life.metadata
+    if life.untrusted is not None:
+        more["untrusted"] = life.untrusted
+    history = history_of(life.turns[:-1], config.history, config.context_limit)
+    if life.outside is not None:
+        more["outside"] = life.outside
+    context = PhaseContext(conversation_history=history, user_id=life.user_id, **more)
+    return ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
+
+
+def _completed(life: ThreadLife, thread_id: str) -> ThreadResult:
+    last = (life.outputs or {})["yield"]
+    more = {"citations": last.get("citations", [])}
+    return ThreadResult(thread_id=thread_id, status="completed", outputs=_outputs(life), response=last["response"], **more)
+
+
+def _failed(life: ThreadLife, error: DeliveryError, thread_id: str) -> ThreadResult:
+    match error:
+        case RefusedError(details={"details": str(why)}):
+            message = f"{error.reason}: {why}"
+        case _:
+            message = error.reason
+    return ThreadResult(
+        thread_id=thread_id, status="failed", outputs=_outputs(life), error_message=message, error_code=error.code
+    )
 
 
 def _thread(context: Context) -> str:
@@ -346,7 +382,7 @@ def _is_run_row(message: Message) -> bool:
 
 
 def _context_of(life: ThreadLife) -> ChainContext:
-    """Return what the thread has in mind: the operations of this turn's phases, in the order in which they were done."""
+    """Return the context: the fold of the operations of this turn's phases, in the order in which they were done."""
     context = ChainContext()
     for phase in _latest(life.done):
         context = context.after(operations_from((life.outputs or {})[phase].get("context_operations", ())))

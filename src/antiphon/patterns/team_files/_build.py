@@ -9,12 +9,13 @@ from typing import Any, Final, TypeAlias
 from antiphon.agents import Toolkit
 from antiphon.agents.toolkit import ApprovalRule
 from antiphon.agents.tools import file_tools
+from antiphon.errors import TeamFileError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, CastError, Pattern
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
-from antiphon.patterns.team_files._form import PatternName, TeamAgent, TeamFile, TeamFileError
+from antiphon.patterns.team_files._form import PatternName, TeamAgent, TeamFile
 from antiphon.patterns.teams import ManagerSpec, Team
 from antiphon.patterns.workers import Workers
 from antiphon.runtime import Settings

@@ -12,17 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from antiphon.agents import AgentBudget
 from antiphon.agents._config import read_toml
 from antiphon.dialects.agent_framework import ScriptStep
-from antiphon.errors import AntiphonError
+from antiphon.errors import TeamFileError
 from antiphon.patterns.cast import AgentSpec, Patience
 
 __all__ = ["PatternName", "TeamAgent", "TeamFile", "TeamFileError"]
 
 PatternName: TypeAlias = Literal["options", "peers", "teams", "workers"]
 Role: TypeAlias = Literal["leader", "manager", "worker"]
-
-
-class TeamFileError(AntiphonError):
-    """A team file cannot be read, or says something that nobody understands."""
 
 
 class _Section(BaseModel):

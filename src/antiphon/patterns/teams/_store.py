@@ -13,6 +13,7 @@ from antiphon.dialects import encode
 from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNTHESIS, TASK
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages.keys import root_of
 from antiphon.patterns.teams._voice import DIALECT
 
 __all__ = ["OUTPUT", "Entry", "TeamStore"]
@@ -132,7 +133,7 @@ class _Seen:
 
 def _turn_of(message: Message) -> str:
     """Return the turn in whose course something is said."""
-    return (message.parent_id or "").partition("/")[0]
+    return root_of(message.parent_id or "")
 
 
 def _type_of(message: Message) -> Json:

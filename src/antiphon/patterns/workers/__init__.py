@@ -16,7 +16,8 @@ Every class of Atlas can be imported from here: messages, tools and agents.
 
 from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool, Tool, ToolSchema
 from antiphon.dialects.atlas import MessageType, StructuredMessage, ToolCall, ToolResult, ToolStatus
-from antiphon.patterns.workers._agent import ToolCapableAgent, WorkFailedError
+from antiphon.errors import WorkFailedError
+from antiphon.patterns.workers._agent import ToolCapableAgent
 from antiphon.patterns.workers._controller import CONTROLLER
 from antiphon.patterns.workers._desk import Desk, Policy
 from antiphon.patterns.workers._ready import ANALYSIS_WORKER, DRAFT_WORKER, RETRIEVAL_WORKER

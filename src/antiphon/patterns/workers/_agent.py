@@ -15,6 +15,7 @@ from antiphon.agents import Toolkit, current_run, ledger_run
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.errors import WorkFailedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast, Patience
@@ -24,10 +25,6 @@ from antiphon.patterns.workers._reports import Hear, Reporting
 from antiphon.protocol import ErrorCode
 
 __all__ = ["ToolCapableAgent", "WorkFailedError"]
-
-
-class WorkFailedError(RuntimeError):
-    """An agent has answered with an error; the message says which."""
 
 
 class _LateError(Exception):

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.messages import thaw
-from antiphon.protocol import Reply, Request
-from antiphon.protocol._fields import Object
+from antiphon.protocol import Object, Reply, Request
 
 __all__ = ["PATTERN", "Answered", "AskAgent", "DoTask", "TaskDone", "from_wire", "to_wire"]
 

@@ -1,8 +1,8 @@
-"""The unchecked way in, for antiphon's own readers: values that are known to be good become a model as they are.
+"""Unchecked access to messages, for antiphon's own packages: constructors without checks, and fields without copies.
 
 A dialect that has just parsed and checked a text, or a runtime that makes a message from its own values, would have every
-check of the constructors made a second time. The functions here make the same models without one: nothing is looked at and
-nothing copied, so they cost a fifth. They are private to antiphon; whoever calls them promises, for every value given:
+check of the constructors made a second time. The constructors here make the same models without one: nothing is looked at and
+nothing copied, so they cost a fifth. Programs use the checked constructors. A caller here promises, for every value given:
 
 - *names* (`policy`, `id`, `option_name`, `dialect`, each of `to`, …) are `str` for which `is_name` is true;
 - *text* is `str` itself, no subclass, without a lone surrogate; what came out of a JSON parser is;
@@ -13,12 +13,21 @@ nothing copied, so they cost a fifth. They are private to antiphon; whoever call
 - *sequences* (`parts`, `to`, `citations`) are tuples;
 - *JSON* is either parsed (plain `dict`, `list`, `str`, `int`, `float`, `bool`, None; no tuple, no view, no NaN, integers of at
   most 4,300 digits) and from now on ours: the caller keeps no reference through which it could change; or the `bytes` that
-  `_json.own` and `JsonField.take` give. It is within depth and nodes. `arguments` is an object; `metadata` is an object of
+  `json_values.own` and `JsonField.take` give. It is within depth and nodes. `arguments` is an object; `metadata` an object of
   objects, the keys of which are names;
 - a result has its error fields if, and only if, it is an error;
 - the message as a whole is within `Limits`. Where that is not plain from the size of what was read, ask `check_size`.
 
 A broken promise makes a message that `loads` refuses after `dumps` wrote it, so when in doubt use the constructor.
+
+The way out without copies has its reasons too, by name:
+
+- `EMPTY`, `plain_of`: dialects and checks look at the metadata of every message; most have none, and a frozen view costs more
+  than the look;
+- `json_bytes_of`, `json_text_of`: a dialect writes arguments and results that were never parsed as the text they are;
+- `house_bytes`, `stored_form`: the ledger writes a message once, and hashes what it wrote;
+- `JsonField`: the protocol has JSON fields of the same kind;
+- `MUCH`: the runtime measures a message only if it could be too large.
 
 Every field counts as set, as if all had been given. How it is made: Pydantic's schema of a model takes what its inner schema
 returns (the fields, the extra ones, which are set) and puts that into a new instance. Here the inner one lets through what
@@ -33,11 +42,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_core import SchemaValidator, core_schema
 
-from antiphon.messages._message import Lane, Message, RoleHint, Usage
-from antiphon.messages._model import EMPTY, Model
-from antiphon.messages._parts import Citation, DataPart, ForeignPart, MediaPart, Modality, Part, ReasoningPart, TextPart
-from antiphon.messages._payloads import OptionCallPayload, OptionResultPayload, PartsPayload
-from antiphon.messages._port import new_id
+from antiphon.messages._content import (
+    Citation,
+    DataPart,
+    ForeignPart,
+    MediaPart,
+    Modality,
+    OptionCallPayload,
+    OptionResultPayload,
+    Part,
+    PartsPayload,
+    ReasoningPart,
+    TextPart,
+)
+from antiphon.messages._message import Lane, Message, RoleHint, Usage, stored_form
+from antiphon.messages._model import EMPTY, MUCH, JsonField, Model, house_bytes, json_bytes_of, json_text_of, plain_of
+from antiphon.messages._settings import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,27 +65,35 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 __all__ = [
+    "EMPTY",
+    "MUCH",
+    "JsonField",
     "citation",
     "data_part",
     "foreign_part",
+    "house_bytes",
+    "json_bytes_of",
+    "json_text_of",
     "media_part",
     "message",
     "option_call_payload",
     "option_result_payload",
     "parts_payload",
+    "plain_of",
     "reasoning_part",
+    "stored_form",
     "text_part",
     "usage",
 ]
 
-ModelT = TypeVar("ModelT", bound=Model)
+_ModelT = TypeVar("_ModelT", bound=Model)
 
 
-def _maker(cls: type[ModelT]) -> tuple[Callable[[Any], ModelT], set[str]]:
+def _maker(cls: type[_ModelT]) -> tuple[Callable[[Any], _ModelT], set[str]]:
     """Return what makes an instance from (fields, None, names of the fields that are set), and the names of all fields."""
     # Otherwise Pydantic takes the validator that the class has already.
     validator = SchemaValidator(core_schema.model_schema(cls, core_schema.any_schema()), None, _use_prebuilt=False)
-    return cast("Callable[[Any], ModelT]", validator.validate_python), set(cls.model_fields)
+    return cast("Callable[[Any], _ModelT]", validator.validate_python), set(cls.model_fields)
 
 
 _text_part, _TEXT_PART = _maker(TextPart)
@@ -84,7 +112,7 @@ _message, _MESSAGE = _maker(Message)
 # ---------------------------------------------------------------- parts
 
 
-def text_part(text: str, citations: tuple[Citation, ...] = (), metadata: Any = EMPTY) -> TextPart:
+def text_part(text: str, citations: tuple[Citation, ...] = (), metadata: object = EMPTY) -> TextPart:
     fields = {"kind": "text", "text": text, "citations": citations, "metadata": metadata or EMPTY}
     return _text_part((fields, None, _TEXT_PART))
 
@@ -95,7 +123,7 @@ def media_part(
     mime: str | None = None,
     prompt_hint: str | None = None,
     id: str | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> MediaPart:
     fields = {
         "kind": "media",
@@ -110,7 +138,7 @@ def media_part(
 
 
 def reasoning_part(
-    text: str = "", signature: str | None = None, encrypted_content: str | None = None, metadata: Any = EMPTY
+    text: str = "", signature: str | None = None, encrypted_content: str | None = None, metadata: object = EMPTY
 ) -> ReasoningPart:
     fields = {
         "kind": "reasoning",
@@ -122,11 +150,11 @@ def reasoning_part(
     return _reasoning_part((fields, None, _REASONING_PART))
 
 
-def data_part(data: Any, metadata: Any = EMPTY) -> DataPart:
+def data_part(data: object, metadata: object = EMPTY) -> DataPart:
     return _data_part(({"kind": "data", "data": data, "metadata": metadata or EMPTY}, None, _DATA_PART))
 
 
-def foreign_part(dialect: str, value: Any, metadata: Any = EMPTY) -> ForeignPart:
+def foreign_part(dialect: str, value: object, metadata: object = EMPTY) -> ForeignPart:
     fields = {"kind": "foreign", "dialect": dialect, "value": value, "metadata": metadata or EMPTY}
     return _foreign_part((fields, None, _FOREIGN_PART))
 
@@ -138,7 +166,7 @@ def citation(
     quote: str | None = None,
     start: int | None = None,
     end: int | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> Citation:
     fields = {
         "url": url,
@@ -175,7 +203,7 @@ def option_call_payload(
 def option_result_payload(
     invocation_id: str,
     option_name: str,
-    result: Any = None,
+    result: object = None,
     parts: tuple[Part, ...] = (),
     is_error: bool = False,
     error_type: str | None = None,
@@ -206,7 +234,7 @@ def usage(
     cache_write_tokens: int | None = None,
     reasoning_tokens: int | None = None,
     cost: Decimal | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> Usage:
     fields = {
         "input_tokens": input_tokens,
@@ -235,7 +263,7 @@ def message(
     parent_id: str | None = None,
     created_at: datetime | None = None,
     usage: Usage | None = None,
-    metadata: Any = EMPTY,
+    metadata: object = EMPTY,
 ) -> Message:
     """Make a message; without an `id`, one from the port."""
     fields = {

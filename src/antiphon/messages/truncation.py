@@ -1,6 +1,6 @@
 """Cutting: a text or a JSON value that is too large to be written down, shortened to a number of bytes, with a mark.
 
-Nobody can say beforehand how much a tool returns or an exception says. What is too large is kept as far as it fits:
+How much a tool returns or an exception says is not known beforehand. What is too large is kept as far as it fits:
 
 - of a text, the beginning;
 - of an object or a short array, everything that is small; what is left is shared by what is large;
@@ -22,9 +22,9 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
-from antiphon.messages._json import JsonArray, JsonObject, plain
-from antiphon.messages._limits import current_limits
 from antiphon.messages._model import WORST
+from antiphon.messages._settings import current_limits
+from antiphon.messages.json_values import JsonArray, JsonObject, plain
 
 __all__ = ["cut", "cut_text"]
 
@@ -54,7 +54,7 @@ def cut_text(text: str, most: int) -> str:
     return kept + mark.format(len(kept), len(text))
 
 
-def cut(value: Any, most: int) -> Any:
+def cut(value: object, most: int) -> Any:
     """Return a JSON value that takes at most so many bytes, and no more values and levels than the limits allow.
 
     A value that fits is returned as it is. `most` below 128 is taken as 128.
@@ -110,7 +110,7 @@ class _Copy:
         self.counts: dict[int, int] = {}
         """How many items those containers had, by the id of their copies, of which not all were copied."""
 
-    def of(self, value: Any, depth: int) -> Any:
+    def of(self, value: object, depth: int) -> Any:
         """Return a copy that is at most so deep."""
         if type(value) not in _CONTAINERS:
             return value
@@ -168,7 +168,7 @@ class _Sizes:
         self._most = most
         self._known: dict[int, int] = {}
 
-    def of(self, value: Any) -> int:
+    def of(self, value: object) -> int:
         if type(value) is str:
             return len(value) if len(value) > self._most else _text_size(value)
         if type(value) is not dict and type(value) is not list:
@@ -181,7 +181,7 @@ class _Sizes:
         return size
 
 
-def _scalar_size(value: Any) -> int:
+def _scalar_size(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value.bit_length() * _DIGITS_PER_BIT) + 2
     try:
@@ -190,7 +190,7 @@ def _scalar_size(value: Any) -> int:
         return _LEAST
 
 
-def _key_size(key: Any) -> int:
+def _key_size(key: object) -> int:
     """Return what an item takes beside its value: a key, and a comma."""
     return _text_size(key) + 2 if isinstance(key, str) else 1
 
@@ -202,7 +202,7 @@ class _Cut:
         self._counts = counts
         self._sizes = sizes
 
-    def of(self, value: Any, most: int) -> Any:
+    def of(self, value: object, most: int) -> Any:
         """Return a value in so many bytes."""
         if type(value) is str:
             return cut_text(value, most)

@@ -3,7 +3,7 @@
 An argument, a result, a data part and metadata may hold JSON and nothing else. Three forms of one value exist:
 
 - what a caller gives: any Python value that is plainly JSON (`own` takes a copy, so that later changes do not reach us);
-- what we keep: either `bytes` (JSON text that nobody has looked at yet) or the parsed value. No JSON value is `bytes`, so the
+- what we keep: either `bytes` (JSON text that was not read yet) or the parsed value. No JSON value is `bytes`, so the
   two cannot be confused. Text is kept as long as possible because writing it again is a copy, not work;
 - what we give out: a scalar as itself, an object or array as `JsonObject` or `JsonArray`, which cannot be changed.
 
@@ -26,9 +26,27 @@ from uuid import UUID
 import orjson
 from typing_extensions import override
 
-from antiphon.messages._limits import NO_LIMITS, Limits, current_limits
+from antiphon.messages._settings import NO_LIMITS, Limits, current_limits
 
-__all__ = ["Json", "JsonArray", "JsonObject", "thaw"]
+__all__ = [
+    "Json",
+    "JsonArray",
+    "JsonError",
+    "JsonObject",
+    "canonical",
+    "copy_checked",
+    "fits",
+    "freeze",
+    "is_shallow",
+    "own",
+    "parse",
+    "plain",
+    "same",
+    "thaw",
+    "unpacked",
+    "with_big_ints",
+    "write",
+]
 
 if TYPE_CHECKING:
     Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -167,7 +185,7 @@ def _view(text: bytes) -> Json:
     return cast("Json", freeze(parse(text)))
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: object) -> Any:
     """Return a parsed value as it is given out."""
     if type(value) is dict:
         return JsonObject(cast("dict[str, Any]", value))
@@ -176,7 +194,7 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return what a view shows, without copying; anything else as it is. The result must not be changed."""
     if type(value) is JsonObject or type(value) is JsonArray:
         return value._plain()  # pyright: ignore[reportPrivateUsage]
@@ -195,7 +213,7 @@ def thaw(value: Json) -> Any:
     return unpacked(own(value, limits=NO_LIMITS))
 
 
-def unpacked(kept: Any) -> Any:
+def unpacked(kept: object) -> Any:
     """Return a kept value parsed."""
     return orjson.loads(kept) if type(kept) is bytes else kept
 
@@ -232,7 +250,7 @@ def own(value: Any, room: int = 0, limits: Limits | None = None) -> Any:
     return text if text[:1] in b"{[" else orjson.loads(text)
 
 
-def _may_hide_nan(value: Any, nulls: int) -> bool:
+def _may_hide_nan(value: object, nulls: int) -> bool:
     """Whether NaN or infinity, which orjson writes as `null`, may be in a value whose text has so many; True asks for more.
 
     Level by level, because the look ends as soon as there is a None for each, and those are mostly near the top. (Words that
@@ -256,7 +274,7 @@ def _may_hide_nan(value: Any, nulls: int) -> bool:
     return False
 
 
-def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
+def fits(text: bytes, value: object, limits: Limits, room: int = 0) -> bool:
     """Whether a value, whose text this is, is certainly within depth and nodes; False asks for an exact look.
 
     A node takes a byte and a comma, a container two brackets. A line indented by the limit shows something inside the
@@ -265,7 +283,7 @@ def fits(text: bytes, value: Any, limits: Limits, room: int = 0) -> bool:
     return len(text) <= 2 * limits.nodes and is_shallow(text, value, limits.depth + room)
 
 
-def is_shallow(text: bytes, value: Any, depth: int) -> bool:
+def is_shallow(text: bytes, value: object, depth: int) -> bool:
     """Whether a value, whose text this is, is certainly not nested deeper; False asks for an exact look."""
     if len(text) <= 2 * depth:
         return True
@@ -277,7 +295,7 @@ def is_shallow(text: bytes, value: Any, depth: int) -> bool:
     return b"\n" + b"  " * depth not in write(value, _STRICT | orjson.OPT_INDENT_2)
 
 
-def _depth(value: Any, most: int) -> int:
+def _depth(value: object, most: int) -> int:
     """Return how deep a value is, or `most` if that is not enough, level by level."""
     level: list[Any] = [value]
     for depth in range(most):
@@ -292,7 +310,7 @@ def _inside(container: Any) -> Iterable[Any]:
     return cast("dict[str, Any]", container).values() if type(container) is dict else container
 
 
-def copy_checked(value: Any, limits: Limits, room: int = 0) -> Any:
+def copy_checked(value: object, limits: Limits, room: int = 0) -> Any:
     """Return a plain copy of a caller's value, node by node.
 
     Raises:
@@ -309,7 +327,7 @@ class _Copier:
         self._depth = limits.depth + room
         self._left = limits.nodes
 
-    def copy(self, value: Any, path: Path) -> Any:
+    def copy(self, value: object, path: Path) -> Any:
         self._left -= 1
         if self._left < 0:
             _refuse(f"more than {self._limits.nodes} values; store large data as media", path)
@@ -327,7 +345,7 @@ class _Copier:
             return str(value)
         return self._container(value, path)
 
-    def _container(self, value: Any, path: Path) -> Any:
+    def _container(self, value: object, path: Path) -> Any:
         if not isinstance(value, dict | list | tuple):
             _refuse(f"{type(value).__name__} is not JSON; convert it to text, a number, a list or a dict", path)
         if len(path) >= self._depth:
@@ -338,7 +356,7 @@ class _Copier:
         return [self.copy(each, (*path, index)) for index, each in enumerate(cast("list[Any]", value))]
 
 
-def _clean_key(key: Any, path: Path) -> str:
+def _clean_key(key: object, path: Path) -> str:
     key = key.value if isinstance(key, Enum) else key
     if not isinstance(key, str):
         _refuse(f"the key {key!r} is not text; JSON keys are", path)
@@ -424,7 +442,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return marked
 
 
-def _refuse_duplicates(value: Any, path: Path) -> None:
+def _refuse_duplicates(value: object, path: Path) -> None:
     """Find the first object in which a key stands twice, and say where."""
     if isinstance(value, _Twice):
         _refuse(f"the key {value.key!r} stands twice in one object", path)
@@ -469,7 +487,7 @@ def write(value: Any, option: int = 0) -> bytes:
         return orjson.dumps(with_big_ints(value), None, option)
 
 
-def with_big_ints(value: Any) -> Any:
+def with_big_ints(value: object) -> Any:
     """Return a parsed value with each integer beyond 64 bits as the text that orjson cannot write itself."""
     if type(value) is int and not -(2**63) <= value < 2**64:
         return orjson.Fragment(str(value))

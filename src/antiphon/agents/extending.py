@@ -1,0 +1,27 @@
+"""What a library needs that builds on agents: parts of runs, the talk of a thread, prices, approvals, settings of tools.
+
+A program that runs agents needs `antiphon.agents` only. `antiphon.patterns` is built on this module: a pattern runs agents as
+parts of a run of its own. These names may change with a minor version; rows that are stored keep their meaning.
+"""
+
+from antiphon.agents._budget import Amount
+from antiphon.agents._guards import ThreadGuards
+from antiphon.agents._run import run_scope
+from antiphon.agents._secrets import SENSITIVE
+from antiphon.agents.durability import ThreadTalk, as_messages, price_of
+from antiphon.agents.toolkit._approvals import APPROVE
+from antiphon.agents.toolkit._tool import own_settings
+from antiphon.messages.keys import as_key
+
+__all__ = [
+    "APPROVE",
+    "SENSITIVE",
+    "Amount",
+    "ThreadGuards",
+    "ThreadTalk",
+    "as_key",
+    "as_messages",
+    "own_settings",
+    "price_of",
+    "run_scope",
+]

@@ -1,5 +1,0 @@
-"""Moved to `antiphon.checks`."""
-
-from antiphon.checks._view import PLACEHOLDER, same_breath, usual_role
-
-__all__ = ["PLACEHOLDER", "same_breath", "usual_role"]

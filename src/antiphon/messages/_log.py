@@ -1,0 +1,186 @@
+"""Sequences of messages: the log that only grows and its index, turns and steps, and where a window may begin.
+
+A window begins as early as fits, and never in the middle of something: an utterance, or a call and its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Self
+
+from antiphon.messages._content import MediaPart
+from antiphon.messages._message import Message
+from antiphon.messages._model import house_bytes
+
+# ---------------------------------------------------------------- the log
+
+
+class MessageLog:
+    """Messages that only grow, and their index up to where someone has asked."""
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.messages = list(messages)
+        self.lock = Lock()
+        self.indexed = 0
+        self.first: dict[str, int] = {}
+        """The first message with an id."""
+        self.invocations: dict[tuple[bool, str], list[int]] = {}
+        """All calls and results of an invocation; the journal's apart from the others'."""
+        self.call_of: dict[int, int] = {}
+        """The call that a result belongs to."""
+        self.answer_to: dict[int, int] = {}
+        """The result that answers a call."""
+        self.orphans: list[int] = []
+        self._open: dict[tuple[bool, str], list[tuple[Hashable, int]]] = {}
+        self._run = 0
+        self._last: dict[tuple[bool, str], int] = {}
+
+    def grown(self, length: int, more: Iterable[Message]) -> MessageLog:
+        """Return a log of the first `length` messages and `more`: this one, if it has not grown past that."""
+        with self.lock:
+            if len(self.messages) == length:
+                self.messages.extend(more)
+                return self
+            return MessageLog([*self.messages[:length], *more])
+
+    def index(self) -> Self:
+        """Bring the index up to the end."""
+        with self.lock:
+            for position in range(self.indexed, len(self.messages)):
+                message = self.messages[position]
+                payload = message.payload
+                self.first.setdefault(message.id, position)
+                if payload.kind == "option_call":
+                    turn = self._run if message.turn_id is None else message.turn_id
+                    self._index_call((message.lane == "effect", payload.invocation_id), position, turn)
+                    continue
+                self._run = position  # calls without a turn belong together while nothing stands between them
+                if payload.kind == "option_result":
+                    self._index_result((message.lane == "effect", payload.invocation_id), position)
+            self.indexed = len(self.messages)
+        return self
+
+    def _index_call(self, key: tuple[bool, str], position: int, turn: Hashable) -> None:
+        self.invocations.setdefault(key, []).append(position)
+        self._open.setdefault(key, []).append((turn, position))
+        self._last[key] = position
+
+    def _index_result(self, key: tuple[bool, str], position: int) -> None:
+        self.invocations.setdefault(key, []).append(position)
+        if waiting := self._open.get(key):
+            oldest, latest = 0, waiting[-1][0]
+            while waiting[oldest][0] != latest:
+                oldest += 1
+            call = waiting.pop(oldest)[1]
+            self.call_of[position] = call
+            self.answer_to[call] = position
+        elif (last := self._last.get(key)) is not None:
+            self.call_of[position] = last
+        else:
+            self.orphans.append(position)
+
+
+# ---------------------------------------------------------------- steps and turns
+
+
+def group_by_step(messages: Iterable[Message]) -> dict[int | None, tuple[Message, ...]]:
+    """Group messages by `step_num`, in the order the steps began."""
+    groups: dict[int | None, list[Message]] = {}
+    for message in messages:
+        groups.setdefault(message.step_num, []).append(message)
+    return {step: tuple(group) for step, group in groups.items()}
+
+
+def group_by_turn(messages: Iterable[Message]) -> tuple[tuple[Message, ...], ...]:
+    """Group messages by utterance, in the order the turns began."""
+    groups: dict[Hashable, list[Message]] = {}
+    for position, message in enumerate(messages):
+        groups.setdefault(turn_key(position, message), []).append(message)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def turn_key(position: int, message: Message) -> Hashable:
+    """Return what messages of one utterance have in common."""
+    if message.turn_id is not None:
+        return message.turn_id
+    if message.step_num is None or message.kind == "option_result":
+        return position
+    return message.step_num, message.policy
+
+
+# ---------------------------------------------------------------- windows
+
+_CHARACTERS_PER_TOKEN = 4
+_TOKENS_OF_MEDIA = 1000
+"""A rough figure for one image or page; providers differ by a factor of ten."""
+
+
+def is_system(message: Message) -> bool:
+    """Whether a message is the system's: what a window keeps unless told otherwise."""
+    return message.policy == "system"
+
+
+def payload_size(message: Message) -> int:
+    """Return the bytes of what a message says, in its house form."""
+    return len(house_bytes(message.payload))
+
+
+def estimate_tokens(message: Message) -> int:
+    """Estimate a message's tokens without a tokenizer: a quarter of its payload's bytes, media at a flat rate."""
+    media = [part for part in message.parts if isinstance(part, MediaPart)]
+    text = len(house_bytes(message.payload)) - sum(len(part.url) for part in media)
+    return -(-text // _CHARACTERS_PER_TOKEN) + _TOKENS_OF_MEDIA * len(media)
+
+
+def window_positions(
+    messages: Sequence[Message],
+    call_of: Mapping[int, int],
+    orphans: frozenset[int],
+    *,
+    most: int,
+    cost: Callable[[Message], int],
+    keep: Callable[[Message], bool],
+) -> list[int]:
+    """Return the positions of a window: the kept ones, then the longest closed end of the conversation that fits."""
+    turns = _turns(messages)
+    kept = _kept(messages, call_of, turns, keep)
+    spent = sum(cost(messages[position]) for position in kept)
+    begin = needed = len(messages)
+    for position in range(len(messages) - 1, -1, -1):
+        message = messages[position]
+        if position not in kept:
+            spent += cost(message)
+        if spent > most:
+            break
+        # What must be inside too: the call of a result, the beginning of an utterance.
+        needed = min(needed, call_of.get(position, position), turns[position][0])
+        if needed >= position and position not in orphans and position not in kept:
+            begin = position
+    return sorted(kept | set(range(begin, len(messages))))
+
+
+def _turns(messages: Sequence[Message]) -> list[list[int]]:
+    """Return for each message the positions of its utterance."""
+    keys = [turn_key(position, message) for position, message in enumerate(messages)]
+    members: dict[Hashable, list[int]] = {}
+    for position, key in enumerate(keys):
+        members.setdefault(key, []).append(position)
+    return [members[key] for key in keys]
+
+
+def _kept(
+    messages: Sequence[Message], call_of: Mapping[int, int], turns: list[list[int]], keep: Callable[[Message], bool]
+) -> set[int]:
+    """Return what is to be kept, with all that belongs to it: its utterance, and the other half of each pair."""
+    results: dict[int, list[int]] = {}
+    for result, call in call_of.items():
+        results.setdefault(call, []).append(result)
+    kept: set[int] = set()
+    waiting = [position for position, message in enumerate(messages) if keep(message)]
+    while waiting:
+        position = waiting.pop()
+        if position not in kept:
+            kept.add(position)
+            waiting += [*turns[position], *results.get(position, ()), *((call_of[position],) if position in call_of else ())]
+    return kept

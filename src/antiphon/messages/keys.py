@@ -1,0 +1,167 @@
+"""Keys: the one grammar of addresses and invocation ids, and the one place that parses them.
+
+    address      kind | kind/key            `thread/t-1`: where an actor lives
+    invocation   parent/step                what is said or done in the course of another; the first has no parent
+    step         key | key=N | N            `model=2`: the second of its key; a number where the program gave no key
+    renamed      invocation~N               N from 2: what was said or done under the id before was withdrawn
+    row          invocation@mark            about an invocation: `@begun`, `@ended`, `@attempt2`, `@end` of a run
+                 invocation#mark            deliveries and decisions: `#2`, `#park`, `#park2`, `#withdrawn`, `#settled`
+
+A key has none of `/ # ~ =` in it and is not a number, so every id can be taken apart again. Ids are stored: their text never
+changes.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+__all__ = [
+    "again_id",
+    "as_key",
+    "attempt_id",
+    "begun_id",
+    "child_id",
+    "counted",
+    "end_id",
+    "ended_id",
+    "is_below",
+    "is_key",
+    "key_of",
+    "kind_of",
+    "last_key",
+    "parent_of",
+    "park_id",
+    "renamed",
+    "root_of",
+    "run_of",
+    "settled_id",
+    "step_id",
+    "withdrawn_id",
+]
+
+_KEY = re.compile("[^/#~=]{1,200}")
+_LONG_NAME = 120
+"""Characters of a name that is a key as it is; of a longer one a digest is."""
+_LONG_PARENT = 256
+"""Characters of an id that leave room in a name for a step, and for the marks of the rows."""
+_END = "@end"
+
+
+# ---------------------------------------------------------------- addresses
+
+
+def kind_of(address: str) -> str:
+    """Return the kind of actor that lives at an address."""
+    return address.partition("/")[0]
+
+
+def key_of(address: str) -> str:
+    """Return which one of its kind lives at an address; empty where there is only one."""
+    return address.partition("/")[2]
+
+
+# ---------------------------------------------------------------- invocations
+
+
+def is_key(name: str) -> bool:
+    """Whether a program may call a step so."""
+    return _KEY.fullmatch(name) is not None and not name.isdigit()
+
+
+def as_key(name: str) -> str:
+    """Return a name as a key: itself, where it can be one, else a digest of it."""
+    if len(name) <= _LONG_NAME and is_key(name):
+        return name
+    return f"sha256:{sha256(name.encode(errors='replace')).hexdigest()[:32]}"
+
+
+def counted(key: str, count: int) -> str:
+    """Return the step that is the first, second, … of its key."""
+    return key if count == 1 else f"{key}={count}"
+
+
+def step_id(parent_id: str, step: str) -> str:
+    """Return the id of a step in the course of an invocation."""
+    return f"{parent_id}/{step}"
+
+
+def child_id(parent_id: str, step: str) -> str:
+    """Return the id of a step in the course of an invocation that may be deep: of a long parent, a digest."""
+    if len(parent_id) > _LONG_PARENT:  # a name has its limits
+        parent_id = sha256(parent_id.encode()).hexdigest()
+    return step_id(parent_id, step)
+
+
+def parent_of(invocation_id: str) -> str:
+    """Return the invocation in whose course this one is; empty for the first."""
+    return invocation_id.rpartition("/")[0]
+
+
+def root_of(invocation_id: str) -> str:
+    """Return the first step of an id."""
+    return invocation_id.partition("/")[0]
+
+
+def last_key(invocation_id: str) -> str:
+    """Return the key of the last step, without its count."""
+    return invocation_id.rpartition("/")[2].partition("=")[0]
+
+
+def is_below(invocation_id: str | None, parent_id: str) -> bool:
+    """Whether something is said or done in the course of an invocation, at any depth."""
+    return invocation_id is not None and invocation_id.startswith(f"{parent_id}/")
+
+
+def renamed(invocation_id: str) -> str:
+    """Return the id after this one: what was said or done under this one was withdrawn."""
+    base, mark, count = invocation_id.rpartition("~")
+    return f"{base}~{int(count) + 1}" if mark and count.isdigit() else f"{invocation_id}~2"
+
+
+# ---------------------------------------------------------------- rows about an invocation
+
+
+def begun_id(invocation_id: str) -> str:
+    """Return the id of the row that says something was begun."""
+    return f"{invocation_id}@begun"
+
+
+def ended_id(invocation_id: str) -> str:
+    """Return the id of the row with the outcome."""
+    return f"{invocation_id}@ended"
+
+
+def attempt_id(invocation_id: str, attempt: int) -> str:
+    """Return the id of the row that says an effect is started another time."""
+    return f"{invocation_id}@attempt{attempt}"
+
+
+def again_id(invocation_id: str, attempt: int) -> str:
+    """Return the invocation of the row that counts the deliveries of a message."""
+    return f"{invocation_id}#{attempt}"
+
+
+def park_id(invocation_id: str, time: int = 1) -> str:
+    """Return the invocation of the row that parks a message or an effect, for the first time or a later one."""
+    return f"{invocation_id}#park" if time == 1 else f"{invocation_id}#park{time}"
+
+
+def withdrawn_id(invocation_id: str) -> str:
+    """Return the id of the result of a call that its caller has withdrawn."""
+    return f"{invocation_id}#withdrawn"
+
+
+def settled_id(invocation_id: str) -> str:
+    """Return the id of the result that a person gave a parked call."""
+    return f"{invocation_id}#settled"
+
+
+def end_id(run_id: str) -> str:
+    """Return what the last words of an agent's run are known by, after its exchanges with the model."""
+    return f"{run_id}{_END}"
+
+
+def run_of(exchange_id: str) -> str:
+    """Return the run of an agent, of one of its exchanges with the model or of its end."""
+    return exchange_id.removesuffix(_END) if exchange_id.endswith(_END) else parent_of(exchange_id)
