@@ -14,7 +14,7 @@ export UV_COMPILE_BYTECODE := 1
 export UV_NO_PROGRESS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick check fix bench chaos docs figures release lock clean
+.PHONY: help run test quick check fix bench chaos docs api figures release lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -59,8 +59,12 @@ chaos: $(READY) ## the long runs: many more generated cases
 	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
 	@ANTIPHON_CHAOS=$${ANTIPHON_CHAOS:-ci} HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/ledger tests/runtime tests/patterns tests/agents $(ARGS)
 
-docs: $(READY) ## build the docs into site/
-	@$(BIN)/zensical build --clean
+docs: $(READY) ## build the docs into site/, and check their links
+	@$(BIN)/python tools/api.py pages
+	@$(BIN)/zensical build --clean --strict
+
+api: $(READY) ## what breaks callers since a commit: make api SINCE=v0.1.0
+	@$(BIN)/python tools/api.py check $(or $(SINCE),HEAD)
 
 figures: $(READY) ## how easy the tree is to enter, as figures
 	@$(BIN)/python tools/figures.py $(ARGS)

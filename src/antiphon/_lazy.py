@@ -1,30 +1,42 @@
-"""Names of a package that are imported when first used, so that what is not used costs nothing."""
+"""Packages whose names are imported when first used, so that unused names cost nothing.
+
+A package lists its public names once, in the stub `__init__.pyi` beside its `__init__.py`. Type checkers read the stub.
+At run time this module reads the same stub to find the module that defines a name, as Scientific Python's SPEC 1 does.
+It reads the stub when a name is first used: `import antiphon` itself imports no module but this one.
+"""
 
 import sys
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # as type checkers know it; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["lazy_names"]
-
 
 def lazy_names(
-    package: str, homes: "Mapping[str, str]", *, needs: "Mapping[str, str] | None" = None
+    package: str, *, needs: "Mapping[str, str] | None" = None
 ) -> "tuple[Callable[[str], Any], Callable[[], list[str]]]":
-    """Return `__getattr__` and `__dir__` of a package. `homes` says by name where each is defined.
+    """Return `__getattr__` and `__dir__` of a package.
 
-    `needs` says by top-level module what to tell somebody who does not have it installed.
+    `needs` maps a top-level module to the hint shown if that module is not installed.
     """
+    found: dict[str, str] = {}
+
+    def homes() -> dict[str, str]:
+        if not found:
+            found.update(_read_stub(package))
+        return found
 
     def get(name: str) -> "Any":
-        if name not in homes:
+        if name == "__all__":
+            return names()
+        # Python asks a package for dunder names (`__path__`, `__wrapped__`); none of them is lazy.
+        if name.startswith("__") or name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module  # noqa: PLC0415 (only when a name is first used)
 
         try:
-            value = getattr(import_module(homes[name]), name)
+            value = getattr(import_module(homes()[name]), name)
         except ModuleNotFoundError as exc:
             missing = (exc.name or "").partition(".")[0]
             if needs is None or missing not in needs:
@@ -34,6 +46,16 @@ def lazy_names(
         return value
 
     def names() -> list[str]:
-        return sorted(homes)
+        return sorted(homes())
 
     return get, names
+
+
+def _read_stub(package: str) -> dict[str, str]:
+    """Return the module of each name that the package's stub imports as itself (`import A as A`)."""
+    import ast  # noqa: PLC0415 (only when a name is first used)
+    from pkgutil import get_data  # noqa: PLC0415
+
+    stub = ast.parse(get_data(package, "__init__.pyi") or b"")
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module is not None]
+    return {name.name: node.module or "" for node in imports for name in node.names if name.asname == name.name}

@@ -49,7 +49,7 @@ __all__ = ["app"]
 app = typer.Typer(
     name="antiphon",
     cls=Overview,
-    epilog='Begin with: antiphon run "What is 17 * 23?"; every command has a --help of its own.',
+    epilog='Start with: antiphon run "What is 17 * 23?". Every command has its own --help.',
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # plain help and errors: they are piped and searched as often as they are looked at
@@ -69,7 +69,7 @@ def every_command(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Run agents that lose nothing, look after the ledger that keeps what they say, and mend and convert conversations."""
+    """Run durable agents, maintain the ledger that stores their messages, and check and convert conversations."""
     os.environ.setdefault("PYDANTIC_AI_NO_BANNER", "1")  # it would stand in the middle of what is shown live
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

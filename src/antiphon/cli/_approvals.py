@@ -18,7 +18,7 @@ __all__ = ["approvals"]
 
 
 def approvals(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """List the calls of tools that wait for an approval, with all that is needed to decide."""
+    """List the tool calls that wait for an approval, with what is needed to decide."""
     waiting = with_ledger(ledger, _waiting)
     if for_programs:
         print_json([_as_json(each) for each in waiting])

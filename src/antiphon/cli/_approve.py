@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalArgument", "NameOption", "ReasonOption", "approve", "give_answer"]
 
-ApprovalArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The approval; see antiphon approvals.")]
-NameOption: TypeAlias = Annotated[str, typer.Option("--as", metavar="NAME", help="Who you are; it is written down.")]
+ApprovalArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of the approval: see antiphon approvals.")
+]
+NameOption: TypeAlias = Annotated[str, typer.Option("--as", metavar="NAME", help="Your name, recorded in the thread.")]
 ReasonOption: TypeAlias = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads the thread.")
+    str | None, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the thread.")
 ]
 
 
 def approve(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None, ledger: LedgerOption = None) -> None:
-    """Say yes to a call that waits, under your name; the thread goes on when its program runs again."""
+    """Approve a waiting call under your name. The thread continues when its program runs again."""
     give_answer(id, name, reason, ledger, approved=True)
 
 

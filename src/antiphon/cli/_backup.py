@@ -20,11 +20,11 @@ __all__ = ["backup"]
 
 
 def backup(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; there must be none yet.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write; it must not exist.")],
     *,
     ledger: LedgerOption = None,
 ) -> None:
-    """Write a copy of a ledger to a new file, whole and as of one moment."""
+    """Write a consistent copy of a ledger to a new file."""
     if not out.parent.is_dir():
         fail(f"{out}: there is no such folder", code=2)
     with wheel("copying"):

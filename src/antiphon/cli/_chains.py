@@ -56,13 +56,15 @@ INTERRUPTED = 130
 ModelOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="NAME", help="scripted, local, or PROVIDER:MODEL; the best that needs no key, if not given."
+        "--model",
+        metavar="NAME",
+        help="scripted, local, or PROVIDER:MODEL; default: the best installed model that needs no API key.",
     ),
 ]
 ConfigOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="How the phases are set up, in TOML.")
+    Path | None, typer.Option("--config", metavar="FILE", help="A TOML file that configures the phases.")
 ]
-QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer, and nothing else.")]
+QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")]
 
 
 @dataclass

@@ -31,14 +31,14 @@ def chat(
     *,
     model: ModelOption = None,
     thread: Annotated[
-        str | None, typer.Option("--thread", metavar="THREAD", help="Go on with this thread; a new one, if not given.")
+        str | None, typer.Option("--thread", metavar="THREAD", help="The thread to continue; default: a new one.")
     ] = None,
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose thread it is.")] = "user",
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")] = "user",
     config: ConfigOption = None,
     is_quiet: QuietOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Talk: each line is a turn of one thread, until the end of the input. Ctrl-C pauses a turn, and ends the talk."""
+    """Chat: each input line is a turn of one thread. Ctrl-C pauses the turn and ends the chat."""
 
     async def work(chain: PostChain) -> Any:
         thread_id, last, typed = thread, None, Typed()

@@ -26,7 +26,7 @@ _STYLES = {"error": "bold red", "warning": "yellow"}
 
 
 class Format(StrEnum):
-    """How findings are written."""
+    """The output format."""
 
     text = "text"
     json = "json"
@@ -38,11 +38,11 @@ def check(
     *,
     target: ForOption = None,
     source: FromOption = None,
-    form: Annotated[Format, typer.Option("--format", help="How findings are written.")] = Format.text,
+    form: Annotated[Format, typer.Option("--format", help="The output format.")] = Format.text,
     flow: FlowOption = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Say what is wrong with a conversation, and what a provider would answer; exit 1 if anything is refused."""
+    """List the problems of a conversation, and what a provider would answer. Exit 1 if a provider would refuse it."""
     if flow is not None:
         check_flow(str(file), flow, source, ledger, for_programs=form == Format.json)
         return

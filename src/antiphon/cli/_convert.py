@@ -18,16 +18,16 @@ def convert(
     file: FileArgument,
     *,
     target: Annotated[
-        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; see antiphon dialects.")
+        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write: see antiphon dialects.")
     ],
     source: FromOption = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Write nothing, and exit 1, if anything would be lost.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
     output: OutputOption = None,
     as_policy: Annotated[
-        str | None, typer.Option("--as-policy", metavar="NAME", help="The viewpoint: whose words are the assistant's.")
+        str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
     ] = None,
 ) -> None:
-    """Turn a conversation in one format into another; what the other cannot say is listed on stderr."""
+    """Convert a conversation to another format. Losses are listed on stderr."""
     given = read_file(file)
     conversation = read_conversation(given, source)
     with refusals(given):

@@ -22,11 +22,11 @@ __all__ = ["delete"]
 def delete(
     threads: Annotated[list[str], typer.Argument(metavar="THREAD", help="The ids of threads; see antiphon threads.")],
     *,
-    with_branches: Annotated[bool, typer.Option("--with-branches", help="Their branches too.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Remove threads for good, after asking, and print their ids. Copies in backups stay."""
+    """Delete threads permanently, after a confirmation, and print their ids. Backups keep their copies."""
     doomed = with_ledger(ledger, partial(_doomed, names=threads))
     branches = [name for name in doomed if name not in threads]
     if branches and not with_branches:

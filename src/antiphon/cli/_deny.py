@@ -9,5 +9,5 @@ __all__ = ["deny"]
 
 
 def deny(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None, ledger: LedgerOption = None) -> None:
-    """Say no to a call that waits, under your name; whoever called is told so, with the reason."""
+    """Deny a waiting call under your name. The caller gets the reason."""
     give_answer(id, name, reason, ledger, approved=False)

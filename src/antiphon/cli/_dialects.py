@@ -9,7 +9,7 @@ __all__ = ["dialects"]
 
 
 def dialects() -> None:
-    """List the formats that can be read and written."""
+    """List the supported formats."""
     print_table(open_console(), ("name", "summary"), [(name, _summary(name)) for name in names()])
 
 

@@ -25,15 +25,13 @@ _STYLES = ("red", "green")
 
 def diff(
     left: Annotated[str, typer.Argument(metavar="LEFT", help="The id of a thread.")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The id of another; a branch of it, for example.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The id of another, for example a branch of it.")],
     *,
-    by_message: Annotated[
-        bool, typer.Option("--messages", help="Print each message, also of threads that can be compared phase by phase.")
-    ] = False,
+    by_message: Annotated[bool, typer.Option("--messages", help="Compare message by message, not by phase.")] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Say how two threads differ, those of six phases phase by phase; exit 1 if they do."""
+    """Compare two threads, by phase if both have six phases. Exit 1 if they differ."""
     found, outputs = with_ledger(ledger, partial(_compare, left=left, right=right))
     with complaints():
         if for_programs:

@@ -27,31 +27,30 @@ __all__ = ["export"]
 
 
 def export(
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; every one, if none is given.")
-    ] = None,
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all.")] = None,
     *,
     target: Annotated[
-        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; see antiphon dialects.")
+        str, typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write: see antiphon dialects.")
     ] = "house",
     trajectories: Annotated[
-        bool, typer.Option("--trajectories", help="A line a decision: what was known, what was chosen, what came of it.")
+        bool, typer.Option("--trajectories", help="A line per decision: observation, action, result.")
     ] = False,
     journal: Annotated[
-        bool, typer.Option("--journal", help="Rows with their times and hashes, for antiphon restore; see antiphon heads.")
+        bool, typer.Option("--journal", help="Rows with their times and hashes, for antiphon restore: see antiphon heads.")
     ] = False,
     save_heads: Annotated[
-        Path | None, typer.Option("--save-heads", metavar="FILE", help="With --journal: write the heads of these rows there.")
+        Path | None,
+        typer.Option("--save-heads", metavar="FILE", help="With --journal: write the heads of these rows to this file."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Write nothing, and exit 1, if anything would be lost.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
     with_system: SystemOption = False,
     as_policy: Annotated[
-        str | None, typer.Option("--as-policy", metavar="NAME", help="The viewpoint: whose words are the assistant's.")
+        str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
     ] = None,
     output: OutputOption = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Write threads as JSON Lines: the house format a line a message, other dialects a line a thread."""
+    """Write threads as JSON Lines. The house format has a line per message, other dialects a line per thread."""
     if journal:
         if target != "house" or trajectories or strict or as_policy is not None:
             fail("a journal has rows as they are stored: leave out --to, --trajectories, --strict and --as-policy", code=2)

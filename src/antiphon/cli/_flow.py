@@ -24,7 +24,7 @@ FlowOption: TypeAlias = Annotated[
     typer.Option(
         "--flow",
         metavar="NAME-OR-FILE",
-        help="Judge by a flow, not the rules: its name, or a .json file that declares one. FILE may be a thread.",
+        help="Check by a flow, not the rules: its name, or a .json file. FILE may be a thread.",
     ),
 ]
 

@@ -39,21 +39,21 @@ def fork(
     at: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="PLACE", help="The number of the last message that is shared, or a phase: up to where it begins."
+            "--at", metavar="PLACE", help="The number of the last shared message, or a phase: share the messages before it."
         ),
     ] = None,
     at_step: Annotated[
-        int | None, typer.Option("--at-step", metavar="STEP", help="Share everything up to the last message of this step.")
+        int | None, typer.Option("--at-step", metavar="STEP", help="Share the messages up to the end of this step.")
     ] = None,
     into: Annotated[
-        str | None, typer.Option("--into", metavar="NAME", help="The id of the branch; a new one, if not given.")
+        str | None, typer.Option("--into", metavar="NAME", help="The id of the branch; default: a new one.")
     ] = None,
     model: ModelOption = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Begin a branch that shares a thread's messages up to some place, and print its id; with --model, go on in it."""
+    """Branch a thread at a message, and print the id of the branch. With --model, continue it."""
     wanted = _Wanted(thread, at, at_step, into)
     if model is not None:
         _go_on(wanted, model, ledger, for_programs=for_programs, is_quiet=is_quiet)

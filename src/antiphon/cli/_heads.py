@@ -23,14 +23,12 @@ __all__ = ["heads", "read_heads", "write_heads"]
 
 
 def heads(
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; every one, if none is given.")
-    ] = None,
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all.")] = None,
     *,
     output: OutputOption = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Write where threads end, each with the hash of all its rows. Kept elsewhere, that proves rows for verify and restore."""
+    """Print the end of each thread and the hash of all its rows. Keep it elsewhere: it is the proof for verify and restore."""
     write_heads(with_ledger(ledger, partial(_heads, names=threads or [])), output)
 
 

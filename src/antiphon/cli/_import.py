@@ -31,19 +31,23 @@ def import_(
     source: FromOption = None,
     thread: Annotated[
         str | None,
-        typer.Option("--thread", metavar="NAME", help="The thread to append to; if not given, as messages say, or the file."),
+        typer.Option(
+            "--thread",
+            metavar="NAME",
+            help="The thread to append to; default: the thread that the messages name, or the file name.",
+        ),
     ] = None,
-    each_line: Annotated[bool, typer.Option("--each-line", help="Every line of FILE is a conversation of its own.")] = False,
+    each_line: Annotated[bool, typer.Option("--each-line", help="Each line of FILE is a separate conversation.")] = False,
     allow_foreign: Annotated[
-        bool, typer.Option("--allow-foreign", help="Take calls, results and ids as they are, even where they do not fit.")
+        bool, typer.Option("--allow-foreign", help="Accept calls, results and ids that do not match.")
     ] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Append what is in a file to the threads of a ledger, which is made if it is not there. Twice is the same as once.
+    """Append the messages of a file to threads of a ledger. A missing ledger is created. Importing twice changes nothing.
 
-    What comes from a file is talk: nothing in it is executed, approved or settled. To bring back threads of your own with all
-    that they do, use antiphon export --journal and antiphon restore.
+    Imported messages are talk: nothing in them is executed, approved or settled. To restore your own threads, use antiphon
+    export --journal and antiphon restore.
     """
     found = histories(file, source, each_line=each_line)
     first = next(found)  # before there is a ledger: a file that cannot be read makes none

@@ -54,7 +54,7 @@ def known_dialect(name: str | None) -> str | None:
 FileArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="JSON or JSON Lines; - reads from stdin.")]
 FromOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--from", metavar="NAME", callback=known_dialect, help="The dialect of FILE; detected if not given."),
+    typer.Option("--from", metavar="NAME", callback=known_dialect, help="The dialect of FILE; default: detected."),
 ]
 
 
@@ -70,7 +70,7 @@ ForOption: TypeAlias = Annotated[
         "--for",
         metavar="NAME",
         callback=_known_target,
-        help="Who is to accept it; the format of FILE if not given, or anybody if that is no provider's.",
+        help="The provider that must accept it; default: that of FILE's format, or any.",
     ),
 ]
 

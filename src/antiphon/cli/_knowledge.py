@@ -24,9 +24,7 @@ __all__ = ["knowledge", "read_document"]
 _LARGEST = 20_000_000
 """Bytes of a file; a book has one million."""
 
-knowledge = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Keep documents for agents to look things up in, and search them."
-)
+knowledge = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the documents that agents search.")
 
 
 @knowledge.command()
@@ -52,7 +50,7 @@ def add(
 def search(
     words: Annotated[list[str], typer.Argument(metavar="WORDS", help="A question, or the words to look for.")],
     *,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the N best.")] = 5,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N messages.")] = 5,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:

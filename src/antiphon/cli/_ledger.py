@@ -51,10 +51,10 @@ _FILE = "sqlite:///"
 
 LedgerOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--ledger", metavar="URL", help=f"The ledger; if not given, that of {VARIABLE}, else {DEFAULT}."),
+    typer.Option("--ledger", metavar="URL", help=f"The ledger; default: {VARIABLE}, or {DEFAULT}."),
 ]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
-ThreadArgument: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="The id of a thread; see antiphon threads.")]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ThreadArgument: TypeAlias = Annotated[str, typer.Argument(metavar="THREAD", help="The id of a thread: see antiphon threads.")]
 
 ResultT = TypeVar("ResultT")
 

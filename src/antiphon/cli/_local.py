@@ -14,7 +14,7 @@ from antiphon.cli._screen import fail, note, open_console, print_table
 __all__ = ["local"]
 
 local = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Install a small language model on this machine, and see how it is."
+    no_args_is_help=True, rich_markup_mode=None, help="Install a small language model on this machine, or show its status."
 )
 
 

@@ -19,7 +19,7 @@ from antiphon.messages.json_values import write
 __all__ = ["OutputOption", "deliver", "delivery", "report_losses", "written"]
 
 OutputOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="OUT", help="Write here, not to stdout.")
+    Path | None, typer.Option("--output", "-o", metavar="OUT", help="The output file; default: stdout.")
 ]
 
 

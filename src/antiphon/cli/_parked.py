@@ -31,7 +31,7 @@ class _Waiting:
 
 
 def parked(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """List what waits for a person: calls that must not be made twice and may have been made, and what failed too often."""
+    """List parked calls: calls that must not run twice and may have run, and messages that failed too often."""
     found = with_ledger(ledger, _find)
     if for_programs:
         print_json([_as_json(each) for each in found])

@@ -9,5 +9,5 @@ __all__ = ["pause"]
 
 
 def pause(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """Pause a thread, also one that another process runs. What is under way ends, and is recorded."""
+    """Pause a thread, also one that another process runs. Running calls finish and are recorded."""
     moved(ledger, {"type": "PAUSE_THREAD", "data": {"thread_id": thread}}, for_programs=for_programs)

@@ -34,11 +34,11 @@ def repair(
     source: FromOption = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; that of FILE if not given."),
+        typer.Option("--to", metavar="NAME", callback=known_dialect, help="The dialect to write; default: that of FILE."),
     ] = None,
     output: OutputOption = None,
 ) -> None:
-    """Mend what a provider would refuse, and write the conversation again; the changes are listed on stderr."""
+    """Fix what a provider would refuse, and write the conversation. Changes are listed on stderr."""
     given = read_file(file)
     dialect = dialect_of(given, source)
     mended = repaired(read_conversation(given, dialect), target_of(dialect, target))

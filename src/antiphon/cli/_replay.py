@@ -31,22 +31,23 @@ __all__ = ["replay"]
 def replay(
     thread: Annotated[
         str | None,
-        typer.Argument(metavar="THREAD", help="The id of a thread; with --against all that have ended, if not given."),
+        typer.Argument(metavar="THREAD", help="The id of a thread; with --against, default: all that have ended."),
     ] = None,
     *,
     speed: Annotated[
         float | None,
-        typer.Option("--speed", metavar="X", min=0.01, help="So many times as fast as it was; at once, if not given."),
+        typer.Option("--speed", metavar="X", min=0.01, help="Speed, relative to the original; default: without waiting."),
     ] = None,
     by_step: Annotated[bool, typer.Option("--step", help="Wait for Enter after each step.")] = False,
     is_against: Annotated[
-        bool, typer.Option("--against", help="Run stored threads again on the installed code, and name where they part.")
+        bool,
+        typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
     ] = False,
     config: ConfigOption = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Play a thread back: its phases, tools and answers, in the order in which they were."""
+    """Replay a thread: its phases, tools and answers, in their order."""
     if is_against:
         _against(ledger, thread, config, for_programs=for_programs)
         return

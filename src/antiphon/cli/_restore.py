@@ -29,12 +29,12 @@ def restore(
     *,
     heads: Annotated[
         Path | None,
-        typer.Option("--heads", metavar="FILE", help="Heads that were kept elsewhere: only what they prove is restored."),
+        typer.Option("--heads", metavar="FILE", help="Heads that were kept elsewhere: the proof of the rows."),
     ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Bring threads back, with their times and hashes, into a ledger that does not have them: all of them, or none."""
+    """Restore threads, with their times and hashes, into a ledger without them. Restores all of them or none."""
     found = list(journals(file))
     known = () if heads is None else read_heads(heads)
     with wheel("restoring"):

@@ -28,7 +28,7 @@ def resume(
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Go on with a thread where it was: what it has done is not done again. Its phases keep the model they have begun with."""
+    """Continue a thread where it stopped. Finished steps do not run again. Started phases keep their model."""
 
     async def work(chain: PostChain) -> Any:
         life = await chain.life(thread)

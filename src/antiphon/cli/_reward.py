@@ -19,14 +19,14 @@ __all__ = ["reward"]
 
 def reward(
     thread: ThreadArgument,
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The id of a message; see antiphon show --json.")],
-    value: Annotated[float, typer.Argument(metavar="NUMBER", help="How good it was; write -- before a negative one.")],
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The id of a message: see antiphon show --json.")],
+    value: Annotated[float, typer.Argument(metavar="NUMBER", help="The rating; write -- before a negative number.")],
     *,
     name: NameOption,
-    reason: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="Why, for those who read the ledger.")] = None,
+    reason: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="A note, recorded in the ledger.")] = None,
     ledger: LedgerOption = None,
 ) -> None:
-    """Record how good a message was; antiphon export --trajectories has it. The last one for a message counts."""
+    """Rate a message, for antiphon export --trajectories. The last rating of a message counts."""
     with_ledger(ledger, partial(_record, thread=thread, message=message, value=value, name=name, reason=reason))
     note(f"recorded: {value:g} for {message}")
 

@@ -20,29 +20,29 @@ __all__ = ["run"]
 
 
 def run(
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
     *,
     model: ModelOption = None,
     documents: Annotated[
-        list[Path] | None, typer.Option("--add", metavar="FILE", help="A document to look things up in; may be given often.")
+        list[Path] | None, typer.Option("--add", metavar="FILE", help="A document that agents may search; repeatable.")
     ] = None,
     thread: Annotated[
         str | None,
-        typer.Option("--thread", metavar="THREAD", help="Ask in this thread, as its next turn."),
+        typer.Option("--thread", metavar="THREAD", help="The thread to ask in, as its next turn."),
     ] = None,
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="Whose thread it is.")] = "user",
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")] = "user",
     config: ConfigOption = None,
     team: Annotated[
-        Path | None, typer.Option("--team", metavar="FILE", help="Have the agents of this file do it, instead of six phases.")
+        Path | None, typer.Option("--team", metavar="FILE", help="Run the team of this file instead of the six phases.")
     ] = None,
     files: Annotated[
-        Path | None, typer.Option("--files", metavar="FOLDER", help="With --team: the folder that they work on.")
+        Path | None, typer.Option("--files", metavar="FOLDER", help="With --team: the folder that the team works on.")
     ] = None,
     is_quiet: QuietOption = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Answer a question: a thread goes through six phases, live on stderr, and its answer is printed. Ctrl-C pauses it."""
+    """Answer a question in six phases. Progress goes to stderr, the answer to stdout. Ctrl-C pauses the thread."""
     if not question.strip():
         fail("the question is empty; ask something", code=2)
     if team is not None:

@@ -21,15 +21,15 @@ __all__ = ["search"]
 
 def search(
     words: Annotated[
-        list[str], typer.Argument(metavar="WORDS", help='All of them; "in this order" in quotes; begin* for a beginning.')
+        list[str], typer.Argument(metavar="WORDS", help='Words to find; "a phrase" in quotes; begin* for a prefix.')
     ],
     *,
-    thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only in this thread.")] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the N best.")] = 20,
+    thread: Annotated[str | None, typer.Option("--thread", metavar="THREAD", help="Only messages of this thread.")] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N messages.")] = 20,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Find messages that have all the words, the best first."""
+    """Find messages that contain all the words, best match first."""
     with wheel("searching"):
         hits = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit))
     if not hits and not for_programs:

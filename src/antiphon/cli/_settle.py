@@ -19,14 +19,16 @@ __all__ = ["settle"]
 
 def settle(
     thread: ThreadArgument,
-    invocation: Annotated[str, typer.Argument(metavar="INVOCATION", help="What is parked; see antiphon parked.")],
+    invocation: Annotated[str, typer.Argument(metavar="INVOCATION", help="The id of the parked call: see antiphon parked.")],
     *,
-    result: Annotated[str | None, typer.Option("--result", metavar="JSON", help="It was done: what came of it.")] = None,
-    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="It failed: why.")] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="It was not done: it may be tried again.")] = False,
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="The call succeeded, with this result.")
+    ] = None,
+    error: Annotated[str | None, typer.Option("--error", metavar="TEXT", help="The call failed, with this error.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="The call did not run: it may start again.")] = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Say what became of something that is parked. It is written down, and the thread goes on when its program does."""
+    """Record the outcome of a parked call. The thread continues when its program runs again."""
     if sum((result is not None, error is not None, retry)) != 1:
         fail("say one of --result JSON, --error TEXT or --retry", code=2)
     value = None if result is None else _read(result)

@@ -33,19 +33,18 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="FILE-OR-THREAD", help="JSON or JSON Lines; - reads from stdin. If there is no such file, a thread."
+            metavar="FILE-OR-THREAD",
+            help="JSON or JSON Lines; - reads from stdin. If there is no such file, the id of a thread.",
         ),
     ],
     source: FromOption = None,
     *,
-    with_all: Annotated[
-        bool, typer.Option("--all", help="The protocol of actors and the journal too, not only what agents say and do.")
-    ] = False,
-    by_step: Annotated[bool, typer.Option("--by-step", help="Step by step: what was said, called, answered in each.")] = False,
+    with_all: Annotated[bool, typer.Option("--all", help="Include the messages between actors and the journal.")] = False,
+    by_step: Annotated[bool, typer.Option("--by-step", help="Group messages, calls and results by step.")] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Show a conversation: who says what, each result under its call."""
+    """Print a conversation: who says what, each result under its call."""
     conversation = find_conversation(name, source, ledger)
     if for_programs:
         print_json(_steps(conversation) if by_step else _rows(conversation))

@@ -18,7 +18,7 @@ __all__ = ["status"]
 
 
 def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """Say where a thread is; of one of six phases, which are completed, and which remain."""
+    """Show the state of a thread. For a thread of six phases: which are completed, and which remain."""
     found = with_ledger(ledger, partial(_status, thread=thread))
     if for_programs:
         print_json(found)

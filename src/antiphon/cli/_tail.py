@@ -27,17 +27,17 @@ __all__ = ["tail"]
 
 
 def tail(
-    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; all, if not given.")] = None,
+    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; default: all.")] = None,
     *,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="CURSOR", help="Go on after the cursor of an earlier tail.")
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after the cursor of an earlier tail.")
     ] = None,
-    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with what is there already.")] = False,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after so many messages.")] = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Start with the stored messages.")] = False,
+    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="Stop after N messages.")] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Follow what is said from now on, a line a message, until you press Ctrl-C."""
+    """Print new messages, one a line, until Ctrl-C."""
     if after is not None and from_start:
         fail("--after and --from-start are two places to begin; give one of them", code=2)
     seen = _Seen(after)

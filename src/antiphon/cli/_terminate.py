@@ -16,11 +16,11 @@ def terminate(
     thread: ThreadArgument,
     *,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads the thread.")
+        str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded in the thread.")
     ] = "user_request",
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """End a thread for good, also one that another process runs: what is under way is cancelled, nothing begins any more."""
+    """End a thread permanently, also one that another process runs. Running calls are cancelled; no new call starts."""
     message = {"type": "TERMINATE_THREAD", "data": {"thread_id": thread, "reason": reason}}
     moved(ledger, message, for_programs=for_programs)

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SystemOption", "every_thread", "summary_as_json", "threads"]
 
-SystemOption = Annotated[bool, typer.Option("--all", help="The threads of the system too.")]
+SystemOption = Annotated[bool, typer.Option("--all", help="Include the threads of the system.")]
 
 
 def threads(
     *,
     with_system: SystemOption = False,
-    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only those with this status.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only so many.")] = None,
+    status: Annotated[str | None, typer.Option("--status", metavar="STATUS", help="Only threads with this status.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most N threads.")] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """List the threads of a ledger, the one that was last spoken in first."""
+    """List the threads of a ledger, most recent first."""
     found = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
     if for_programs:
         print_json([summary_as_json(each) for each in found])

@@ -21,20 +21,22 @@ __all__ = ["verify"]
 
 
 def verify(
-    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; all, if not given.")] = None,
+    thread: Annotated[str | None, typer.Argument(metavar="THREAD", help="Only this thread; default: all.")] = None,
     *,
     heads: Annotated[
         Path | None,
-        typer.Option("--heads", metavar="FILE", help="Heads from before: also check that nothing since then was cut off."),
+        typer.Option("--heads", metavar="FILE", help="Heads that were saved earlier: also detect truncated threads."),
     ] = None,
     save_heads: Annotated[
         Path | None,
-        typer.Option("--save-heads", metavar="FILE", help="If all is well, write the heads there, for a later --heads."),
+        typer.Option(
+            "--save-heads", metavar="FILE", help="If the check passes, write the heads to this file, for a later --heads."
+        ),
     ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Check every hash, place and index of a ledger; exit 1 if anything is not as it was written."""
+    """Check every hash, position and index of a ledger. Exit 1 if anything was altered."""
     known = () if heads is None else read_heads(heads)
     found, present = with_ledger(ledger, partial(_examine, thread=thread, known=known))
     if for_programs:

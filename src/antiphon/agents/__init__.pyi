@@ -1,0 +1,15 @@
+from antiphon.agents._budget import AgentBudget as AgentBudget
+from antiphon.agents._run import CurrentEffect as CurrentEffect
+from antiphon.agents._run import LedgerRun as LedgerRun
+from antiphon.agents._run import current_effect as current_effect
+from antiphon.agents._run import current_run as current_run
+from antiphon.agents._run import ledger_run as ledger_run
+from antiphon.agents.durability import LedgerConversationStore as LedgerConversationStore
+from antiphon.agents.durability import LedgerDurability as LedgerDurability
+from antiphon.agents.durability import LiveDelta as LiveDelta
+from antiphon.agents.durability import NotDone as NotDone
+from antiphon.agents.durability import Reconcile as Reconcile
+from antiphon.agents.durability import Unsettled as Unsettled
+from antiphon.agents.durability import listen as listen
+from antiphon.agents.models import model as model
+from antiphon.agents.toolkit import Toolkit as Toolkit
