@@ -66,7 +66,7 @@ async def test_a_row_that_only_looks_like_a_question_is_none(asked: dict[str, An
     async with open_ledger("memory:") as ledger:
         await ledger.append("t", [row], allow_foreign=True)
         assert await pending_approvals(ledger) == ()
-        with pytest.raises(ValueError, match="nobody asks"):
+        with pytest.raises(ValueError, match="there is no approval"):
             await answer(ledger, "approval-x", principal="ada", approved=True)
 
 

@@ -336,6 +336,3 @@ def _instructing(words: str) -> Unit:
 def _without_conversation(unit: Unit) -> Unit:
     """Return a unit without its conversation id, which is that of the thread."""
     return {**unit, "conversation_id": None}
-
-
-say = as_messages  # the earlier name, until the patterns use the new one
