@@ -96,14 +96,14 @@ def test_the_viewpoint_is_handed_on(chat: Path) -> None:
 # ---------------------------------------------------------------- what is lost
 
 
-def with_picture(path: Path) -> Path:
-    picture = MediaPart(modality="image", url="https://example.com/sky.jpg")
-    return save_house(path, [said(TextPart(text="Look!"), picture, id="m-7")])
+def with_film(path: Path) -> Path:
+    film = MediaPart(modality="video", url="https://example.com/sky.mp4")
+    return save_house(path, [said(TextPart(text="Look!"), film, id="m-7")])
 
 
 @pytest.mark.slow
 def test_what_is_lost_is_listed_on_stderr_and_the_rest_is_written(tmp_path: Path) -> None:
-    done = start("convert", with_picture(tmp_path / "x.jsonl"), "--from", "house", "--to", "marsys")
+    done = start("convert", with_film(tmp_path / "x.jsonl"), "--from", "house", "--to", "marsys")
 
     assert done.returncode == 0
     assert json.loads(done.stdout)[0]["content"] == "Look!"
@@ -118,8 +118,8 @@ def test_strict_writes_nothing_where_something_would_be_lost(tmp_path: Path) -> 
     out = tmp_path / "out.json"
     out.write_text("as it was")
 
-    to_file = start("convert", with_picture(tmp_path / "x.jsonl"), "--to", "marsys", "--strict", "-o", out)
-    to_stdout = start("convert", with_picture(tmp_path / "x.jsonl"), "--to", "marsys", "--strict")
+    to_file = start("convert", with_film(tmp_path / "x.jsonl"), "--to", "marsys", "--strict", "-o", out)
+    to_stdout = start("convert", with_film(tmp_path / "x.jsonl"), "--to", "marsys", "--strict")
 
     assert (to_file.returncode, to_stdout.returncode) == (1, 1)
     assert out.read_text() == "as it was"
@@ -169,8 +169,8 @@ def test_what_a_dialect_refuses_to_write_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_in_a_terminal_losses_are_a_table_and_json_hides_nothing(tmp_path: Path) -> None:
-    picture = MediaPart(modality="image", url="https://example.com/sky.jpg")
-    source = save_house(tmp_path / "x.jsonl", [said(TextPart(text="a\u202eb\x9b31m\x7f\U000e0041\u3000"), picture, id="m-7")])
+    film = MediaPart(modality="video", url="https://example.com/sky.mp4")
+    source = save_house(tmp_path / "x.jsonl", [said(TextPart(text="a\u202eb\x9b31m\x7f\U000e0041\u3000"), film, id="m-7")])
 
     shown = in_terminal("convert", source, "--from", "house", "--to", "marsys")
 

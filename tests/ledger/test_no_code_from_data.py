@@ -86,9 +86,18 @@ def test_the_source_has_no_way_from_data_to_code(path: Path) -> None:
     assert not called(tree) & FORBIDDEN_CALLS
     if path.name != "_lazy.py":  # which imports what the tables of other modules say
         assert "import_module" not in text or not imports_by_name(tree), "only names in the source may be imported"
-    tables = [node.args[1] for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == "_lazy_names"]
-    assert all(_name(table) == "_HOME" for table in tables)
-    assert "lazy_names" not in text.replace("_lazy_names(__name__, _HOME", "").replace(LAZY, "") or path.name == "_lazy.py"
+    assert "lazy_names" not in text.replace("_lazy_names(__name__", "").replace(LAZY, "") or path.name == "_lazy.py"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "src").rglob("__init__.pyi")), ids=lambda path: str(path.relative_to(ROOT / "src"))
+)
+def test_a_stub_names_only_modules_of_ours(path: Path) -> None:
+    """Names that are imported when first used come from the stub beside the package, which is source."""
+    modules = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+
+    assert modules
+    assert all(module is not None and module.startswith("antiphon.") for module in modules)
 
 
 WATCHED = """
