@@ -12,10 +12,13 @@ pytest.importorskip("apsw")
 
 ROOT = Path(__file__).parents[3]
 CHAOS = os.environ.get("ANTIPHON_CHAOS", "")
-RUNS = {"": 70, "ci": 10_000, "nightly": 10_000}[CHAOS]
+RUNS = {"": 130, "ci": 10_000, "nightly": 10_000}[CHAOS]
 SECONDS = 120 + RUNS
 _CACHED = 4
 """Blocks of memory that a run may leave in caches that have an end: Pydantic's of texts, a journal's of threads."""
+
+_ONCE = 40
+"""Objects of one thread more in the executor's pool, which may begin at any time."""
 
 
 @pytest.fixture(scope="module")
@@ -40,5 +43,5 @@ def growth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int
 def test_durable_runs_keep_nothing_when_they_end(growth: dict[str, tuple[int, int]], kind: str) -> None:
     """G18, S5: a grant is counted in each thread, and the count goes with the run: the ledger has it, and the rest too."""
     objects, blocks = growth[kind]
-    assert objects < RUNS / 2
+    assert objects < RUNS / 2 + _ONCE
     assert blocks < _CACHED * RUNS + 200
