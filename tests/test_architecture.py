@@ -135,6 +135,7 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     }
 
 
+@pytest.mark.slow
 def test_few_modules_import_private_modules_of_another_package() -> None:
     """What another package needs is public where it lives."""
     trees = {path: ast.parse(path.read_text()) for path in SOURCES}
