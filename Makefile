@@ -14,7 +14,7 @@ export UV_COMPILE_BYTECODE := 1
 export UV_NO_PROGRESS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick check fix bench chaos docs api figures release lock clean
+.PHONY: help run test quick check fix bench since chaos docs api figures release lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -54,6 +54,9 @@ fix: $(READY) ## put right what a machine can
 
 bench: benchmarks/.venv/.ready ## side by side with the peers
 	@benchmarks/.venv/bin/python -m benchmarks $(ARGS)
+
+since: benchmarks/.venv/.ready ## this tree beside an earlier commit: make since COMMIT=v0.1.0 ARGS="codec runtime"
+	@benchmarks/.venv/bin/python -m benchmarks.since $(or $(COMMIT),HEAD) $(or $(ARGS),agents codec convert imports ledger postchain providers runtime telemetry)
 
 chaos: $(READY) ## the long runs: many more generated cases
 	@ANTIPHON_FUZZ=100000 HYPOTHESIS_PROFILE=long $(PYTEST) --timeout 7200 tests/messages tests/dialects tests/protocol tests/checks $(ARGS)
