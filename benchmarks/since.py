@@ -1,8 +1,8 @@
 """Compare this tree with an earlier commit: `make since COMMIT=v0.1.0 ARGS="codec runtime:ask"`.
 
-Each tree runs its own benchmarks on its own sources, in processes of its own that take turns: old, new, new, old. A row's ratio
-is the median over the turns of (new / old), of the fastest round in each turn. Rows that no tree of ours decides (`raw …`) are measured too:
-they are the control, and should say 1.00.
+Each tree runs its own benchmarks on its own sources, in processes of its own that take turns: new, old, old, new.
+A row's ratio is the median over the turns of (new / old), of the fastest round in each turn. The rows `raw …` do not depend on
+antiphon: they are the control, and should say 1.00.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import median
 HERE = Path(__file__).parent.parent
 TURNS = 5
 AT_MOST = 1.05
-PEERS = "langgraph autogen dbos litellm pykka thespian eventsourcing openai langchain pydantic-ai jsonschema msgspec".split()
+PEERS = "langgraph autogen dbos litellm pykka thespian eventsourcing openai langchain pydantic-ai jsonschema msgspec"
 """Rows with these words are left out: they take time, and say nothing about us."""
 
 TURN = """
@@ -69,7 +69,7 @@ def _ratios(old: Path, name: str, part: str) -> dict[tuple[str, str], float]:
 
 
 def _turn(tree: Path, name: str, part: str) -> Rows:
-    command = [sys.executable, "-c", TURN, name, part, " ".join(PEERS), "3"]
+    command = [sys.executable, "-c", TURN, name, part, PEERS, "3"]
     paths = os.pathsep.join((str(tree), str(tree / "src")))
     said = subprocess.run(
         command, cwd=tree, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True, timeout=1800
