@@ -43,25 +43,6 @@ from antiphon.dialects.agent_framework.constants import (
 )
 from antiphon.messages import JsonObject, Name
 
-__all__ = [
-    "ActionMessage",
-    "AnyMessage",
-    "AssistantMessage",
-    "DelegationMessage",
-    "DirectorContextMessage",
-    "Envelope",
-    "ErrorMessage",
-    "FinalMessage",
-    "InjectedContextMessage",
-    "ObservationMessage",
-    "ScriptPlanMessage",
-    "StrategicPlanMessage",
-    "SuggestedPlanMessage",
-    "SynthesisMessage",
-    "TaskMessage",
-    "UserMessage",
-]
-
 
 def _check_iso(text: str) -> str:
     if not is_iso(text):
