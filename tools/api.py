@@ -50,7 +50,7 @@ def public_modules(package: griffe.Module) -> Iterator[griffe.Module]:
     """Yield the modules that users import by path, in order. The command line is not one."""
     yield package
     for name, module in sorted(package.modules.items()):
-        if not name.startswith("_") and module.path != "antiphon.cli":
+        if not name.startswith("_") and not module.is_alias and module.path != "antiphon.cli":
             yield from public_modules(module)
 
 

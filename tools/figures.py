@@ -121,7 +121,7 @@ def _imported(node: ast.ImportFrom) -> list[str]:
     module = node.module or ""
     if "._" in module:
         return [module]
-    return [f"{module}.{alias.name}" for alias in node.names if alias.name.startswith("_") and alias.name != "__version__"]
+    return [f"{module}.{alias.name}" for alias in node.names if alias.name.startswith("_") and not alias.name.startswith("__")]
 
 
 def repeated_names(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:

@@ -18,8 +18,6 @@ from typing_extensions import override
 
 from antiphon.messages import Conversation
 
-__all__ = ["Converts", "Dialect", "Encoded", "Loss", "Losses"]
-
 Losses: TypeAlias = Literal["report", "raise"]
 """What to do about what a format cannot say: report it beside the value, or refuse with an `EncodeError`."""
 

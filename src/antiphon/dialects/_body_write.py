@@ -20,8 +20,6 @@ from antiphon.messages import Conversation, Message, Tool, thaw
 from antiphon.messages.json_values import plain
 from antiphon.messages.trusted import EMPTY
 
-__all__ = ["began", "joins", "talk", "write_body", "write_long", "write_more"]
-
 _NONE: Mapping[str, Any] = {}
 _CONTROL = "the protocol of actors is not said to a model"
 

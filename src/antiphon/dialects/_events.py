@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["EventReader", "RawEvent", "TooLargeError"]
-
 _BETWEEN = re.compile(rb"[\s,\[\]\xef\xbb\xbf]*")
 """What may stand between events and says nothing: empty lines, the punctuation of an array, a byte order mark."""
 _BLOCK_END = re.compile(rb"(?>\r\n|\n|\r){2}")  # atomic: CR LF is one line end, never two

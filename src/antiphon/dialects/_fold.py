@@ -21,28 +21,6 @@ from antiphon.dialects._reading import kind_of
 from antiphon.messages import Json
 from antiphon.messages.json_values import JsonError, freeze, parse, write
 
-__all__ = [
-    "Delta",
-    "DeltaKind",
-    "EventError",
-    "Failure",
-    "Fold",
-    "Folding",
-    "called",
-    "grow",
-    "grown",
-    "index_in",
-    "json_object",
-    "json_text",
-    "keep",
-    "kept_list",
-    "object_in",
-    "objects_in",
-    "said",
-    "settled",
-    "text_in",
-]
-
 DeltaKind: TypeAlias = Literal["text", "reasoning", "call", "arguments", "refusal", "signature", "citation", "usage", "finish"]
 
 _NAMES = ("type", "event_kind", "object")

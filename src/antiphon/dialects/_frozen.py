@@ -6,8 +6,6 @@ from typing import Any, NoReturn, cast
 
 from typing_extensions import override
 
-__all__ = ["FrozenDict", "FrozenList", "FrozenSet", "frozen", "thawed"]
-
 
 def frozen(value: Any) -> Any:
     """Return a copy of a value in which no dict, list or set can be changed."""

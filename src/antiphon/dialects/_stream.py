@@ -22,8 +22,6 @@ from antiphon.dialects._registry import get
 from antiphon.errors import DecodeError, DialectError, NewerVersionError, StreamCutError, StreamFailedError
 from antiphon.messages import Conversation, current_limits, thaw
 
-__all__ = ["Delta", "Stream"]
-
 _VERSION = 1
 """Of the stored state."""
 

@@ -20,17 +20,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.errors import (
-    ActorStoppedError,
-    AntiphonError,
-    AppendRefusedError,
-    DeliveryError,
-    HistoryMismatchError,
-    LedgerError,
-    LedgerUnavailableError,
-    ParkedError,
-    WithdrawnError,
-)
+from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._failures import LOG, log_fields, log_text
@@ -108,7 +98,7 @@ class Durable:
         """
         self._in_flight.drop(delivery)
         delivery.fail_duplicates(error)
-        if isinstance(error, LedgerUnavailableError):
+        if isinstance(error, errors.LedgerUnavailableError):
             self._recover_later(_thread(delivery))
         elif isinstance(error, asyncio.CancelledError):
             self._lifetime.start(self._withdraw_unconfirmed(delivery))
@@ -121,13 +111,13 @@ class Durable:
         await asyncio.sleep(A_WHILE)
         try:
             call, result = await self._recorded(delivery)
-        except LedgerError:
+        except errors.LedgerError:
             self._recover_later(_thread(delivery))
             return
         if call is not None and result is None and not self._in_flight.has(delivery):
             delivery.use_stored(call)
             delivery.waiter, delivery.is_unsure = None, True  # it may have been redelivered meanwhile
-            await self.end_with_error(delivery, WithdrawnError("whoever asked was cancelled", delivery.to))
+            await self.end_with_error(delivery, errors.WithdrawnError("whoever asked was cancelled", delivery.to))
 
     async def append_own(self, delivery: DeliveryState) -> bool:
         """Append a question that an actor asks itself, and that is not delivered; return whether its outcome is stored."""
@@ -201,12 +191,12 @@ class Durable:
             self._run_command(cell, delivery)
             return False
         if cell.state == "stopped":
-            await self._refuse(delivery, ActorStoppedError("it takes no more messages", delivery.to))
+            await self._refuse(delivery, errors.ActorStoppedError("it takes no more messages", delivery.to))
             return False
         cell.deliver(delivery)
         return True
 
-    async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
+    async def _refuse(self, delivery: DeliveryState, error: errors.DeliveryError) -> None:
         """End an appended message whose actor has stopped. If the system closes, leave it open for the next one."""
         if self._lifetime.is_closing:
             await self.leave_to_next_system(delivery, error)
@@ -284,7 +274,7 @@ class Durable:
                 return False
             delivery.standing = Standing.of(rows, delivery.invocation_id)
             if delivery.standing.parked is not None:
-                raise ParkedError("it waits for a person", delivery.to)
+                raise errors.ParkedError("it waits for a person", delivery.to)
             await self._redelivery.deliver(cell, delivery, "recovered", reason)
             return True
         finally:
@@ -302,13 +292,13 @@ class Durable:
             await self._close(delivery, _delivered(delivery))
             delivery.settle(None)
 
-    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None:
+    async def end_with_error(self, delivery: DeliveryState, error: errors.DeliveryError) -> None:
         """Append the error that ends a message, then give it to the caller."""
         policy = RUNTIME_POLICY if delivery.withdrawn is error else delivery.to
         row = error_result(delivery, error, policy) if delivery.is_call else _delivered(delivery, error)
         try:
             await self._close(delivery, row)
-        except LedgerError as exc:
+        except errors.LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
             LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
             self._in_flight.abandon(delivery, exc)
@@ -323,7 +313,7 @@ class Durable:
         try:
             (record, *_) = await self._write(delivery, delivery, [row, *ends])
             stored = record.message
-        except AppendRefusedError:
+        except errors.AppendRefusedError:
             _, found = await self._recorded(delivery)
             if found is None:
                 raise
@@ -338,13 +328,13 @@ class Durable:
         rows = await self._journal.ledger.open_calls(_thread(delivery))
         return await leftovers(self._journal.ledger, rows, delivery.invocation_id, _thread(delivery), str(delivery.to))
 
-    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None:
+    async def leave_to_next_system(self, delivery: DeliveryState, error: errors.AntiphonError) -> None:
         """Leave a message open for the next system. Its deliveries here are ended, so they do not count as attempts."""
         rows = endings(delivery)
         if rows:
             try:
                 await self._journal.write(_thread(delivery), rows)
-            except LedgerError as exc:
+            except errors.LedgerError as exc:
                 LOG.warning("%s: %s", delivery.to, log_text(exc), extra=log_fields(delivery, error=exc))
         parent = delivery.parent
         if parent is not None and delivery.waiter is not None and parent.leave_to_next_system():
@@ -368,14 +358,14 @@ def _said(delivery: DeliveryState) -> list[Message]:
     return [delivery.message, begun(DELIVER, delivery.id, thread_id=_thread(delivery), parent_id=delivery.id)]
 
 
-def _delivered(delivery: DeliveryState, error: DeliveryError | None = None) -> Message:
+def _delivered(delivery: DeliveryState, error: errors.DeliveryError | None = None) -> Message:
     outcome: dict[str, Any] = {}
     if error is not None:
         outcome = error_fields(error.reason, error.code, retryable=error.retryable)
     return ended(DELIVER, delivery.id, thread_id=_thread(delivery), parent_id=delivery.id, **outcome)
 
 
-def _as_written(row: Message, error: DeliveryError) -> DeliveryError:
+def _as_written(row: Message, error: errors.DeliveryError) -> errors.DeliveryError:
     """Return an error as its row has it, perhaps cut: a caller that runs again gets the same."""
     payload = row.payload
     if not isinstance(payload, OptionResultPayload):
@@ -393,7 +383,7 @@ def _check_same(recorded: Message, delivery: DeliveryState) -> None:
     said = delivery.message
     if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
         reason = f"{delivery.id!r} says {delivery.type} here, and something else in thread {delivery.thread_id!r}"
-        raise HistoryMismatchError(reason, delivery.to)
+        raise errors.HistoryMismatchError(reason, delivery.to)
 
 
 def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
@@ -403,4 +393,4 @@ def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
 
 def _is_withdrawn(result: Message) -> bool:
     payload = result.payload
-    return isinstance(payload, OptionResultPayload) and payload.error_type == WithdrawnError.code
+    return isinstance(payload, OptionResultPayload) and payload.error_type == errors.WithdrawnError.code

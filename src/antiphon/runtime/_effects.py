@@ -25,16 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.errors import (
-    DeliveryError,
-    EffectFailedError,
-    FailedError,
-    HistoryMismatchError,
-    LedgerError,
-    ParkedError,
-    UnknownOutcomeError,
-    WithdrawnError,
-)
+from antiphon import errors
 from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import child_id, renamed
 from antiphon.messages.trusted import MUCH
@@ -164,7 +155,7 @@ class Effect:
             ParkedError: a person must record the outcome.
         """
         await self._park(reason, {"effect": self.id, "option": self._option})
-        raise ParkedError(reason, self.course.to)
+        raise errors.ParkedError(reason, self.course.to)
 
     def outcome(self, **outcome: Any) -> Message:
         """Return the row of the outcome."""
@@ -182,7 +173,7 @@ class Effect:
         """Return the recorded intent and outcome; of the last attempt, if there were several."""
         intent, outcome = await self._recorded()
         while outcome is not None and outcome.is_error:
-            does_count = outcome.error_type != WithdrawnError.code and self.id not in self._forgiven
+            does_count = outcome.error_type != errors.WithdrawnError.code and self.id not in self._forgiven
             last = self.id, intent, outcome
             self._rename()
             intent, outcome = await self._recorded()
@@ -204,7 +195,7 @@ class Effect:
     def _check_same(self, intent: Message) -> None:
         if not self.is_same(intent):
             reason = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
-            raise HistoryMismatchError(reason, self.course.to)
+            raise errors.HistoryMismatchError(reason, self.course.to)
 
     async def _admitted(self, intent: Message | None) -> Message:
         """Append the intent, or the row of another attempt, as soon as the thread admits new effects."""
@@ -222,11 +213,11 @@ class Effect:
         self.course.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
         try:
             outcome = self._result(await run(self.id))
-        except (DeliveryError, LedgerError):
+        except (errors.DeliveryError, errors.LedgerError):
             raise  # of another actor or the ledger, not of the effect: the intent stays open, and the handler gets the error
-        except UnknownOutcomeError as exc:
+        except errors.UnknownOutcomeError as exc:
             outcome = await self._unsure(exc, intent)
-        except FailedError as exc:
+        except errors.FailedError as exc:
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
         except ValidationError as exc:
             outcome = self._failure(TypeError(f"its result cannot be written down: {_first_problem(exc)}"))
@@ -239,7 +230,7 @@ class Effect:
         payload = (await self.end(outcome)).payload
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
-        if payload.error_type == WithdrawnError.code:
+        if payload.error_type == errors.WithdrawnError.code:
             self._rename()
             return await self._perform(run)
         return _value(payload, self.course.to)
@@ -273,13 +264,13 @@ class Effect:
 
     def _failure(self, error: Exception) -> Message:
         retryable = bool(getattr(error, "retryable", False))
-        return self._error(f"{type(error).__qualname__}: {text_of(error)}", EffectFailedError.code, retryable=retryable)
+        return self._error(f"{type(error).__qualname__}: {text_of(error)}", errors.EffectFailedError.code, retryable=retryable)
 
-    async def _unsure(self, error: UnknownOutcomeError, intent: Message) -> Message:
+    async def _unsure(self, error: errors.UnknownOutcomeError, intent: Message) -> Message:
         if self._effects == "once":
             self._is_no_longer_open(intent)  # it is parked, or there is an outcome
             return await self.unknown(f"nobody knows whether {self._option!r} was done: {text_of(error)[:_MOST_WORDS]}")
-        return self._error(text_of(error), EffectFailedError.code, retryable=True)
+        return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
 
 
 def _first_problem(error: ValidationError) -> str:

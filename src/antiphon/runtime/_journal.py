@@ -25,14 +25,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from antiphon.errors import (
-    AppendRefusedError,
-    BudgetExceededError,
-    FencedError,
-    HistoryMismatchError,
-    LedgerError,
-    LedgerUnavailableError,
-)
+from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
@@ -97,7 +90,7 @@ class WriteBehind:
         try:
             yield rows
             has_landed = True
-        except FencedError:
+        except errors.FencedError:
             raise
         except BaseException:
             self._put_back(thread_id, rows)
@@ -140,7 +133,7 @@ class Journal:
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
-        self._lost: dict[str, FencedError] = {}
+        self._lost: dict[str, errors.FencedError] = {}
         """The threads that another system has taken over, with the error that said so."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record, right after it was written."""
@@ -216,7 +209,7 @@ class Journal:
         with self._write_behind.taken(thread_id) as rows:
             records = None
             if not more.get("allow_foreign"):
-                with suppress(AppendRefusedError):
+                with suppress(errors.AppendRefusedError):
                     records = (await self._write(thread_id, [*rows, *messages], _shifted(more, len(rows))))[len(rows) :]
             if records is None:
                 await self._write_rows(thread_id, rows)
@@ -227,10 +220,10 @@ class Journal:
     async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
         try:
             await self._write(thread_id, rows, {})
-        except AppendRefusedError as exc:
+        except errors.AppendRefusedError as exc:
             rows.clear()  # dropped: else every later write would fail because of them
             reason = f"the thread {thread_id!r} says something else than what came of {exc.message_id!r}: {exc.reason}"
-            raise HistoryMismatchError(reason) from exc
+            raise errors.HistoryMismatchError(reason) from exc
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool] | None) -> None:
         """Wait for rows that another write has taken along. If that failed, they wait again: write them now."""
@@ -251,9 +244,9 @@ class Journal:
         try:
             with self._write_behind.taken(thread_id) as rows:
                 await self._write(thread_id, rows, {})
-        except LedgerUnavailableError:
+        except errors.LedgerUnavailableError:
             self._write_behind.try_again(thread_id)
-        except LedgerError:
+        except errors.LedgerError:
             pass
 
     async def _write(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
@@ -265,7 +258,7 @@ class Journal:
             try:
                 records = await self._append(thread_id, messages, more)
                 break
-            except LedgerUnavailableError:
+            except errors.LedgerUnavailableError:
                 await asyncio.sleep(delay)  # safe whether or not they were written: the ledger knows messages by their ids
         else:
             records = await self._append(thread_id, messages, more)
@@ -281,7 +274,7 @@ class Journal:
         self._writing[thread_id] += 1
         try:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
-        except FencedError as exc:
+        except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
             raise
         finally:
@@ -322,9 +315,9 @@ class Journal:
 
     def _check_lost(self, thread_id: str) -> None:
         if (lost := self._lost.get(thread_id)) is not None:
-            raise FencedError(*lost.args)
+            raise errors.FencedError(*lost.args)
 
-    def _lose(self, thread_id: str, epoch: int, error: FencedError) -> None:
+    def _lose(self, thread_id: str, epoch: int, error: errors.FencedError) -> None:
         """Mark a thread as lost, unless it was reclaimed while the refused append was under way."""
         if self.epoch(thread_id) == epoch:
             self._disown(thread_id)
@@ -355,7 +348,7 @@ class Journal:
     async def close(self) -> None:
         """Write all waiting rows, and wait for claims that are under way."""
         for thread_id in self._write_behind.threads:
-            with suppress(LedgerError, HistoryMismatchError):  # no caller is left
+            with suppress(errors.LedgerError, errors.HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)
         await asyncio.gather(*self._claims.values(), return_exceptions=True)
 
@@ -373,7 +366,7 @@ class Journal:
         if self._budget == Budget() or (thread := await self.ledger.thread(thread_id)) is None:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
-            raise BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)
+            raise errors.BudgetExceededError(f"thread {thread_id!r} has used up its {spent}", address)
 
 
 def observe(journal: Journal, observer: Observer | None) -> Hooks | None:

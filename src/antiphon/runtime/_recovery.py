@@ -16,14 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import (
-    DeliveryError,
-    FencedError,
-    LedgerError,
-    LedgerUnavailableError,
-    ReplyTimeoutError,
-    UndeliverableError,
-)
+from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.messages.keys import child_id
 from antiphon.runtime._durable import A_WHILE
@@ -141,11 +134,11 @@ class Timers:
         self._in_flight.take_over(delivery)
         try:
             await self._write(delivery, [rung, said, open_row])
-        except LedgerUnavailableError as exc:
+        except errors.LedgerUnavailableError as exc:
             fields = log_fields(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s rings later: %s", to, log_text(exc), extra=fields)
             self._lifetime.loop.call_later(_LEDGER_PAUSE, self._ring, row, context=self._lifetime.context.copy())
-        except (LedgerError, DeliveryError) as exc:
+        except (errors.LedgerError, errors.DeliveryError) as exc:
             fields = log_fields(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s could not ring: %s", to, log_text(exc), extra=fields)
 
@@ -246,7 +239,7 @@ class Recovery:
                 self._journal.reclaim(thread_id)
                 try:
                     taken_up = await self.thread(thread_id)
-                except FencedError as exc:
+                except errors.FencedError as exc:
                     fields = log_fields(thread_id=thread_id, error=exc)
                     LOG.info("thread %s is left to another system: %s", thread_id, log_text(exc), extra=fields)
                 else:
@@ -304,9 +297,9 @@ class Recovery:
             await asyncio.sleep(A_WHILE)
             try:
                 await self.thread(thread_id, with_timers=False)
-            except FencedError:
+            except errors.FencedError:
                 break
-            except LedgerError as exc:
+            except errors.LedgerError as exc:
                 fields = log_fields(thread_id=thread_id, error=exc)
                 LOG.warning("thread %s cannot be taken up: %s", thread_id, log_text(exc), extra=fields)
                 self._doubts[thread_id] += 1
@@ -362,7 +355,7 @@ class Recovery:
             return Recovered()
         try:
             cell = self._tree.at(delivery.to)
-        except UndeliverableError:
+        except errors.UndeliverableError:
             return Recovered(homeless=1)
         delivery.cell, delivery.is_unsure = cell, True
         is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
@@ -372,7 +365,7 @@ class Recovery:
                 self._dispatcher.watch(delivery)
         elif is_open := await self._durable.is_open(delivery):
             if is_late:
-                late = ReplyTimeoutError("its deadline passed while it was open", delivery.to)
+                late = errors.ReplyTimeoutError("its deadline passed while it was open", delivery.to)
                 await self._dispatcher.end_with_error(delivery, late)
             else:
                 await self._durable.hand_over(cell, delivery)

@@ -24,15 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from antiphon.errors import (
-    AntiphonError,
-    EffectFailedError,
-    FencedError,
-    LedgerError,
-    ParkedError,
-    RefusedError,
-    WithdrawnError,
-)
+from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import again_id, is_below, parent_of, park_id, settled_id, withdrawn_id
 from antiphon.protocol import ErrorCode, Retry
@@ -62,7 +54,7 @@ if TYPE_CHECKING:
 
 _WITHDRAWN: dict[str, Any] = {
     "is_error": True,
-    "error_type": WithdrawnError.code,
+    "error_type": errors.WithdrawnError.code,
     "error_message": "its handler was stopped meanwhile",
     "retryable": True,
 }
@@ -167,9 +159,9 @@ class Redelivery:
         """Redeliver a message whose handler failed. If the ledger fails, that is logged, and the message runs again anyway."""
         try:
             await self.deliver(cell, delivery, "failed", reason)
-        except FencedError as exc:
+        except errors.FencedError as exc:
             self._in_flight.abandon(delivery, exc)
-        except LedgerError as exc:
+        except errors.LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
             LOG.warning(text, delivery.to, delivery.type, log_text(exc), extra=log_fields(delivery, error=exc))
             self.put_back(cell, delivery)
@@ -225,7 +217,7 @@ class Redelivery:
         await self._note(PARK, row, delivery, {"reason": reason, "to": str(delivery.to), **evidence})
         if self._hooks is not None:
             self._hooks.parked(delivery)
-        self._in_flight.abandon(delivery, ParkedError(reason, delivery.to))
+        self._in_flight.abandon(delivery, errors.ParkedError(reason, delivery.to))
 
     async def _unused(self, delivery: DeliveryState, name: Callable[[int], str], first: int) -> int:
         return await unused(self._journal.ledger, delivery.thread_id or "", name, first)
@@ -248,9 +240,14 @@ class Outcome:
         """Return it as fields of an option result."""
         if self.retry:
             reason = "a person says it was not done"
-            return {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
+            return {"is_error": True, "error_type": errors.WithdrawnError.code, "error_message": reason, "retryable": True}
         if self.error is not None:
-            return {"is_error": True, "error_type": EffectFailedError.code, "error_message": self.error, "retryable": False}
+            return {
+                "is_error": True,
+                "error_type": errors.EffectFailedError.code,
+                "error_message": self.error,
+                "retryable": False,
+            }
         return {"result": self.result}
 
 
@@ -342,7 +339,7 @@ class Recent:
 
 def _may_pass(delivery: DeliveryState) -> bool:
     error = None if delivery.outcome is None else delivery.outcome[1]
-    return isinstance(error, AntiphonError) and error.retryable
+    return isinstance(error, errors.AntiphonError) and error.retryable
 
 
 async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
@@ -359,10 +356,10 @@ async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_i
             original = calls[0].message
             tries = max(tries, await _tries(ledger, request, thread_id, calls[0].seq))
     if tries > request.max_attempts:
-        raise RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
+        raise errors.RefusedError(f"it was tried {tries - 1} times", ErrorCode.RETRY_EXHAUSTED)
     original = original or _given(request) or recent.message(request.original_message_id)
     if original is None:
-        raise RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
+        raise errors.RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
     return original
 
 
@@ -384,4 +381,4 @@ def _given(request: Retry) -> Message | None:
     try:
         return from_wire(WireMessage.model_validate(thaw(request.original_message)), None)
     except ValidationError as exc:
-        raise RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc
+        raise errors.RefusedError("original_message is no message of the protocol", ErrorCode.VALIDATION_ERROR) from exc

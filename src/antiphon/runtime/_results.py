@@ -9,24 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from antiphon.errors import (
-    ActorFailedError,
-    ActorStoppedError,
-    BudgetExceededError,
-    DeliveryError,
-    EffectFailedError,
-    EscalatedError,
-    HistoryMismatchError,
-    HopLimitError,
-    MailboxFullError,
-    ParkedError,
-    RefusedError,
-    ReplyTimeoutError,
-    ToolServerError,
-    UndeliverableError,
-    UnguardedToolError,
-    WithdrawnError,
-)
+from antiphon import errors
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
@@ -60,23 +43,23 @@ from antiphon.runtime._rows import DELIVER, OWN, error_fields, notice_in, own_me
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-_ERRORS: dict[str, type[DeliveryError]] = {
+_ERRORS: dict[str, type[errors.DeliveryError]] = {
     cls.code: cls
     for cls in (
-        ActorFailedError,
-        ActorStoppedError,
-        BudgetExceededError,
-        EffectFailedError,
-        EscalatedError,
-        HistoryMismatchError,
-        HopLimitError,
-        MailboxFullError,
-        ParkedError,
-        ReplyTimeoutError,
-        ToolServerError,
-        UndeliverableError,
-        UnguardedToolError,
-        WithdrawnError,
+        errors.ActorFailedError,
+        errors.ActorStoppedError,
+        errors.BudgetExceededError,
+        errors.EffectFailedError,
+        errors.EscalatedError,
+        errors.HistoryMismatchError,
+        errors.HopLimitError,
+        errors.MailboxFullError,
+        errors.ParkedError,
+        errors.ReplyTimeoutError,
+        errors.ToolServerError,
+        errors.UndeliverableError,
+        errors.UnguardedToolError,
+        errors.WithdrawnError,
     )
 }
 
@@ -112,9 +95,9 @@ def response_type(result: Message) -> str:
     return said if isinstance(said, str) else response_type_of(option)
 
 
-def error_result(delivery: DeliveryState, error: DeliveryError, policy: str = RUNTIME_POLICY) -> Message:
+def error_result(delivery: DeliveryState, error: errors.DeliveryError, policy: str = RUNTIME_POLICY) -> Message:
     """Return an error as the result of a call."""
-    details = error.details if isinstance(error, RefusedError) else None
+    details = error.details if isinstance(error, errors.RefusedError) else None
     fields = error_fields(error.reason, error.code, retryable=error.retryable, details=details)
     payload = OptionResultPayload(invocation_id=delivery.invocation_id, option_name=delivery.type, **fields)
     return _result_message(delivery, payload, policy)
@@ -142,13 +125,13 @@ def _result_message(delivery: DeliveryState, payload: OptionResultPayload, polic
     )
 
 
-def error_of(payload: OptionResultPayload, address: str) -> DeliveryError:
+def error_of(payload: OptionResultPayload, address: str) -> errors.DeliveryError:
     """Return the exception of an error result."""
     code, reason = payload.error_type or "ERROR", payload.error_message or ""
     cls = _ERRORS.get(code)
     if cls is not None:
         return cls(reason, address)
-    return RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
+    return errors.RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
 
 
 def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: Any) -> Reply | Message:
@@ -190,7 +173,9 @@ def reply_of(request: Request[ReplyT], outcome: Reply | Message, address: str) -
     try:
         return cls.from_data(payload.result if isinstance(payload.result, JsonObject) else JsonObject({}))
     except ValueError as exc:
-        raise RefusedError(f"its answer is no {cls.__name__}: {exc}", ErrorCode.VALIDATION_ERROR, address=address) from exc
+        raise errors.RefusedError(
+            f"its answer is no {cls.__name__}: {exc}", ErrorCode.VALIDATION_ERROR, address=address
+        ) from exc
 
 
 _TALK = "MESSAGE"
@@ -249,7 +234,7 @@ def accepted(response: Response) -> Response:
     if isinstance(response, ErrorResponse) or response.type == "ERROR":
         data = thaw(response.data)
         reason, code = data.pop("error_message"), data.pop("error_code", None)
-        raise RefusedError(reason, code or "ERROR", details=data or None)
+        raise errors.RefusedError(reason, code or "ERROR", details=data or None)
     return response
 
 
@@ -260,9 +245,9 @@ def response_of(wire: WireMessage, result: OptionResultPayload, type: str, polic
     return wire.reply(type, data, sender=policy)
 
 
-def error_response(wire: WireMessage, error: DeliveryError) -> ErrorResponse:
+def error_response(wire: WireMessage, error: errors.DeliveryError) -> ErrorResponse:
     """Return an error as the response to a message of the protocol."""
-    details: Any = error.details if isinstance(error, RefusedError) else None
+    details: Any = error.details if isinstance(error, errors.RefusedError) else None
     extra = cast("dict[str, Any]", details) if isinstance(details, dict) else {"details": details} if details else {}
     return wire.reply_error(error.reason, error.code, data=extra)
 
@@ -275,9 +260,9 @@ async def response_to(wire: WireMessage, send: Callable[[], Awaitable[Message | 
         return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
     try:
         result = await send()
-    except ActorFailedError as exc:
+    except errors.ActorFailedError as exc:
         return wire.reply_error(f"Error processing message: {exc.reason}", exc.code)
-    except DeliveryError as exc:
+    except errors.DeliveryError as exc:
         return error_response(wire, exc)
     if result is None:
         return wire.reply(data={})

@@ -10,15 +10,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from antiphon.errors import (
-    AppendConflictError,
-    AppendRefusedError,
-    FencedError,
-    LedgerError,
-    RestoreRefusedError,
-    SecretNameError,
-    UnknownThreadError,
-)
+from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, Snapshot, ThreadFilter, ThreadJournal
 from antiphon.messages import (
     Conversation,
@@ -164,7 +156,9 @@ async def an_append_is_there_as_a_whole_or_not_at_all(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [taken])
         other = taken.model_copy(update={"payload": PartsPayload(parts=(TextPart(text="other"),))})
-        error = await _refused(AppendRefusedError, ledger.append("t", [_said("new"), other], outbox=[_said()], status="x"))
+        error = await _refused(
+            errors.AppendRefusedError, ledger.append("t", [_said("new"), other], outbox=[_said()], status="x")
+        )
         _same((error.thread_id, error.message_id), ("t", taken.id))
         _same(len(await _all(ledger, "t")), 1)
         _same(await ledger.undelivered(), ())
@@ -184,7 +178,7 @@ async def an_expected_version_is_compared(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said()], expected_version=0)
         await ledger.append("t", [_said()], expected_version=1)
-        error = await _refused(AppendConflictError, ledger.append("t", [_said()], expected_version=1))
+        error = await _refused(errors.AppendConflictError, ledger.append("t", [_said()], expected_version=1))
         head = await ledger.head("t")
         _same((error.expected, error.version, error.hash), (1, 2, head.hash))
         _same(head.seq, 2)
@@ -195,7 +189,7 @@ async def of_many_writers_that_expect_one_version_one_wins(open_: _Opener) -> No
         tries = [ledger.append("t", [_said(str(number))], expected_version=0) for number in range(20)]
         outcomes = await asyncio.gather(*tries, return_exceptions=True)
         won = [each for each in outcomes if isinstance(each, tuple)]
-        lost = [each for each in outcomes if isinstance(each, AppendConflictError)]
+        lost = [each for each in outcomes if isinstance(each, errors.AppendConflictError)]
         _same((len(won), len(lost)), (1, 19))
 
 
@@ -219,10 +213,10 @@ async def what_was_acknowledged_before_stands_before(open_: _Opener) -> None:
 async def a_result_without_its_call_is_refused(open_: _Opener) -> None:
     call = _call()
     async with open_() as ledger:
-        error = await _refused(AppendRefusedError, ledger.append("t", [_result(call)]))
+        error = await _refused(errors.AppendRefusedError, ledger.append("t", [_result(call)]))
         _same(bool(error.code), True)
         await ledger.append("elsewhere", [call])
-        await _refused(AppendRefusedError, ledger.append("t", [_result(call)]))
+        await _refused(errors.AppendRefusedError, ledger.append("t", [_result(call)]))
         await ledger.append("t", [call, _result(call)])
         _same(len(await _all(ledger, "t")), 2)
 
@@ -232,8 +226,8 @@ async def a_second_result_is_refused(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [call])
         await ledger.append("t", [_result(call, 1)])
-        second = await _refused(AppendRefusedError, ledger.append("t", [_result(call, 2)]))
-        both = await _refused(AppendRefusedError, ledger.append("t", [other, _result(other, 1), _result(other, 2)]))
+        second = await _refused(errors.AppendRefusedError, ledger.append("t", [_result(call, 2)]))
+        both = await _refused(errors.AppendRefusedError, ledger.append("t", [other, _result(other, 1), _result(other, 2)]))
         _same(second.code, both.code)
         _same(len(await _all(ledger, "t")), 2)
 
@@ -244,7 +238,7 @@ async def a_result_of_another_option_is_refused(open_: _Opener) -> None:
     payload = wrong.payload.model_copy(update={"option_name": "listen"})
     async with open_() as ledger:
         await ledger.append("t", [call])
-        await _refused(AppendRefusedError, ledger.append("t", [wrong.model_copy(update={"payload": payload})]))
+        await _refused(errors.AppendRefusedError, ledger.append("t", [wrong.model_copy(update={"payload": payload})]))
         await ledger.append("t", [_result(call)])
 
 
@@ -253,7 +247,7 @@ async def the_journal_has_invocations_of_its_own(open_: _Opener) -> None:
     effect = call.model_copy(update={"id": "effect", "lane": "effect"})
     async with open_() as ledger:
         await ledger.append("t", [effect])
-        await _refused(AppendRefusedError, ledger.append("t", [_result(call)]))
+        await _refused(errors.AppendRefusedError, ledger.append("t", [_result(call)]))
         await ledger.append("t", [call, _result(call)])
         _same([record.message.id for record in await ledger.open_calls("t")], ["effect"])
 
@@ -267,7 +261,7 @@ async def an_imported_history_may_break_the_rules(open_: _Opener) -> None:
         await ledger.append("t", history, allow_foreign=True)
         found = await _all(ledger, "t")
         _same([record.message.id for record in found], [message.id for message in history])
-        await _refused(AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
+        await _refused(errors.AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
 
 
 async def what_comes_from_outside_is_talk(open_: _Opener) -> None:
@@ -304,7 +298,7 @@ async def an_open_call_from_outside_gets_an_error_result(open_: _Opener) -> None
         _same(await ledger.append("t", rows, outside=True), records)
         await ledger.append("t", [own], outside=True)  # it is there: it stays open, and has no second result
         for forged in (_result(own), own.model_copy(update={"id": "twin"})):
-            await _refused(AppendRefusedError, ledger.append("t", [forged], outside=True, allow_foreign=True))
+            await _refused(errors.AppendRefusedError, ledger.append("t", [forged], outside=True, allow_foreign=True))
         _same([record.message.id for record in await ledger.open_calls("t")], [own.id])
         await ledger.append("t", [_result(own)])
 
@@ -315,9 +309,9 @@ async def a_call_from_outside_cannot_hide_behind_its_result(open_: _Opener) -> N
         closed = (await ledger.append("t", [call], outside=True))[-1].message
         await ledger.delete("t")
         forged: dict[str, Any] = {"outside": True, "allow_foreign": True}
-        await _refused(AppendRefusedError, ledger.append("t", [closed, call], **forged))
+        await _refused(errors.AppendRefusedError, ledger.append("t", [closed, call], **forged))
         await ledger.append("t", [closed], **forged)
-        await _refused(AppendRefusedError, ledger.append("t", [call], **forged))
+        await _refused(errors.AppendRefusedError, ledger.append("t", [call], **forged))
         _same((await ledger.open_calls("t"), len(await _all(ledger, "t"))), ((), 1))
 
 
@@ -340,13 +334,13 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
     async with open_() as ledger:
         await ledger.append("t", [_said()])
         first = await ledger.claim("t")
-        error = await _refused(FencedError, ledger.append("t", [_said()]))
+        error = await _refused(errors.FencedError, ledger.append("t", [_said()]))
         _same((error.given, error.epoch), (None, first))
         await ledger.append("t", [_said()], epoch=first)
         second = await ledger.claim("t")
         _same(second > first, True)
-        await _refused(FencedError, ledger.append("t", [_said()], epoch=first))
-        await _refused(FencedError, ledger.append("t", [], epoch=first, status="mine"))
+        await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=first))
+        await _refused(errors.FencedError, ledger.append("t", [], epoch=first, status="mine"))
         await ledger.append("t", [_said()], epoch=second)
         _same((await ledger.head("t")).epoch, second)
         _same(len(await _all(ledger, "t")), 3)
@@ -360,17 +354,17 @@ async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: 
         _same(await ledger.append("t", [], epoch=first), ())
         second = await ledger.claim("t")
         for messages in ([], [said]):  # nothing, and what is there already
-            await _refused(FencedError, ledger.append("t", messages, epoch=first))
-            await _refused(FencedError, ledger.append("t", messages))
+            await _refused(errors.FencedError, ledger.append("t", messages, epoch=first))
+            await _refused(errors.FencedError, ledger.append("t", messages))
         _same(len(await ledger.append("t", [said], epoch=second)), 1)
         _same(len(await _all(ledger, "t")), 1)
 
 
 async def an_epoch_that_nobody_was_given_is_refused(open_: _Opener) -> None:
     async with open_() as ledger:
-        await _refused(FencedError, ledger.append("t", [_said()], epoch=1))
+        await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=1))
         epoch = await ledger.claim("new")
-        await _refused(FencedError, ledger.append("new", [_said()], epoch=epoch + 1))
+        await _refused(errors.FencedError, ledger.append("new", [_said()], epoch=epoch + 1))
         await ledger.append("new", [_said()], epoch=epoch)
 
 
@@ -383,7 +377,7 @@ async def anyone_may_post_to_somebody(open_: _Opener) -> None:
         _same(record.message.to, ("agent",))
         await _refused(ValueError, ledger.post("t", _said()))
         await _refused(ValueError, ledger.post("t", _said(to=("agent",), lane="effect")))
-        await _refused(AppendRefusedError, ledger.post("t", _result(_call()).model_copy(update={"to": ("agent",)})))
+        await _refused(errors.AppendRefusedError, ledger.post("t", _result(_call()).model_copy(update={"to": ("agent",)})))
         _same(len(await _all(ledger, "t")), 1)
 
 
@@ -398,7 +392,7 @@ async def what_somebody_outside_posts_is_talk_under_their_name(open_: _Opener) -
         order = await ledger.post("t", _call("STOP", lane="control", to=("agent",)), by="eve")
         _same((order.message.lane, order.message.kind), ("talk", "parts"))
         await ledger.post("t", _call("PAY", to=("agent",)), by="eve")
-        await _refused(AppendRefusedError, ledger.post("t", answer, by="eve"))
+        await _refused(errors.AppendRefusedError, ledger.post("t", answer, by="eve"))
         await _refused(ValueError, ledger.post("t", _said(to=("agent",)), by="runtime"))
         await _refused(ValueError, ledger.post("t", _said(to=("agent",), lane="effect"), by="eve"))
         _same([record.message.id for record in await ledger.open_calls("t")], [question.id])
@@ -640,11 +634,11 @@ async def a_branch_shares_what_was_before_and_closes_what_was_open(open_: _Opene
         _same(mine[:4], shared[:4])
         closed = [record.message for record in mine[4:]]
         _same([message.invocation_id for message in closed], [call.invocation_id, effect.invocation_id])
-        errors = [getattr(message.payload, "error_type", None) for message in closed]
-        _same(errors, ["forked", "forked"])
+        reasons = [getattr(message.payload, "error_type", None) for message in closed]
+        _same(reasons, ["forked", "forked"])
         _same((branch.forked_from, branch.forked_at, branch.messages, branch.open_calls), ("t", 4, 6, 0))
         _same({message.thread_id for message in closed}, {"b"})
-        await _refused(AppendRefusedError, ledger.append("b", [_result(call, "late")]))
+        await _refused(errors.AppendRefusedError, ledger.append("b", [_result(call, "late")]))
         _same(len(await _all(ledger, "t")), 5)
         _same((await ledger.verify()).damages, ())
 
@@ -661,7 +655,7 @@ async def a_branch_is_a_thread_like_any_other(open_: _Opener) -> None:
         _same([record.message.text for record in await _all(ledger, "c")], ["one", "two", "other", "deep"])
         _same([record.message.text for record in await _all(ledger, "c", reverse=True)], ["deep", "other", "two", "one"])
         _same([record.message.text for record in await _all(ledger, "d")], ["one"])
-        await _refused(AppendRefusedError, ledger.append("c", [first]))
+        await _refused(errors.AppendRefusedError, ledger.append("c", [first]))
         _same([record.message.text for record, _ in await _some(ledger, 4, thread_id="c")], ["one", "two", "other", "deep"])
         _same(len(await _some(ledger, 5)), 5)
         _same([hit.record.seq for hit in await ledger.search("two", thread_id="c")], [2])
@@ -673,7 +667,7 @@ async def a_branch_is_a_thread_like_any_other(open_: _Opener) -> None:
 async def a_fork_needs_a_place_and_a_free_name(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said()])
-        await _refused(UnknownThreadError, ledger.fork("nobody"))
+        await _refused(errors.UnknownThreadError, ledger.fork("nobody"))
         await _refused(ValueError, ledger.fork("t", at=2))
         await _refused(ValueError, ledger.fork("t", at=-1))
         await _refused(ValueError, ledger.fork("t", at_step=1))
@@ -724,7 +718,7 @@ async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -
                 ledger.claim(odd),
                 ledger.fork("t", into=odd),
             ):
-                await _refused(SecretNameError, doing)
+                await _refused(errors.SecretNameError, doing)
         _same({each.thread_id for each in (await ledger.threads()).threads}, {"t", "branch"})
 
 
@@ -743,7 +737,7 @@ async def what_is_deleted_is_gone(open_: _Opener) -> None:
         _same(await _all(ledger, "t"), [])
         _same((await ledger.thread("t"), await ledger.undelivered()), (None, ()))
         _same([hit.record.message.thread_id for hit in await ledger.search("secret")], ["u"])
-        await _refused(UnknownThreadError, ledger.delete("t"))
+        await _refused(errors.UnknownThreadError, ledger.delete("t"))
         (record,) = await ledger.append("t", [_said()])
         _same(record.seq, 1)
         _same((await ledger.verify()).damages, ())
@@ -783,7 +777,7 @@ async def heads_from_before_prove_that_nothing_was_cut_off(open_: _Opener) -> No
         _same((found.threads, found.messages, found.is_whole, told[-1]), (1, 3, True, (3, 3)))
         one = await ledger.verify("t", heads=longer)
         _same((one.threads, [damage.thread_id for damage in one.damages]), (1, ["t"]))
-        await _refused(UnknownThreadError, ledger.verify("nobody"))
+        await _refused(errors.UnknownThreadError, ledger.verify("nobody"))
 
 
 async def _journal(ledger: Ledger, thread_id: str) -> ThreadJournal:
@@ -803,7 +797,7 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         await ledger.append("b", [_said("another way")])
         heads, before = await ledger.heads(), [await _all(ledger, name) for name in ("t", "b")]
         journals = [await _journal(ledger, name) for name in ("t", "b")]
-        await _refused(RestoreRefusedError, ledger.restore(journals, heads))  # they are there
+        await _refused(errors.RestoreRefusedError, ledger.restore(journals, heads))  # they are there
         await ledger.delete("t", with_branches=True)
         made = await ledger.restore(journals, heads)
         _same(
@@ -816,7 +810,7 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         _same([record.message.id for record in await ledger.open_calls("t")], [call.id])
         _same((await ledger.verify(heads=heads)).damages, ())
         await ledger.append("t", [_result(call)])
-        await _refused(AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
+        await _refused(errors.AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
 
 
 async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
@@ -832,7 +826,7 @@ async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
         late = Record(2, second.body, second.hash, second.recorded_at + timedelta(seconds=1))
         forged = [(first, third), (first, second), (second, third), (first, late, third), (first, second, third, third), ()]
         for records in forged:
-            await _refused(RestoreRefusedError, ledger.restore([replace(whole, records=records)], heads.values()))
+            await _refused(errors.RestoreRefusedError, ledger.restore([replace(whole, records=records)], heads.values()))
         cut = replace(heads["t"], seq=2, hash=second.hash)
         for journals, given in (
             ([whole], []),
@@ -846,7 +840,7 @@ async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
             ([whole, replace(branch, forked_at=2)], list(heads.values())),
             ([other, replace(whole, records=whole.records[:2])], list(heads.values())),
         ):
-            await _refused(RestoreRefusedError, ledger.restore(journals, given))
+            await _refused(errors.RestoreRefusedError, ledger.restore(journals, given))
         _same(await ledger.heads(), ())
         await ledger.restore([other, whole, branch], heads.values())
         _same((await ledger.verify(heads=heads.values())).damages, ())
@@ -863,7 +857,7 @@ async def what_was_said_is_there_when_opened_again(open_: _Opener) -> None:
         _same(await _all(ledger, "t"), before)
         _same(len(await _all(ledger, "b")), 3)
         _same(len(await ledger.undelivered()), 1)
-        await _refused(FencedError, ledger.append("t", [_result(call)], epoch=epoch + 1))
+        await _refused(errors.FencedError, ledger.append("t", [_result(call)], epoch=epoch + 1))
         await ledger.append("t", [_result(call)], epoch=epoch)
         _same((await ledger.verify()).damages, ())
 
@@ -871,8 +865,8 @@ async def what_was_said_is_there_when_opened_again(open_: _Opener) -> None:
 async def a_closed_ledger_says_so(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said()])
-    await _refused(LedgerError, ledger.append("t", [_said()]))
-    await _refused(LedgerError, ledger.head("t"))
+    await _refused(errors.LedgerError, ledger.append("t", [_said()]))
+    await _refused(errors.LedgerError, ledger.head("t"))
 
 
 _DURABLE = frozenset({"what_was_said_is_there_when_opened_again", "a_closed_ledger_says_so"})

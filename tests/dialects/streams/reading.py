@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from antiphon.dialects._stream import Delta, Stream
+from antiphon.dialects._fold import Delta
+from antiphon.dialects._stream import Stream
 from antiphon.messages import Message, OptionCallPayload, PartsPayload, ReasoningPart, TextPart
 
 __all__ = ["Read", "read", "read_events", "told", "words_of"]

@@ -2,29 +2,10 @@
 
 `LedgerDurability` is what a program uses. `ThreadTalk`, `RecordedLists`, `ToolFailures` and the functions below are for code
 that makes its own effects in a run, as the toolkit and the patterns do.
+
+The names are listed in `__init__.pyi`, and imported when first used.
 """
 
-from antiphon.agents._observers import LiveDelta, listen
-from antiphon.agents.durability._capability import LedgerDurability
-from antiphon.agents.durability._failures import ToolFailure, ToolFailures
-from antiphon.agents.durability._model_request import price_of
-from antiphon.agents.durability._store import LedgerConversationStore
-from antiphon.agents.durability._talk import ThreadTalk, as_messages, guards_of
-from antiphon.agents.durability._tool_call import NotDone, Reconcile, RecordedLists, Unsettled
+from antiphon._lazy import lazy_names as _lazy_names
 
-__all__ = [
-    "LedgerConversationStore",
-    "LedgerDurability",
-    "LiveDelta",
-    "NotDone",
-    "Reconcile",
-    "RecordedLists",
-    "ThreadTalk",
-    "ToolFailure",
-    "ToolFailures",
-    "Unsettled",
-    "as_messages",
-    "guards_of",
-    "listen",
-    "price_of",
-]
+__getattr__, __dir__ = _lazy_names(__name__)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from pydantic import AfterValidator, Field, PlainValidator, Strict, ValidationInfo
 from typing_extensions import override
 
+from antiphon.dialects.agent_framework import constants
 from antiphon.dialects.agent_framework._content import (
     AnyJson,
     AnyObject,
@@ -25,42 +26,7 @@ from antiphon.dialects.agent_framework._content import (
     is_iso,
     shape_error,
 )
-from antiphon.dialects.agent_framework.constants import (
-    ACTION,
-    ASSISTANT_MESSAGE,
-    DELEGATION,
-    DIRECTOR_CONTEXT,
-    ERROR,
-    FINAL,
-    INJECTED_CONTEXT,
-    OBSERVATION,
-    SCRIPT_PLAN,
-    STRATEGIC_PLAN,
-    SUGGESTED_PLAN,
-    SYNTHESIS,
-    TASK,
-    USER_MESSAGE,
-)
 from antiphon.messages import JsonObject, Name
-
-__all__ = [
-    "ActionMessage",
-    "AnyMessage",
-    "AssistantMessage",
-    "DelegationMessage",
-    "DirectorContextMessage",
-    "Envelope",
-    "ErrorMessage",
-    "FinalMessage",
-    "InjectedContextMessage",
-    "ObservationMessage",
-    "ScriptPlanMessage",
-    "StrategicPlanMessage",
-    "SuggestedPlanMessage",
-    "SynthesisMessage",
-    "TaskMessage",
-    "UserMessage",
-]
 
 
 def _check_iso(text: str) -> str:
@@ -110,14 +76,14 @@ def own_fields(model: type[Envelope]) -> list[str]:
 class UserMessage(Envelope, frozen=True):
     """What a user said."""
 
-    type: Literal["user_message"] = USER_MESSAGE
+    type: Literal["user_message"] = constants.USER_MESSAGE
     content: Text
 
 
 class AssistantMessage(Envelope, frozen=True):
     """What the assistant answered."""
 
-    type: Literal["assistant_message"] = ASSISTANT_MESSAGE
+    type: Literal["assistant_message"] = constants.ASSISTANT_MESSAGE
     content: Text
 
 
@@ -135,14 +101,14 @@ class Trace(Envelope, frozen=True):
 class TaskMessage(Trace, frozen=True):
     """A task given to an agent. It begins a turn of that agent."""
 
-    type: Literal["task"] = TASK
+    type: Literal["task"] = constants.TASK
     content: Text
 
 
 class ActionMessage(Trace, frozen=True):
     """A tool that an agent wants to run."""
 
-    type: Literal["action"] = ACTION
+    type: Literal["action"] = constants.ACTION
     tool: Name
     args: AnyObject
     content: AnyJson = None
@@ -151,7 +117,7 @@ class ActionMessage(Trace, frozen=True):
 class ObservationMessage(Trace, frozen=True):
     """What a tool gave back; a failure that the tool itself reports is one too."""
 
-    type: Literal["observation"] = OBSERVATION
+    type: Literal["observation"] = constants.OBSERVATION
     content: AnyJson
 
     @property
@@ -165,7 +131,7 @@ class ObservationMessage(Trace, frozen=True):
 class ErrorMessage(Trace, frozen=True):
     """What was raised while something ran. The type of a textual error may stand beside it."""
 
-    type: Literal["error"] = ERROR
+    type: Literal["error"] = constants.ERROR
     content: ErrorContent
     error_type: Text | None = None
 
@@ -192,7 +158,7 @@ class ErrorMessage(Trace, frozen=True):
 class FinalMessage(Envelope, frozen=True):
     """The end of a task."""
 
-    type: Literal["final"] = FINAL
+    type: Literal["final"] = constants.FINAL
     content: FinalContent
     call_id: Name | None = None
 
@@ -200,7 +166,7 @@ class FinalMessage(Envelope, frozen=True):
 class SynthesisMessage(Envelope, frozen=True):
     """What a manager made of its workers' results, for all to see."""
 
-    type: Literal["synthesis"] = SYNTHESIS
+    type: Literal["synthesis"] = constants.SYNTHESIS
     content: Synthesis
     from_manager: Name
     phase_id: Index | None = None
@@ -214,21 +180,21 @@ class SynthesisMessage(Envelope, frozen=True):
 class StrategicPlanMessage(Envelope, frozen=True):
     """An orchestrator's plan: what is to be reached, in phases."""
 
-    type: Literal["strategic_plan"] = STRATEGIC_PLAN
+    type: Literal["strategic_plan"] = constants.STRATEGIC_PLAN
     content: StrategicPlanContent
 
 
 class SuggestedPlanMessage(Envelope, frozen=True):
     """Steps suggested to a worker."""
 
-    type: Literal["suggested_plan"] = SUGGESTED_PLAN
+    type: Literal["suggested_plan"] = constants.SUGGESTED_PLAN
     content: SuggestedPlanContent
 
 
 class ScriptPlanMessage(Envelope, frozen=True):
     """Tool calls that a manager wrote down for its workers."""
 
-    type: Literal["script_plan"] = SCRIPT_PLAN
+    type: Literal["script_plan"] = constants.SCRIPT_PLAN
     content: ScriptPlanContent
 
 
@@ -238,21 +204,21 @@ class ScriptPlanMessage(Envelope, frozen=True):
 class DirectorContextMessage(Envelope, frozen=True):
     """Text put together for an orchestrator or a manager before it plans."""
 
-    type: Literal["director_context"] = DIRECTOR_CONTEXT
+    type: Literal["director_context"] = constants.DIRECTOR_CONTEXT
     content: Text
 
 
 class InjectedContextMessage(Envelope, frozen=True):
     """What a worker is handed along with its task."""
 
-    type: Literal["injected_context"] = INJECTED_CONTEXT
+    type: Literal["injected_context"] = constants.INJECTED_CONTEXT
     content: InjectedContext
 
 
 class DelegationMessage(Envelope, frozen=True):
     """A task that a manager passes to a worker."""
 
-    type: Literal["delegation"] = DELEGATION
+    type: Literal["delegation"] = constants.DELEGATION
     worker: Name
     task: Text
     content: AnyJson = None

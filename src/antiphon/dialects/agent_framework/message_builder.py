@@ -16,6 +16,7 @@ from typing import Any, Unpack
 
 from typing_extensions import TypedDict
 
+from antiphon.dialects.agent_framework import constants
 from antiphon.dialects.agent_framework._catalogue import normalise_message
 from antiphon.dialects.agent_framework._content import (
     ErrorContent,
@@ -27,22 +28,6 @@ from antiphon.dialects.agent_framework._content import (
     SynthesisContent,
     Value,
     iso,
-)
-from antiphon.dialects.agent_framework.constants import (
-    ACTION,
-    ASSISTANT_MESSAGE,
-    DELEGATION,
-    DIRECTOR_CONTEXT,
-    ERROR,
-    FINAL,
-    INJECTED_CONTEXT,
-    OBSERVATION,
-    SCRIPT_PLAN,
-    STRATEGIC_PLAN,
-    SUGGESTED_PLAN,
-    SYNTHESIS,
-    TASK,
-    USER_MESSAGE,
 )
 from antiphon.messages import Json
 
@@ -102,12 +87,12 @@ def _plain(content: object) -> object:
 
 def create_user_message(content: str, *, agent_key: str | None = None, **common: Unpack[Common]) -> dict[str, Any]:
     """Return what a user said."""
-    return _build(USER_MESSAGE, {"content": content}, {"agent_key": agent_key}, common)
+    return _build(constants.USER_MESSAGE, {"content": content}, {"agent_key": agent_key}, common)
 
 
 def create_assistant_message(content: str, *, agent_key: str | None = None, **common: Unpack[Common]) -> dict[str, Any]:
     """Return what the assistant answers."""
-    return _build(ASSISTANT_MESSAGE, {"content": content}, {"agent_key": agent_key}, common)
+    return _build(constants.ASSISTANT_MESSAGE, {"content": content}, {"agent_key": agent_key}, common)
 
 
 # ---------------------------------------------------------------- execution trace
@@ -115,7 +100,7 @@ def create_assistant_message(content: str, *, agent_key: str | None = None, **co
 
 def create_task_entry(content: str, *, agent_key: str, call_id: str | None = None, **common: Unpack[Common]) -> dict[str, Any]:
     """Return a task for an agent."""
-    return _build(TASK, {"content": content, "agent_key": agent_key}, {"call_id": call_id}, common)
+    return _build(constants.TASK, {"content": content, "agent_key": agent_key}, {"call_id": call_id}, common)
 
 
 def create_action(
@@ -128,7 +113,7 @@ def create_action(
 ) -> dict[str, Any]:
     """Return the call of a tool; without arguments if none are given."""
     fields: dict[str, Any] = {"tool": tool, "args": {} if args is None else args, "agent_key": agent_key}
-    return _build(ACTION, fields, {"call_id": call_id}, common)
+    return _build(constants.ACTION, fields, {"call_id": call_id}, common)
 
 
 def create_action_entry(
@@ -147,7 +132,7 @@ def create_observation(
     content: Json, *, agent_key: str, call_id: str | None = None, **common: Unpack[Common]
 ) -> dict[str, Any]:
     """Return what a tool gave back: any JSON."""
-    return _build(OBSERVATION, {"content": content, "agent_key": agent_key}, {"call_id": call_id}, common)
+    return _build(constants.OBSERVATION, {"content": content, "agent_key": agent_key}, {"call_id": call_id}, common)
 
 
 def create_error(
@@ -163,7 +148,7 @@ def create_error(
     content = ErrorContent.model_validate(content)
     named = {"error_type": error_type, "tool": tool, **content.to_dict()}
     fields = {"content": {name: value for name, value in named.items() if value is not None}, "agent_key": agent_key}
-    return _build(ERROR, fields, {"call_id": call_id}, common)
+    return _build(constants.ERROR, fields, {"call_id": call_id}, common)
 
 
 # ---------------------------------------------------------------- completion
@@ -177,7 +162,7 @@ def create_final(
     **common: Unpack[Common],
 ) -> dict[str, Any]:
     """Return the end of a task. Text becomes a message to display."""
-    return _build(FINAL, {"content": _plain(content)}, {"agent_key": agent_key, "call_id": call_id}, common)
+    return _build(constants.FINAL, {"content": _plain(content)}, {"agent_key": agent_key, "call_id": call_id}, common)
 
 
 def create_synthesis(
@@ -190,7 +175,7 @@ def create_synthesis(
 ) -> dict[str, Any]:
     """Return what a manager made of its workers' results; global unless `is_global=False`."""
     fields = {"content": _plain(content), "from_manager": from_manager}
-    return _build(SYNTHESIS, fields, {"phase_id": phase_id, "agent_key": agent_key}, common)
+    return _build(constants.SYNTHESIS, fields, {"phase_id": phase_id, "agent_key": agent_key}, common)
 
 
 # ---------------------------------------------------------------- planning
@@ -200,7 +185,7 @@ def create_strategic_plan(
     content: Mapping[str, Json] | StrategicPlanContent, *, agent_key: str | None = None, **common: Unpack[Common]
 ) -> dict[str, Any]:
     """Return an orchestrator's plan: `{refined_intent, plan: {phases, …}}`, or the plan alone."""
-    return _build(STRATEGIC_PLAN, {"content": _plain(content)}, {"agent_key": agent_key}, common)
+    return _build(constants.STRATEGIC_PLAN, {"content": _plain(content)}, {"agent_key": agent_key}, common)
 
 
 def create_suggested_plan(
@@ -210,14 +195,14 @@ def create_suggested_plan(
     **common: Unpack[Common],
 ) -> dict[str, Any]:
     """Return steps for a worker: `{steps: […]}`, or the list alone."""
-    return _build(SUGGESTED_PLAN, {"content": _plain(content)}, {"agent_key": agent_key}, common)
+    return _build(constants.SUGGESTED_PLAN, {"content": _plain(content)}, {"agent_key": agent_key}, common)
 
 
 def create_script_plan(
     content: Mapping[str, Json] | ScriptPlanContent, *, agent_key: str | None = None, **common: Unpack[Common]
 ) -> dict[str, Any]:
     """Return a manager's script of tool calls: `{goal, steps: […], metadata}`."""
-    return _build(SCRIPT_PLAN, {"content": _plain(content)}, {"agent_key": agent_key}, common)
+    return _build(constants.SCRIPT_PLAN, {"content": _plain(content)}, {"agent_key": agent_key}, common)
 
 
 # ---------------------------------------------------------------- context and delegation
@@ -225,14 +210,14 @@ def create_script_plan(
 
 def create_director_context(content: str, *, agent_key: str | None = None, **common: Unpack[Common]) -> dict[str, Any]:
     """Return the text that an orchestrator or a manager plans with."""
-    return _build(DIRECTOR_CONTEXT, {"content": content}, {"agent_key": agent_key}, common)
+    return _build(constants.DIRECTOR_CONTEXT, {"content": content}, {"agent_key": agent_key}, common)
 
 
 def create_injected_context(
     content: Mapping[str, Json] | InjectedContext, *, agent_key: str | None = None, **common: Unpack[Common]
 ) -> dict[str, Any]:
     """Return what a worker is handed along with its task."""
-    return _build(INJECTED_CONTEXT, {"content": _plain(content)}, {"agent_key": agent_key}, common)
+    return _build(constants.INJECTED_CONTEXT, {"content": _plain(content)}, {"agent_key": agent_key}, common)
 
 
 def create_delegation(
@@ -244,7 +229,7 @@ def create_delegation(
     **common: Unpack[Common],
 ) -> dict[str, Any]:
     """Return a task that a manager, the `agent_key`, passes to a worker."""
-    return _build(DELEGATION, {"worker": worker, "task": task}, {"agent_key": agent_key, "call_id": call_id}, common)
+    return _build(constants.DELEGATION, {"worker": worker, "task": task}, {"agent_key": agent_key, "call_id": call_id}, common)
 
 
 create_observation_entry = create_observation

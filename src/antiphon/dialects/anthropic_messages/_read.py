@@ -20,8 +20,6 @@ from antiphon.dialects.anthropic_messages._wire import FILE, NAME, ROLES, SETTIN
 from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 from antiphon.messages.json_values import canonical
 
-__all__ = ["read", "read_instructions"]
-
 _Path: TypeAlias = tuple[str | int, ...]
 _Said: TypeAlias = tuple[PayloadFields, dict[str, Any]]
 """The fields of a payload, and what is noted of the message."""

@@ -30,8 +30,6 @@ from antiphon.dialects._fold import (
 )
 from antiphon.dialects._reading import as_object
 
-__all__ = ["FOLD"]
-
 _SAID: dict[str, tuple[str, DeltaKind]] = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "reasoning")}
 
 

@@ -11,19 +11,6 @@ from antiphon.dialects._reading import CHAT_KEYS, CLAUDE_KEYS, as_object, conten
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, is_name, thaw
 
-__all__ = [
-    "FILE",
-    "NAME",
-    "ROLES",
-    "SETTINGS",
-    "TITLES",
-    "close_body",
-    "open_body",
-    "read_tool",
-    "recognise",
-    "write_tool",
-]
-
 NAME = "anthropic-messages"
 FILE = "anthropic-file"
 """Whose ids the ids of files are."""

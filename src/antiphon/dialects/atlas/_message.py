@@ -30,8 +30,6 @@ from antiphon.dialects.atlas._fields import (
 )
 from antiphon.dialects.atlas._values import Encoder, Encoders, MessageType, copied, decode, decode_fields, refuse
 
-__all__ = ["StructuredMessage"]
-
 _UNKNOWN_TYPE = "unknown"
 
 

@@ -15,8 +15,6 @@ from antiphon.dialects.gemini._content import read_citations, read_medium, read_
 from antiphon.dialects.gemini._wire import ANSWER, DATA, NAME, ROLES, kept_proof, known, spelled_otherwise
 from antiphon.messages import Citation, ForeignPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart, is_name
 
-__all__ = ["read", "read_instructions"]
-
 _WITH_ID = "\n"
 """Ends the key under which calls that have an id wait; no name has a line break."""
 _TYPES: dict[str, type] = {"id": str, "name": str, "args": dict, "response": dict, "parts": list}

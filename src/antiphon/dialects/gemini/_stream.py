@@ -33,8 +33,6 @@ from antiphon.dialects._fold import (
 )
 from antiphon.messages import current_limits
 
-__all__ = ["FOLD"]
-
 _SIGNATURE = "thoughtSignature"
 _STEP = re.compile(r"""\.([^.\[\]'"\s]+)|\[(\d{1,9})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 _VALUES = ("numberValue", "boolValue")

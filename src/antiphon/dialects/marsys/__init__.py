@@ -1,32 +1,10 @@
 """MARSYS: the OpenAI message format, extended by roles for agents that call each other.
 
 `Message` is the value, the functions are what its users do with it: talk to a model, validate, follow a chain, filter.
+
+The names are listed in `__init__.pyi`, and imported when first used.
 """
 
-from antiphon.dialects.marsys._message import Message, sanitize_tool_name, with_heading
-from antiphon.dialects.marsys._operations import (
-    VALID_ROLES,
-    MessageChain,
-    error_message,
-    filter_messages,
-    process_for_llm,
-    process_llm_response,
-    validate_message,
-    validate_tool_response,
-    validation_errors,
-)
+from antiphon._lazy import lazy_names as _lazy_names
 
-__all__ = [
-    "VALID_ROLES",
-    "Message",
-    "MessageChain",
-    "error_message",
-    "filter_messages",
-    "process_for_llm",
-    "process_llm_response",
-    "sanitize_tool_name",
-    "validate_message",
-    "validate_tool_response",
-    "validation_errors",
-    "with_heading",
-]
+__getattr__, __dir__ = _lazy_names(__name__)

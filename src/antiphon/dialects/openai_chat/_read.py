@@ -10,8 +10,6 @@ from antiphon.dialects._reading import CallFields, PartsFields, ResultFields, Un
 from antiphon.dialects.openai_chat._wire import NAME, ROLES
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart
 
-__all__ = ["AUDIO", "FILE", "REASONING", "read", "read_medium"]
-
 FILE, AUDIO = "openai-file", "openai-audio"
 """Whose ids the ids of files and spoken answers are."""
 REASONING = ("reasoning_content", "reasoning")

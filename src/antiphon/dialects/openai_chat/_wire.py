@@ -10,8 +10,6 @@ from antiphon.dialects._reading import CHAT_KEYS, CLAUDE_KEYS, as_object, conten
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
-__all__ = ["NAME", "ROLES", "close_body", "open_body", "read_tool", "recognise", "write_tool"]
-
 NAME = "openai-chat"
 ROLES = frozenset({"developer", "system", "user", "assistant", "tool", "function"})
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "image", "document", "input_text", "input_image", "output_text"})

@@ -18,8 +18,6 @@ from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, R
 from antiphon.dialects.openai_responses._wire import FILE, NAME, ROLES
 from antiphon.messages import Citation, ForeignPart, MediaPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
 
-__all__ = ["MEDIA_SETTINGS", "TEXT_SETTINGS", "THOUGHTS", "read", "read_instructions"]
-
 THOUGHTS = {"summary": "summary_text", "content": "reasoning_text"}
 """Where an item of reasoning has its texts, and their type."""
 TEXT_SETTINGS = ("prompt_cache_breakpoint",)

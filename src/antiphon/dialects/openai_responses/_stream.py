@@ -30,8 +30,6 @@ from antiphon.dialects._fold import (
     text_in,
 )
 
-__all__ = ["FOLD"]
-
 _LAST = frozenset({"completed", "incomplete", "failed", "cancelled"})
 """The states of a response that is over."""
 

@@ -11,8 +11,6 @@ from antiphon.dialects._reading import as_object, is_one_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
-__all__ = ["FILE", "NAME", "ROLES", "close_body", "open_body", "read_tool", "recognise", "write_tool"]
-
 NAME = "openai-responses"
 ROLES = frozenset({"user", "assistant", "system", "developer"})
 FILE = "openai-file"

@@ -29,8 +29,6 @@ from antiphon.messages import (
 )
 from antiphon.messages.trusted import EMPTY
 
-__all__ = ["OPTIONS", "alone", "write", "write_instructions"]
-
 OPTIONS = frozenset({"image_detail", "media_labels"})
 _SIBLING = "openai-chat"
 """The dialect whose parts have the same settings."""

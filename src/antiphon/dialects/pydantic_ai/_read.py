@@ -19,8 +19,6 @@ from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usag
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, is_name
 from antiphon.messages.json_values import canonical
 
-__all__ = ["AUDIO", "INSTRUCTIONS", "read"]
-
 INSTRUCTIONS = "instructions"
 """The note of a message that was the instructions of its request; and the one of a request that has none, though some hold."""
 AUDIO = "speech-audio"

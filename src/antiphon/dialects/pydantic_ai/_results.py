@@ -17,8 +17,6 @@ from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled, write_time
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart
 from antiphon.messages.json_values import JsonError, parse
 
-__all__ = ["DIGESTS", "is_result", "read_result", "text_in", "write_result"]
-
 DIGESTS = "content_file_digests"
 _SCALARS = (str, int, float, bool, type(None))
 

@@ -29,8 +29,6 @@ from antiphon.dialects._fold import (
     text_in,
 )
 
-__all__ = ["FOLD"]
-
 _SAID: dict[str, tuple[str, DeltaKind]] = {
     "text": ("content", "text"),
     "thinking": ("content", "reasoning"),

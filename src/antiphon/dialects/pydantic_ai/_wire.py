@@ -17,24 +17,6 @@ from antiphon.dialects._reading import as_object, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 
-__all__ = [
-    "DEFAULTS",
-    "NAME",
-    "NOT_IN_REQUESTS",
-    "NOT_IN_RESPONSES",
-    "close_body",
-    "kept",
-    "open_body",
-    "read_time",
-    "read_tool",
-    "read_usage",
-    "recognise",
-    "spelled",
-    "write_time",
-    "write_tool",
-    "write_usage",
-]
-
 NAME = "pydantic-ai"
 
 NO_TIME = "1970-01-01T00:00:00Z"

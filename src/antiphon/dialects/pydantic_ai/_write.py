@@ -39,8 +39,6 @@ from antiphon.messages import (
 )
 from antiphon.messages.trusted import json_text_of
 
-__all__ = ["OPTIONS", "invocation_in", "together", "write"]
-
 OPTIONS = frozenset({"media_labels"})
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _NONE: Mapping[str, Any] = {}

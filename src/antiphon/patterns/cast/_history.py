@@ -34,19 +34,6 @@ from antiphon.messages import (
 from antiphon.messages.keys import parent_of
 from antiphon.runtime import System
 
-__all__ = [
-    "MessageHistory",
-    "Task",
-    "TaskInput",
-    "ThreadHistory",
-    "as_messages",
-    "model_messages",
-    "read_answer",
-    "read_history",
-    "untrusted_source",
-    "user_content",
-]
-
 Task: TypeAlias = str | Message | Conversation
 """What a pattern can be asked to do."""
 MessageHistory: TypeAlias = Iterable[Message] | Sequence[ModelMessage]

@@ -24,8 +24,6 @@ from antiphon.runtime import Settings, System
 if TYPE_CHECKING:
     from antiphon.runtime import Observer
 
-__all__ = ["Outcome", "Pattern", "PatternOptions", "failed", "together"]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

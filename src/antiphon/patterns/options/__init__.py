@@ -7,30 +7,10 @@
 | `All`, `FirstSuccess`, `NOfM`, `Groups` | how the calls of one decision are run, as data |
 | `RunPolicy`, `CompleteCalls` | what its actor can be asked by other actors, in their thread |
 | `export_transitions` | the decisions of a thread as training data |
+
+The names are listed in `__init__.pyi`, and imported when first used.
 """
 
-from antiphon.patterns.decisions import export_transitions
-from antiphon.patterns.options._executor import Executor
-from antiphon.patterns.options._options import Choices, Decide, Options, Policy
-from antiphon.patterns.options._protocol import CallsCompleted, CompleteCalls, ExecutorLimits, PolicyRan, RunPolicy
-from antiphon.patterns.options._rules import All, FirstSuccess, Groups, NOfM, Rule, under
+from antiphon._lazy import lazy_names as _lazy_names
 
-__all__ = [
-    "All",
-    "CallsCompleted",
-    "Choices",
-    "CompleteCalls",
-    "Decide",
-    "Executor",
-    "ExecutorLimits",
-    "FirstSuccess",
-    "Groups",
-    "NOfM",
-    "Options",
-    "Policy",
-    "PolicyRan",
-    "Rule",
-    "RunPolicy",
-    "export_transitions",
-    "under",
-]
+__getattr__, __dir__ = _lazy_names(__name__)

@@ -34,7 +34,6 @@ from antiphon.runtime import Settings, System
 if TYPE_CHECKING:
     from antiphon.runtime import Observer
 
-__all__ = ["Executor"]
 
 _MOST: Final = 256 * 1024
 """Bytes of messages in one request: a message of the ledger has at most a MiB."""

@@ -1,25 +1,8 @@
-"""Peers: named agents that ask each other, within limits, each with a memory of its own; from MARSYS."""
+"""Peers: named agents that ask each other, within limits, each with a memory of its own; from MARSYS.
 
-from antiphon.patterns.peers._memory import PeerMemory
-from antiphon.patterns.peers._peers import PeerAgent, Peers
-from antiphon.patterns.peers._protocol import DelegateToPeer, InvokePeer, PeerAnswered, PeerHeard, pipeline_flow, star_flow
-from antiphon.patterns.peers._registry import PeerLimits, PeerRegistry, PeerSpec, hierarchy, mesh, pipeline, star
+The names are listed in `__init__.pyi`, and imported when first used.
+"""
 
-__all__ = [
-    "DelegateToPeer",
-    "InvokePeer",
-    "PeerAgent",
-    "PeerAnswered",
-    "PeerHeard",
-    "PeerLimits",
-    "PeerMemory",
-    "PeerRegistry",
-    "PeerSpec",
-    "Peers",
-    "hierarchy",
-    "mesh",
-    "pipeline",
-    "pipeline_flow",
-    "star",
-    "star_flow",
-]
+from antiphon._lazy import lazy_names as _lazy_names
+
+__getattr__, __dir__ = _lazy_names(__name__)

@@ -30,8 +30,6 @@ from antiphon.patterns.peers._registry import PEER_NOT_FOUND, PeerLimits, PeerRe
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["PeerActor", "invoke_agent"]
-
 _turn: ContextVar[PeerTurn | None] = ContextVar("antiphon.patterns.peers.turn", default=None)
 
 

@@ -16,15 +16,8 @@ from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
+from antiphon import errors
 from antiphon.agents import LedgerRun
-from antiphon.errors import (
-    BudgetExceededError,
-    DeliveryError,
-    HistoryMismatchError,
-    HopLimitError,
-    ParkedError,
-    WithdrawnError,
-)
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, Json, JsonObject, Message, PartsPayload, current_port
 from antiphon.patterns.peers._letters import Exchange, Refusal, letter_of
@@ -151,9 +144,9 @@ def _failed(message: Message) -> bool | None:
 
 
 MESSAGE_NOT_FOUND: Final = "MESSAGE_NOT_FOUND"
-_NOT_ENDED: Final = (ParkedError, HistoryMismatchError)
+_NOT_ENDED: Final = (errors.ParkedError, errors.HistoryMismatchError)
 """What says nothing about the other peer: the call goes on when a person, or the right program, comes."""
-_NOT_ITS_FAULT: Final = (BudgetExceededError, HopLimitError, WithdrawnError)
+_NOT_ITS_FAULT: Final = (errors.BudgetExceededError, errors.HopLimitError, errors.WithdrawnError)
 """How a call may end without the other having failed."""
 
 
@@ -248,7 +241,7 @@ class Calls:
             answered = await turn.context.ask(to, request, within=within, key=exchange.id)
         except _NOT_ENDED:
             raise
-        except DeliveryError as exc:
+        except errors.DeliveryError as exc:
             if not isinstance(exc, _NOT_ITS_FAULT):
                 await self.breaker.note(exchange, failed=True)
             letter = exchange.failure(Refusal(exc.code, exc.reason, exc.retryable))

@@ -41,8 +41,6 @@ from antiphon.patterns.peers._letters import as_known, dated, for_model, letter_
 from antiphon.patterns.peers._protocol import InvokePeer, address_of
 from antiphon.patterns.peers._registry import INVOKE_AGENT
 
-__all__ = ["Added", "PeerMemory", "Remembering", "is_answer", "request_of", "run_of", "speaker_of"]
-
 
 @dataclass(frozen=True)
 class PeerMemory:

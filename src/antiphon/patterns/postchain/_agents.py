@@ -14,6 +14,7 @@ from typing import Any, cast
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
 from pydantic_ai.run import AgentRunResult
 
+from antiphon import protocol
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, WithdrawnError
@@ -24,23 +25,6 @@ from antiphon.patterns.postchain._config import cut, cut_values
 from antiphon.patterns.postchain._events import ChainEvent
 from antiphon.patterns.postchain._protocol import agent_of, phase_of_agent
 from antiphon.patterns.postchain._retrieval import brief
-from antiphon.protocol import (
-    AgentConfig,
-    AgentConfigUpdated,
-    AgentContext,
-    AgentInvoked,
-    AgentResponse,
-    AgentResult,
-    AgentStreamChunk,
-    Error,
-    ErrorAcknowledged,
-    ErrorCode,
-    InvokeAgent,
-    Phase,
-    ProcessWithAgent,
-    ToolCall,
-    UpdateAgentConfig,
-)
 from antiphon.runtime import Actor, Context, Supervisor, handles
 
 
@@ -48,9 +32,9 @@ class SupervisorActor(Supervisor):
     """The supervisor of a chain's agents."""
 
     @handles
-    async def note(self, error: Error, context: Context) -> ErrorAcknowledged:
+    async def note(self, error: protocol.Error, context: Context) -> protocol.ErrorAcknowledged:
         """Take note of an error that is nobody's failure: it is in the ledger, and nothing is done about it."""
-        return ErrorAcknowledged(actor_id=context.message.policy, action_taken="ignore", error_logged=True)
+        return protocol.ErrorAcknowledged(actor_id=context.message.policy, action_taken="ignore", error_logged=True)
 
 
 _SAID, _SHOWN = 0.5, 0.8
@@ -68,17 +52,17 @@ class AgentManagerActor(Actor):
         self._chain = chain
 
     @handles
-    async def process(self, request: ProcessWithAgent, context: Context) -> AgentResponse:
+    async def process(self, request: protocol.ProcessWithAgent, context: Context) -> protocol.AgentResponse:
         """Have the agent answer."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
         async with left_open(context):
             result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
         context.rest()  # for a thread, it has one answer to give in a turn
-        return AgentResponse(result=result, processing_time=_since(began))
+        return protocol.AgentResponse(result=result, processing_time=_since(began))
 
     @handles
-    async def invoke(self, request: InvokeAgent, context: Context) -> AgentInvoked:
+    async def invoke(self, request: protocol.InvokeAgent, context: Context) -> protocol.AgentInvoked:
         """Answer as the named agent; with `stream`, send the words while they arrive."""
         began = asyncio.get_running_loop().time()
         phase = _phase(context, request.agent_id)
@@ -87,25 +71,25 @@ class AgentManagerActor(Actor):
                 result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
             else:
                 result = await self._streamed(phase, request, context)
-        return AgentInvoked(agent_id=request.agent_id, result=result, processing_time=_since(began))
+        return protocol.AgentInvoked(agent_id=request.agent_id, result=result, processing_time=_since(began))
 
     @handles
-    async def update(self, request: UpdateAgentConfig, context: Context) -> AgentConfigUpdated:
+    async def update(self, request: protocol.UpdateAgentConfig, context: Context) -> protocol.AgentConfigUpdated:
         """Change how the agent is set up, from its next run on. The recorded request is the change."""
         phase = _phase(context, request.agent_id)
         await self._chain.cast.check(phase, request.config)
-        return AgentConfigUpdated(agent_id=request.agent_id)
+        return protocol.AgentConfigUpdated(agent_id=request.agent_id)
 
     # ------------------------------------------------------------ answering
 
-    async def _streamed(self, phase: Phase, request: InvokeAgent, context: Context) -> AgentResult:
+    async def _streamed(self, phase: protocol.Phase, request: protocol.InvokeAgent, context: Context) -> protocol.AgentResult:
         """Answer, and send the words to the caller while they arrive. Only the whole answer is recorded."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
 
         async def tell() -> None:
             index = 0
             while (text := await words.get()) is not None:
-                chunk = AgentStreamChunk(agent_id=request.agent_id, index=index, text=text)
+                chunk = protocol.AgentStreamChunk(agent_id=request.agent_id, index=index, text=text)
                 await context.system.tell(context.message.policy, chunk, sender=context.address)
                 index += 1
 
@@ -116,17 +100,17 @@ class AgentManagerActor(Actor):
             words.put_nowait(None)
             await telling
 
-    def _hear(self, phase: Phase, context: Context) -> Hear | None:
+    def _hear(self, phase: protocol.Phase, context: Context) -> Hear | None:
         thread_id, events = context.thread_id or "", self._chain.events
         if not events.has_listener(thread_id):
             return None
         return lambda text: events.emit(ChainEvent(thread_id, "text", phase, text))
 
     async def _answer(
-        self, phase: Phase, input: str, about: AgentContext | None, context: Context, hear: Hear | None
-    ) -> AgentResult:
+        self, phase: protocol.Phase, input: str, about: protocol.AgentContext | None, context: Context, hear: Hear | None
+    ) -> protocol.AgentResult:
         if context.thread_id is None:
-            raise RefusedError("an agent works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
+            raise RefusedError("an agent works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
         config = await self._config(phase, about, context)
         chain, prompt = self._chain, _prompt(input, about)
         history, request = await self._handed_over(about, context.thread_id)
@@ -143,7 +127,7 @@ class AgentManagerActor(Actor):
                 chain.talks.take(run)
         return _result(answer.run, answer.model, taint.untrusted)
 
-    async def _handed_over(self, about: AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
+    async def _handed_over(self, about: protocol.AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
         """Return the history that began elsewhere, and the request, if that is more than words."""
         outside: Any = None if about is None else thaw(about.model_extra.get("outside"))
         if outside is None:
@@ -166,7 +150,9 @@ class AgentManagerActor(Actor):
                 raise WithdrawnError(f"thread {thread_id!r} is terminated") from None
             raise
 
-    async def _config(self, phase: Phase, about: AgentContext | None, context: Context) -> AgentConfig:
+    async def _config(
+        self, phase: protocol.Phase, about: protocol.AgentContext | None, context: Context
+    ) -> protocol.AgentConfig:
         """Return how the agent is set up for this run: as the phase has recorded it, else as it is now, which is recorded."""
         given: Any = None if about is None else about.model_extra.get("agent")
 
@@ -174,10 +160,10 @@ class AgentManagerActor(Actor):
             return (await self._chain.cast.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
 
         recorded = thaw(given) if given is not None else await context.effect("config", {}, now, effects="none")
-        return AgentConfig.model_validate(recorded)
+        return protocol.AgentConfig.model_validate(recorded)
 
 
-def _phase(context: Context, agent_id: str | None) -> Phase:
+def _phase(context: Context, agent_id: str | None) -> protocol.Phase:
     """Return the phase whose agent this manager runs.
 
     Raises:
@@ -185,14 +171,14 @@ def _phase(context: Context, agent_id: str | None) -> Phase:
     """
     phase = phase_of_agent(context.address)
     if phase is None:
-        raise RefusedError(f"no phase has an agent {context.address!r}", ErrorCode.ACTOR_NOT_FOUND)
+        raise RefusedError(f"no phase has an agent {context.address!r}", protocol.ErrorCode.ACTOR_NOT_FOUND)
     if agent_id is not None and agent_id != agent_of(phase):
         reason = f"the agent here is {agent_of(phase)!r}, not {agent_id!r}"
-        raise RefusedError(reason, ErrorCode.VALIDATION_ERROR, details={"agent_id": agent_of(phase)})
+        raise RefusedError(reason, protocol.ErrorCode.VALIDATION_ERROR, details={"agent_id": agent_of(phase)})
     return phase
 
 
-def _prompt(input: str, about: AgentContext | None) -> str:
+def _prompt(input: str, about: protocol.AgentContext | None) -> str:
     """Return what a model is asked, after what was said before."""
     history: Any = () if about is None else thaw(about.model_extra.get("history") or ())
     if not history:
@@ -207,7 +193,7 @@ def _attached(request: Iterable[Message]) -> list[UserContent]:
     return list(user_content(Message(policy="user", payload=PartsPayload(parts=parts)))) if parts else []
 
 
-def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> AgentResult:
+def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) -> protocol.AgentResult:
     messages = run.new_messages()
     calls = _calls(messages)
     used = run.usage
@@ -221,8 +207,8 @@ def _result(run: AgentRunResult[str], model: str | None, untrusted: str | None) 
     if untrusted is not None:
         extra["untrusted"] = untrusted
     is_shown = any("result" in call for call in calls)
-    called = tuple(ToolCall(**call) for call in calls[:_CALLS])
-    return AgentResult(response=cut(run.output), confidence=_SHOWN if is_shown else _SAID, tool_calls=called, **extra)
+    called = tuple(protocol.ToolCall(**call) for call in calls[:_CALLS])
+    return protocol.AgentResult(response=cut(run.output), confidence=_SHOWN if is_shown else _SAID, tool_calls=called, **extra)
 
 
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:

@@ -14,28 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from antiphon import protocol
 from antiphon.ledger import Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
-from antiphon.protocol import (
-    CreateThread,
-    PauseThread,
-    Phase,
-    ProcessPhase,
-    ResumeThread,
-    StartThread,
-    TerminateThread,
-    ThreadResult,
-)
 from antiphon.runtime.extending import response_type
 
 EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
 
 _STATUS: Final[Mapping[str, str]] = {
-    CreateThread.message_type: "created",
-    StartThread.message_type: "processing",
-    PauseThread.message_type: "paused",
-    ResumeThread.message_type: "processing",
-    TerminateThread.message_type: "terminated",
+    protocol.CreateThread.message_type: "created",
+    protocol.StartThread.message_type: "processing",
+    protocol.PauseThread.message_type: "paused",
+    protocol.ResumeThread.message_type: "processing",
+    protocol.TerminateThread.message_type: "terminated",
 }
 
 
@@ -45,7 +36,7 @@ class ChainEvent:
 
     thread_id: str
     kind: EventKind
-    phase: Phase | None = None
+    phase: protocol.Phase | None = None
     text: str = ""
     """A piece of what is being said; a tool; a status."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -71,7 +62,7 @@ class ChainEvents:
         self._listeners: dict[str, list[Callable[[ChainEvent], None]]] = {}
         self._readers: Counter[str] = Counter()
         """By thread, how many want to see words while they come."""
-        self._phases: dict[str, Phase] = {}
+        self._phases: dict[str, protocol.Phase] = {}
 
     def has_listener(self, thread_id: str) -> bool:
         """Whether a listener wants words while they arrive."""
@@ -118,7 +109,7 @@ class ChainEvents:
             self.emit(event)
 
 
-def event_of(message: Message, seq: int, phase: Phase | None) -> ChainEvent | None:
+def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainEvent | None:
     """Return the event that a message is; None if it is none. `phase` is the current one."""
     thread_id, payload = message.thread_id or "", message.payload
     if message.lane == "talk":
@@ -126,21 +117,23 @@ def event_of(message: Message, seq: int, phase: Phase | None) -> ChainEvent | No
     if message.lane != "control":
         return None
     match payload:
-        case OptionCallPayload(option_name=ProcessPhase.message_type):
-            return ChainEvent(thread_id, "phase_began", cast("Phase", payload.arguments["phase_type"]), seq=seq)
-        case OptionResultPayload(option_name=ProcessPhase.message_type, is_error=False):
+        case OptionCallPayload(option_name=protocol.ProcessPhase.message_type):
+            return ChainEvent(thread_id, "phase_began", cast("protocol.Phase", payload.arguments["phase_type"]), seq=seq)
+        case OptionResultPayload(option_name=protocol.ProcessPhase.message_type, is_error=False):
             data: Any = thaw(payload.result)
             return ChainEvent(thread_id, "phase_ended", data["phase_type"], data["output"]["response"], data, seq)
         case OptionResultPayload(option_name=name, is_error=False) if name in _STATUS:
             return ChainEvent(thread_id, "status", text=_STATUS[name], data=_object(payload.result), seq=seq)
-        case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if said.get("type") == ThreadResult.message_type:
+        case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if (
+            said.get("type") == protocol.ThreadResult.message_type
+        ):
             data = thaw(said["data"])
             return ChainEvent(thread_id, "ended", text=data["status"], data=data, seq=seq)
         case _:
             return None
 
 
-def _tool(thread_id: str, payload: Any, seq: int, phase: Phase | None) -> ChainEvent | None:
+def _tool(thread_id: str, payload: Any, seq: int, phase: protocol.Phase | None) -> ChainEvent | None:
     if isinstance(payload, OptionCallPayload):
         return ChainEvent(thread_id, "tool_called", phase, payload.option_name, _object(payload.arguments), seq)
     if isinstance(payload, OptionResultPayload):

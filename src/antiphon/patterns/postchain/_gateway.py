@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import orjson
 from pydantic import ValidationError
 
+from antiphon import protocol
 from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger, Tailed
 from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
@@ -31,17 +32,6 @@ from antiphon.patterns.postchain._protocol import (
     thread_address,
     thread_of_message,
 )
-from antiphon.protocol import (
-    PHASES,
-    AgentStreamChunk,
-    ErrorCode,
-    Message,
-    Response,
-    ThreadResult,
-    deserialize_message,
-    response_type_of,
-    validate_message,
-)
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime.extending import error_of, error_response, from_wire, response_type
 
@@ -54,16 +44,16 @@ class ClientActor(Actor):
 
     concurrency = 100
 
-    def __init__(self, hear: Callable[[str, ThreadResult | AgentStreamChunk], None]) -> None:
+    def __init__(self, hear: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
         """Make it; `hear` is given the client's address and what it is told."""
         self._hear = hear
 
     @handles
-    async def told_result(self, result: ThreadResult, context: Context) -> None:
+    async def told_result(self, result: protocol.ThreadResult, context: Context) -> None:
         self._hear(context.address, result)
 
     @handles
-    async def told_words(self, chunk: AgentStreamChunk, context: Context) -> None:
+    async def told_words(self, chunk: protocol.AgentStreamChunk, context: Context) -> None:
         self._hear(context.address, chunk)
 
 
@@ -74,7 +64,7 @@ _OF_PHASE: Final = frozenset({"PROCESS_PHASE", "PREPARE_CONTEXT", "INITIALIZE_PH
 _OF_AGENT: Final = frozenset({"INVOKE_AGENT", "PROCESS_WITH_AGENT", "UPDATE_AGENT_CONFIG"})
 _OF_CELL: Final = frozenset({"RESTART", "STOP"})
 _WITHOUT_THREAD: Final = frozenset({"HEARTBEAT", "SUPERVISE", "RESTART", "STOP", "ERROR", "ERROR_NOTIFICATION"})
-_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", "delegate", *PHASES})
+_OWN_KINDS: Final = frozenset({"thread", "agent", "supervisor", "door", "delegate", *protocol.PHASES})
 _INPUTS: Final = ("initial_input", "input")
 """The fields that have what a user says."""
 
@@ -97,26 +87,28 @@ class Gateway:
         try:
             wire = _read(data)
         except (DecodeError, ValueError) as exc:
-            return _plain(Message(type="INVALID", receiver=CLIENT).reply_error(str(exc), ErrorCode.VALIDATION_ERROR))
+            return _plain(
+                protocol.Message(type="INVALID", receiver=CLIENT).reply_error(str(exc), protocol.ErrorCode.VALIDATION_ERROR)
+            )
         return _plain(await self._answered(wire, within))
 
-    async def _answered(self, wire: Message, within: float | None) -> Response:
+    async def _answered(self, wire: protocol.Message, within: float | None) -> protocol.Response:
         try:
-            validate_message(wire)
+            protocol.validate_message(wire)
             _check_sender(wire.sender)
             for name in _INPUTS:
                 check_input(wire.data.get(name), self._input_limit)
         except ValueError as exc:
-            return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
+            return wire.reply_error(str(exc), protocol.ErrorCode.VALIDATION_ERROR)
         except RefusedError as exc:
             return error_response(wire, exc)
         route = await self._route(wire)
         if wire.type in _OF_THREAD and not await is_known(self._ledger, route.thread_id or ""):
             reason = f"there is no thread {wire.data['thread_id']!r}: create it first"
-            return wire.reply_error(reason, ErrorCode.THREAD_NOT_FOUND)
+            return wire.reply_error(reason, protocol.ErrorCode.THREAD_NOT_FOUND)
         return await self._deliver(wire, route, within)
 
-    async def _deliver(self, wire: Message, route: _Route, within: float | None) -> Response:
+    async def _deliver(self, wire: protocol.Message, route: _Route, within: float | None) -> protocol.Response:
         sender = wire.sender if wire.sender and "/" in wire.sender else f"client/{wire.sender}" if wire.sender else CLIENT
         own = wire.model_copy(update={"receiver": route.address, "sender": sender})
         try:
@@ -130,9 +122,9 @@ class Gateway:
         except DeliveryError as exc:
             return error_response(wire, exc)
         except ValidationError as exc:
-            return wire.reply_error("; ".join(each["msg"] for each in exc.errors()), ErrorCode.VALIDATION_ERROR)
+            return wire.reply_error("; ".join(each["msg"] for each in exc.errors()), protocol.ErrorCode.VALIDATION_ERROR)
         except ValueError as exc:
-            return wire.reply_error(str(exc), ErrorCode.VALIDATION_ERROR)
+            return wire.reply_error(str(exc), protocol.ErrorCode.VALIDATION_ERROR)
         assert isinstance(result.payload, OptionResultPayload)  # noqa: S101 (the answer to a call)
         value: Any = thaw(result.payload.result)
         data = cast("dict[str, Any]", value) if isinstance(value, dict) else {"result": value}
@@ -140,11 +132,11 @@ class Gateway:
 
     # ------------------------------------------------------------ where to
 
-    async def _route(self, wire: Message) -> _Route:
+    async def _route(self, wire: protocol.Message) -> _Route:
         natural = await self._natural(wire)
         return natural if wire.receiver is None else natural._replace(address=wire.receiver)
 
-    async def _natural(self, wire: Message) -> _Route:
+    async def _natural(self, wire: protocol.Message) -> _Route:
         """Return where a message belongs by its type and data."""
         kind, data = wire.type, wire.data
         thread_id: Any = data.get("thread_id") if is_name(data.get("thread_id")) else None
@@ -163,7 +155,7 @@ class Gateway:
             return _Route(str(data["actor_id"]), None)
         return _Route(SUPERVISOR, None if kind in _WITHOUT_THREAD else thread_id)
 
-    def _to_agent(self, wire: Message) -> _Route:
+    def _to_agent(self, wire: protocol.Message) -> _Route:
         agent = str(wire.data.get("agent_id") or wire.receiver or agent_of("action"))
         if wire.type == "UPDATE_AGENT_CONFIG":
             return _Route(agent, config_thread(agent.removeprefix(agent_of(""))))
@@ -178,14 +170,14 @@ class Gateway:
         return _Route(SUPERVISOR, None)
 
 
-def _read(data: Mapping[str, Any] | str | bytes) -> Message:
+def _read(data: Mapping[str, Any] | str | bytes) -> protocol.Message:
     """Read what came in; an error that answers nothing of ours is told like any other message."""
     if isinstance(data, Mapping):
         data = orjson.dumps(dict(data)).decode()
-    wire = deserialize_message(data if isinstance(data, str) else data.decode())
-    if isinstance(wire, Message):
+    wire = protocol.deserialize_message(data if isinstance(data, str) else data.decode())
+    if isinstance(wire, protocol.Message):
         return wire
-    return Message(id=wire.id, type=wire.type, data=thaw(wire.data), sender=wire.sender, receiver=wire.receiver)
+    return protocol.Message(id=wire.id, type=wire.type, data=thaw(wire.data), sender=wire.sender, receiver=wire.receiver)
 
 
 def _check_sender(sender: str | None) -> None:
@@ -198,7 +190,7 @@ def _check_sender(sender: str | None) -> None:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
-def _plain(response: Response) -> dict[str, Any]:
+def _plain(response: protocol.Response) -> dict[str, Any]:
     return response.model_dump(mode="json", exclude_none=True)
 
 
@@ -225,16 +217,20 @@ async def listen(system: System, chain: Chain, horizon: str) -> None:
                 await system.tell(POSTED, taken)
 
 
-async def answer_of_owner(ledger: Ledger, message: dict[str, Any], patience: float) -> tuple[Message, Response | None]:
+async def answer_of_owner(
+    ledger: Ledger, message: dict[str, Any], patience: float
+) -> tuple[protocol.Message, protocol.Response | None]:
     """Post a message to its thread, and return it with the response of the process that runs the thread, if it gives one.
 
     Raises:
         LedgerError: the ledger cannot be used.
     """
     thread_id = str(message["data"]["thread_id"])
-    wire = Message(type=message["type"], data=message["data"], sender=OUTSIDE, receiver=thread_address(thread_id))
+    wire = protocol.Message(type=message["type"], data=message["data"], sender=OUTSIDE, receiver=thread_address(thread_id))
     if not await is_known(ledger, thread_id):
-        return wire, wire.reply_error(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
+        return wire, wire.reply_error(
+            f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND
+        )
     posted = from_wire(wire, thread_id)
     await ledger.post(thread_id, posted)
     until = asyncio.get_running_loop().time() + patience
@@ -246,7 +242,7 @@ async def answer_of_owner(ledger: Ledger, message: dict[str, Any], patience: flo
     return wire, None
 
 
-def _response(wire: Message, result: OptionResultPayload) -> Response:
+def _response(wire: protocol.Message, result: OptionResultPayload) -> protocol.Response:
     if result.is_error:
         return error_response(wire, error_of(result, wire.receiver or ""))
-    return wire.reply(response_type_of(wire.type), cast("dict[str, Any]", thaw(result.result)))
+    return wire.reply(protocol.response_type_of(wire.type), cast("dict[str, Any]", thaw(result.result)))

@@ -14,25 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from antiphon import protocol
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.postchain._config import cut
 from antiphon.patterns.postchain._protocol import DELEGATE, SubscribeThread
-from antiphon.protocol import (
-    PHASES,
-    ChatTurn,
-    CreateThread,
-    ErrorCode,
-    PauseThread,
-    Phase,
-    ProcessPhase,
-    ResumeThread,
-    StartThread,
-    TerminateThread,
-    ThreadResult,
-    ThreadState,
-)
 from antiphon.runtime import ActorState
 
 PATTERN: Final = "postchain"
@@ -42,26 +29,26 @@ KEPT_TURNS: Final = 20
 """How many turns a thread remembers by itself; earlier ones are found by searching."""
 
 _MOVES: Final[Mapping[str, tuple[str, ...]]] = {
-    CreateThread.message_type: ("none",),
-    StartThread.message_type: ("created", "completed", "failed"),
-    PauseThread.message_type: ("processing", "paused"),
-    ResumeThread.message_type: ("paused", "processing"),
-    TerminateThread.message_type: ("created", "processing", "paused", "completed", "failed", "terminated"),
+    protocol.CreateThread.message_type: ("none",),
+    protocol.StartThread.message_type: ("created", "completed", "failed"),
+    protocol.PauseThread.message_type: ("processing", "paused"),
+    protocol.ResumeThread.message_type: ("paused", "processing"),
+    protocol.TerminateThread.message_type: ("created", "processing", "paused", "completed", "failed", "terminated"),
 }
 """By type, the states from which a move is legal. Pausing, resuming and terminating twice is saying the same again."""
 
-_BECOMES: Final[Mapping[str, ThreadState]] = {
-    CreateThread.message_type: "created",
-    StartThread.message_type: "processing",
-    PauseThread.message_type: "paused",
-    ResumeThread.message_type: "processing",
-    TerminateThread.message_type: "terminated",
+_BECOMES: Final[Mapping[str, protocol.ThreadState]] = {
+    protocol.CreateThread.message_type: "created",
+    protocol.StartThread.message_type: "processing",
+    protocol.PauseThread.message_type: "paused",
+    protocol.ResumeThread.message_type: "processing",
+    protocol.TerminateThread.message_type: "terminated",
 }
 
 _FRESH: Final[dict[str, Any]] = {"completed": (), "outputs": None, "done": (), "cycle": 1}
 """Of the phases, when a turn begins."""
 
-_ASKED: Final = frozenset({*_BECOMES, ProcessPhase.message_type, SubscribeThread.message_type})
+_ASKED: Final = frozenset({*_BECOMES, protocol.ProcessPhase.message_type, SubscribeThread.message_type})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +78,7 @@ class ThreadLife:
     """The latest turns; the last one is the current one."""
     created_at: str | None = None
     updated_at: str | None = None
-    completed: tuple[Phase, ...] = ()
+    completed: tuple[protocol.Phase, ...] = ()
     """The phases of this cycle that are done, in their order."""
     outputs: Mapping[str, Any] | None = None
     """By phase, its latest output of this turn."""
@@ -107,12 +94,12 @@ class ThreadLife:
     """By invocation, what was asked and is not answered: its type and data, and who asked."""
 
     @property
-    def remaining(self) -> tuple[Phase, ...]:
+    def remaining(self) -> tuple[protocol.Phase, ...]:
         """The phases that are still to come; the first one is the current one."""
-        return tuple(phase for phase in PHASES if phase not in self.completed)
+        return tuple(phase for phase in protocol.PHASES if phase not in self.completed)
 
     @property
-    def current_phase(self) -> Phase | None:
+    def current_phase(self) -> protocol.Phase | None:
         return self.remaining[0] if self.remaining else None
 
     @property
@@ -131,12 +118,12 @@ class ThreadLife:
         Raises:
             RefusedError: it is not: INVALID_STATE, or THREAD_NOT_FOUND.
         """
-        if self.status == "none" and move != CreateThread.message_type:
-            raise RefusedError(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
+        if self.status == "none" and move != protocol.CreateThread.message_type:
+            raise RefusedError(f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND)
         if (legal := _MOVES.get(move)) is not None and self.status not in legal:
             reason = f"{move} is not possible while the thread is {self.status}"
             details = {"thread_id": thread_id, "status": self.status, "possible_while": list(legal)}
-            raise RefusedError(reason, ErrorCode.INVALID_STATE, details=details)
+            raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, details=details)
 
     def with_answered(self, invocation_id: str | None) -> ThreadLife:
         """Return where it is once a move is answered that was asked; it is on its way, and will be."""
@@ -181,7 +168,7 @@ class ThreadLife:
     def _moved(self, call: Mapping[str, Any], at: datetime | None) -> ThreadLife:
         kind, data = call["type"], call["data"]
         life = replace(self, status=_BECOMES[kind])
-        if kind == CreateThread.message_type:
+        if kind == protocol.CreateThread.message_type:
             return replace(
                 life,
                 user_id=data["user_id"],
@@ -191,7 +178,7 @@ class ThreadLife:
                 turns=(PastTurn(data["initial_input"]),),
                 created_at=_text(at),
             )
-        return life.with_turn(data.get("input"), data.get("outside")) if kind == StartThread.message_type else life
+        return life.with_turn(data.get("input"), data.get("outside")) if kind == protocol.StartThread.message_type else life
 
     def with_turn(self, input: str | None, outside: Mapping[str, Any] | None = None) -> ThreadLife:
         """Return where it is when a turn has begun; the first one has its input already."""
@@ -200,15 +187,15 @@ class ThreadLife:
         turns = (*(self.turns if self.turn else ()), PastTurn(input or self.input))
         return replace(self, turn=self.turn + 1, turns=turns[-KEPT_TURNS:], outside=outside, **_FRESH)
 
-    def with_phase_done(self, phase: Phase, output: Mapping[str, Any]) -> ThreadLife:
+    def with_phase_done(self, phase: protocol.Phase, output: Mapping[str, Any]) -> ThreadLife:
         """Return where it is when a phase is done: the last one may say that it goes on with another."""
         completed = self.completed if phase in self.completed else (*self.completed, phase)
         outputs, untrusted = {**(self.outputs or {}), phase: output}, self.untrusted or output.get("untrusted")
         life = replace(self, outputs=outputs, completed=completed, done=(*self.done, phase), untrusted=untrusted)
-        following = output.get("next_phase") if phase == PHASES[-1] else None
+        following = output.get("next_phase") if phase == protocol.PHASES[-1] else None
         if following is None:
             return life
-        kept = PHASES[: PHASES.index(following)]
+        kept = protocol.PHASES[: protocol.PHASES.index(following)]
         return replace(life, completed=tuple(each for each in completed if each in kept), cycle=self.cycle + 1)
 
     def _ended(self, data: Mapping[str, Any], at: datetime | None) -> ThreadLife:
@@ -230,13 +217,13 @@ async def is_known(ledger: Ledger, thread_id: str) -> bool:
 def _noted(call: OptionCallPayload) -> dict[str, Any]:
     """Return of a call what is needed when it is answered: of a phase, which one."""
     data: dict[str, Any] = thaw(call.arguments)
-    return {"phase_type": data["phase_type"]} if call.option_name == ProcessPhase.message_type else data
+    return {"phase_type": data["phase_type"]} if call.option_name == protocol.ProcessPhase.message_type else data
 
 
 def _result_in(payload: PartsPayload) -> dict[str, Any] | None:
     """Return the data of a THREAD_RESULT; None if this is none."""
     match payload.parts:
-        case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
+        case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
             return dict(thaw(said.get("data") or {}))
         case _:
             return None
@@ -264,22 +251,22 @@ _SHORTEST = 100
 """Characters of an answer below which it is not worth telling."""
 
 
-def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[ChatTurn, ...]:
+def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[protocol.ChatTurn, ...]:
     """Return the latest of some turns, in order: at most so many, in so many characters.
 
     A user's words are told whole or not at all; an answer is shortened to the room that there is. Earlier ones are in the
     ledger, and found by searching.
     """
-    told: list[ChatTurn] = []
+    told: list[protocol.ChatTurn] = []
     for turn in reversed(turns[-most:] if most else ()):
         room -= len(turn.input)
         if room < 0:
             break
         answer = (turn.response or "").partition("\n\nSources:")[0]
         if answer and room >= min(len(answer), _SHORTEST):
-            told.append(ChatTurn(role="assistant", content=cut(answer, room)))
+            told.append(protocol.ChatTurn(role="assistant", content=cut(answer, room)))
             room -= min(len(answer), room)
-        told.append(ChatTurn(role="user", content=turn.input))
+        told.append(protocol.ChatTurn(role="user", content=turn.input))
     return tuple(reversed(told))
 
 
@@ -335,4 +322,4 @@ class RecentLives:
 
 def _creates(message: Message) -> bool:
     payload = message.payload
-    return isinstance(payload, OptionCallPayload) and payload.option_name == CreateThread.message_type
+    return isinstance(payload, OptionCallPayload) and payload.option_name == protocol.CreateThread.message_type

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar, TypeVar
 
+from antiphon import protocol
 from antiphon.errors import AntiphonError, DeliveryError, RefusedError
 from antiphon.messages import thaw
 from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected
@@ -18,34 +19,9 @@ from antiphon.patterns.postchain._context import Add, ContextOperation, PhaseWor
 from antiphon.patterns.postchain._pausing import waiting_for
 from antiphon.patterns.postchain._protocol import SUPERVISOR, agent_of
 from antiphon.patterns.postchain._retrieval import items_given
-from antiphon.protocol import (
-    PHASES,
-    AgentContext,
-    AgentInvoked,
-    AgentResponse,
-    AgentResult,
-    ChatTurn,
-    ContextPrepared,
-    ErrorCode,
-    ErrorNotification,
-    InitializePhase,
-    InvokeAgent,
-    PauseThread,
-    Phase,
-    PhaseInitialized,
-    PhaseOutput,
-    PhaseProcessed,
-    PrepareContext,
-    PreparedContext,
-    ProcessPhase,
-    ProcessWithAgent,
-    Reply,
-    Request,
-    Retry,
-)
 from antiphon.runtime import Actor, Context, handles
 
-ReplyT = TypeVar("ReplyT", bound=Reply)
+ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 _USED = ("model", "input_tokens", "output_tokens", "untrusted")
 """What is passed on of an agent's answer besides the answer."""
@@ -56,7 +32,7 @@ class PhaseActor(Actor):
 
     concurrency = 10_000
     capacity = 100_000
-    phase: ClassVar[Phase]
+    phase: ClassVar[protocol.Phase]
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -72,26 +48,30 @@ class PhaseActor(Actor):
         return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
     async def conclude(
-        self, work: PhaseWork, said: AgentResult, context: Context
-    ) -> tuple[PhaseOutput, list[ContextOperation]]:
+        self, work: PhaseWork, said: protocol.AgentResult, context: Context
+    ) -> tuple[protocol.PhaseOutput, list[ContextOperation]]:
         """Return the output of the phase, and its operations on the context."""
         raise NotImplementedError
 
-    def output(self, response: str, confidence: float, **more: Any) -> PhaseOutput:
+    def output(self, response: str, confidence: float, **more: Any) -> protocol.PhaseOutput:
         """Return an output that goes on with the phase after this one."""
-        following = PHASES[PHASES.index(self.phase) + 1 :]
-        return PhaseOutput(response=response, next_phase=following[0] if following else None, confidence=confidence, **more)
+        following = protocol.PHASES[protocol.PHASES.index(self.phase) + 1 :]
+        return protocol.PhaseOutput(
+            response=response, next_phase=following[0] if following else None, confidence=confidence, **more
+        )
 
     # ------------------------------------------------------------ what it is asked
 
     @handles
-    async def process(self, request: ProcessPhase, context: Context) -> PhaseProcessed:
+    async def process(self, request: protocol.ProcessPhase, context: Context) -> protocol.PhaseProcessed:
         """Run the phase."""
         began = asyncio.get_running_loop().time()
         if request.phase_type != self.phase:
-            raise RefusedError(f"this is the {self.phase} phase, not {request.phase_type}", ErrorCode.VALIDATION_ERROR)
+            raise RefusedError(
+                f"this is the {self.phase} phase, not {request.phase_type}", protocol.ErrorCode.VALIDATION_ERROR
+            )
         if context.thread_id is None:
-            raise RefusedError("a phase works in a thread: ask it in one", ErrorCode.VALIDATION_ERROR)
+            raise RefusedError("a phase works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
         try:
             async with left_open(context):
                 output = await self._process(PhaseWork.of(request), context)
@@ -102,12 +82,14 @@ class PhaseActor(Actor):
             reason, details = "Failed to process phase", f"{type(exc).__qualname__}: {exc}"
             raise _failed(request, reason, details) from exc
         taken = round(asyncio.get_running_loop().time() - began, 6)
-        return PhaseProcessed(thread_id=request.thread_id, phase_type=self.phase, output=output, processing_time=taken)
+        return protocol.PhaseProcessed(
+            thread_id=request.thread_id, phase_type=self.phase, output=output, processing_time=taken
+        )
 
-    async def _process(self, work: PhaseWork, context: Context) -> PhaseOutput:
+    async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:
         work = await self.gather(work, context)
         metadata: dict[str, Any] = {"metadata": {"user_id": work.user_id, **work.metadata}}
-        prepare = PrepareContext(
+        prepare = protocol.PrepareContext(
             thread_id=work.thread_id,
             phase_type=self.phase,
             previous_phase_output=None if work.previous is None else _short(work.previous),
@@ -122,8 +104,8 @@ class PhaseActor(Actor):
             given["untrusted"] = work.untrusted
         if work.outside is not None:
             given["outside"] = work.outside
-        about = AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
-        request = ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
+        about = protocol.AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
+        request = protocol.ProcessWithAgent(input=self.prompt(work), context=about, agent_id=agent_of(self.phase))
         said = await self._ask_agent(request, work, context)
         output, operations = await self.conclude(work, said.result, context)
         told = [call for call in said.result.tool_calls if call.name != GO_ON_WITH]
@@ -135,32 +117,34 @@ class PhaseActor(Actor):
         return output.model_copy(update={"context_operations": operations_to(operations), **used})
 
     @handles
-    async def prepare(self, request: PrepareContext, context: Context) -> ContextPrepared:
+    async def prepare(self, request: protocol.PrepareContext, context: Context) -> protocol.ContextPrepared:
         """Make the context of an agent: the phase's prompt, and what was said; and record how the agent is set up."""
         config = await self.chain.cast.agent_config(self.phase)
         metadata: dict[str, Any] = dict(thaw(request.model_extra.get("metadata") or {}))
         metadata |= {"agent": config.model_dump(mode="json", exclude_unset=True), "prompt": prompt_of(self.phase).name}
-        system = ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)
-        prepared = PreparedContext(
+        system = protocol.ChatTurn(role="system", content=config.system_prompt or prompt_of(self.phase).text)
+        prepared = protocol.PreparedContext(
             messages=(system, *request.conversation_history), tools=config.tools or (), metadata=metadata
         )
-        return ContextPrepared(thread_id=request.thread_id, phase_type=self.phase, context=prepared)
+        return protocol.ContextPrepared(thread_id=request.thread_id, phase_type=self.phase, context=prepared)
 
     @handles
-    async def initialize(self, request: InitializePhase, context: Context) -> PhaseInitialized:
+    async def initialize(self, request: protocol.InitializePhase, context: Context) -> protocol.PhaseInitialized:
         """Set the phase's agent up, from its next run on: that this is written down is all it takes."""
         await self.chain.cast.check(self.phase, request.config)
-        return PhaseInitialized(phase_type=self.phase, agent_id=agent_of(self.phase))
+        return protocol.PhaseInitialized(phase_type=self.phase, agent_id=agent_of(self.phase))
 
     @handles
-    async def invoke(self, request: InvokeAgent, context: Context) -> AgentInvoked | None:
+    async def invoke(self, request: protocol.InvokeAgent, context: Context) -> protocol.AgentInvoked | None:
         """Have the named agent answer."""
         await context.forward(request.agent_id)
         return None
 
     # ------------------------------------------------------------ its agent
 
-    async def _ask_agent(self, request: ProcessWithAgent, work: PhaseWork, context: Context) -> AgentResponse:
+    async def _ask_agent(
+        self, request: protocol.ProcessWithAgent, work: PhaseWork, context: Context
+    ) -> protocol.AgentResponse:
         """Ask the agent; if its manager cannot answer, have the supervisor begin it anew, and ask again."""
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
         most = self.chain.config.restarts + 1
@@ -172,15 +156,15 @@ class PhaseActor(Actor):
             if not failure.retryable:
                 break
             await self._notify(manager, failure, context)
-            retry = Retry(original_message_id=original, attempt=attempt, max_attempts=most)
+            retry = protocol.Retry(original_message_id=original, attempt=attempt, max_attempts=most)
             try:
                 answered = await self._asked(manager, retry, context, "retry")
-                return AgentResponse.from_data(answered.to_data())
+                return protocol.AgentResponse.from_data(answered.to_data())
             except RefusedError as exc:
                 failure = exc
         raise self._given_up(work, failure) from failure
 
-    async def _asked(self, manager: str, request: Request[ReplyT], context: Context, key: str) -> ReplyT:
+    async def _asked(self, manager: str, request: protocol.Request[ReplyT], context: Context, key: str) -> ReplyT:
         """Ask the manager. While a person must approve or settle something, the thread is paused.
 
         A person does so and resumes the thread; then the same is asked again, under the same id: what was done is there.
@@ -215,14 +199,14 @@ class PhaseActor(Actor):
             WithdrawnError: it is terminated.
         """
         try:
-            await context.ask(f"thread/{thread_id}", PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
+            await context.ask(f"thread/{thread_id}", protocol.PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
         except RefusedError:
             raise parked from None
         await self.chain.gates.passed(thread_id)
 
     async def _notify(self, manager: str, failure: DeliveryError, context: Context) -> None:
         details = failure.details if isinstance(failure, RefusedError) else None
-        notification = ErrorNotification(
+        notification = protocol.ErrorNotification(
             actor_id=manager,
             error_message=failure.reason,
             error_code=failure.code,
@@ -233,14 +217,14 @@ class PhaseActor(Actor):
 
     def _given_up(self, work: PhaseWork, failure: RefusedError) -> RefusedError:
         details = {"thread_id": work.thread_id, "phase_type": self.phase, "details": failure.reason}
-        return RefusedError("Failed to process phase", ErrorCode.PHASE_PROCESSING_ERROR, details=details)
+        return RefusedError("Failed to process phase", protocol.ErrorCode.PHASE_PROCESSING_ERROR, details=details)
 
 
-def _short(output: PhaseOutput) -> PhaseOutput:
+def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:
     """Return an output as the protocol has it, without what is only for us."""
-    return PhaseOutput(response=output.response, next_phase=output.next_phase, confidence=output.confidence)
+    return protocol.PhaseOutput(response=output.response, next_phase=output.next_phase, confidence=output.confidence)
 
 
-def _failed(request: ProcessPhase, reason: str, why: str) -> RefusedError:
+def _failed(request: protocol.ProcessPhase, reason: str, why: str) -> RefusedError:
     details = {"thread_id": request.thread_id, "phase_type": request.phase_type, "details": why}
-    return RefusedError(reason, ErrorCode.PHASE_PROCESSING_ERROR, details=details)
+    return RefusedError(reason, protocol.ErrorCode.PHASE_PROCESSING_ERROR, details=details)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from typing_extensions import override
 
+from antiphon import protocol
 from antiphon.agents import current_run
 from antiphon.errors import DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
@@ -54,31 +55,12 @@ from antiphon.patterns.postchain._protocol import (
     thread_of_message,
 )
 from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
-from antiphon.protocol import (
-    PHASES,
-    AgentStreamChunk,
-    CreateThread,
-    ErrorCode,
-    GetThreadStatus,
-    PauseThread,
-    Reply,
-    Request,
-    ResumeThread,
-    StartThread,
-    TerminateThread,
-    ThreadPaused,
-    ThreadResult,
-    ThreadResumed,
-    ThreadStarted,
-    ThreadStatus,
-    ThreadTerminated,
-)
 from antiphon.runtime import Backoff, Supervision, System
 
 if TYPE_CHECKING:
     pass
 
-ReplyT = TypeVar("ReplyT", bound=Reply)
+ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 PHASE_ACTORS: tuple[type[PhaseActor], ...] = (
     ActionPhaseActor,
@@ -144,7 +126,7 @@ class PostChain(Pattern):
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
         self._chain = Chain(self.ledger, self.config, **self.cast_options)
         self._grace, self._listen = grace, listen
-        self._heard: list[Callable[[str, ThreadResult | AgentStreamChunk], None]] = []
+        self._heard: list[Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]] = []
 
     @override
     async def __aenter__(self) -> Self:
@@ -215,10 +197,10 @@ class PostChain(Pattern):
             await self._create_in(thread_id, given, own_id, user_id)
             await self._begin(thread_id)
         else:
-            life.check(StartThread.message_type, thread_id)
+            life.check(protocol.StartThread.message_type, thread_id)
             outside = await self._hand_over(thread_id, given, own_id)
             more: dict[str, Any] = {"input": given.text, **outside}
-            request = StartThread(thread_id=thread_id, **more)
+            request = protocol.StartThread(thread_id=thread_id, **more)
             await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
 
     async def _create_in(self, thread_id: str, given: TaskInput, own_id: str, user_id: str = "user") -> None:
@@ -230,11 +212,11 @@ class PostChain(Pattern):
         found = await self.ledger.thread(thread_id)
         if found is not None and found.pattern not in (None, PATTERN):
             reason = f"thread {thread_id!r} is one of the pattern {found.pattern!r}: take another thread"
-            raise RefusedError(reason, ErrorCode.INVALID_STATE)
+            raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE)
         outside = await self._hand_over(thread_id, given, own_id)
         if found is not None:
             outside.setdefault("outside", {"before": own_id})
-        request = CreateThread(user_id=user_id, initial_input=given.text, **outside)
+        request = protocol.CreateThread(user_id=user_id, initial_input=given.text, **outside)
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
 
     async def _hand_over(self, thread_id: str, given: TaskInput, own_id: str) -> dict[str, Any]:
@@ -249,7 +231,7 @@ class PostChain(Pattern):
     async def run_inside(self, task: str, thread_id: str) -> ChainResult:
         if self._chain.waits_for(current_run()):
             reason = "the phases are at work in this thread: give their agents the tool of another pattern"
-            return ChainResult(thread_id, "failed", error_code=ErrorCode.INVALID_STATE, error_message=reason)
+            return ChainResult(thread_id, "failed", error_code=protocol.ErrorCode.INVALID_STATE, error_message=reason)
         own_id, request = known_by("chain", thread_id, task), AskChain(thread_id=thread_id, input=task)
         try:
             answered = await self.system.ask(DELEGATE, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
@@ -260,7 +242,7 @@ class PostChain(Pattern):
 
     async def _begin(self, thread_id: str) -> None:
         """Start a thread that was created just now: it is known, and nothing of it has ended before."""
-        await self._say(thread_id, StartThread(thread_id=thread_id))
+        await self._say(thread_id, protocol.StartThread(thread_id=thread_id))
 
     async def wait(self, thread_id: str) -> ChainResult:
         """Wait until a thread has ended, is terminated, or waits for a person; return the result.
@@ -300,7 +282,7 @@ class PostChain(Pattern):
             return ChainResult(thread_id, life.status, outputs=life.outputs or {}, **parked)
         async for record in self.ledger.read(thread_id, reverse=True):
             match record.message.parts if record.message.lane == "control" else ():
-                case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
+                case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
                     return _result_from(thaw(said["data"]))
                 case _:
                     pass
@@ -324,23 +306,23 @@ class PostChain(Pattern):
         check_about(user_id, metadata)
         message_id = id or current_port().new_id()
         thread_id = thread_of_message(message_id)
-        request = CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
+        request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
         return thread_id
 
-    async def start(self, thread_id: str, text: str | None = None) -> ThreadStarted:
+    async def start(self, thread_id: str, text: str | None = None) -> protocol.ThreadStarted:
         """Begin with the phases; `text` is what is asked in a later turn, or of a thread that was imported."""
         check_input(text, self.config.input_limit)
         more = {"input": text} if text else {}
         if text and await self._is_imported(thread_id):
             await self._create_in(thread_id, TaskInput(text), current_port().new_id())
-        return await self._ask(thread_id, StartThread(thread_id=thread_id, **more))
+        return await self._ask(thread_id, protocol.StartThread(thread_id=thread_id, **more))
 
-    async def pause(self, thread_id: str) -> ThreadPaused:
+    async def pause(self, thread_id: str) -> protocol.ThreadPaused:
         """Let no model call and no tool of a thread begin until it is resumed. What runs ends, and is recorded."""
-        return await self._ask(thread_id, PauseThread(thread_id=thread_id))
+        return await self._ask(thread_id, protocol.PauseThread(thread_id=thread_id))
 
-    async def resume(self, thread_id: str) -> ThreadResumed:
+    async def resume(self, thread_id: str) -> protocol.ThreadResumed:
         """Let a thread go on where it was, also one that another process left behind.
 
         Raises:
@@ -349,15 +331,15 @@ class PostChain(Pattern):
         """
         if (reason := await self._lacks(thread_id, await self.life(thread_id))) is not None:
             raise UnguardedToolError(reason)
-        return await self._ask(thread_id, ResumeThread(thread_id=thread_id))
+        return await self._ask(thread_id, protocol.ResumeThread(thread_id=thread_id))
 
-    async def terminate(self, thread_id: str, reason: str = "user_request") -> ThreadTerminated:
+    async def terminate(self, thread_id: str, reason: str = "user_request") -> protocol.ThreadTerminated:
         """End a thread for good: what runs is cancelled, nothing begins any more."""
-        return await self._ask(thread_id, TerminateThread(thread_id=thread_id, reason=reason))
+        return await self._ask(thread_id, protocol.TerminateThread(thread_id=thread_id, reason=reason))
 
-    async def status(self, thread_id: str) -> ThreadStatus:
+    async def status(self, thread_id: str) -> protocol.ThreadStatus:
         """Return where a thread is."""
-        return await self._ask(thread_id, GetThreadStatus(thread_id=thread_id))
+        return await self._ask(thread_id, protocol.GetThreadStatus(thread_id=thread_id))
 
     async def life(self, thread_id: str) -> ThreadLife:
         """Return what a thread amounts to, as the ledger has it now; nothing is written."""
@@ -367,15 +349,15 @@ class PostChain(Pattern):
         """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""
         return await self._gateway.send(data, within=within)
 
-    def hear(self, listener: Callable[[str, ThreadResult | AgentStreamChunk], None]) -> None:
+    def hear(self, listener: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
         """Have a function called with what clients are told, and which client it is: results, and words that are streamed."""
         self._heard.append(listener)
 
-    async def _ask(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
+    async def _ask(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
         await self._check_known(thread_id)
         return await self._say(thread_id, request)
 
-    async def _say(self, thread_id: str, request: Request[ReplyT]) -> ReplyT:
+    async def _say(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
     async def _parked(self, thread_id: str, life: ThreadLife) -> dict[str, Any]:
@@ -401,9 +383,9 @@ class PostChain(Pattern):
 
     async def _check_known(self, thread_id: str) -> None:
         if not await is_known(self.ledger, thread_id):
-            raise RefusedError(f"there is no thread {thread_id!r}: create it first", ErrorCode.THREAD_NOT_FOUND)
+            raise RefusedError(f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND)
 
-    def _hear(self, client: str, said: ThreadResult | AgentStreamChunk) -> None:
+    def _hear(self, client: str, said: protocol.ThreadResult | protocol.AgentStreamChunk) -> None:
         for listener in tuple(self._heard):
             listener(client, said)
 
@@ -425,7 +407,7 @@ async def ask_owner(
         return response.model_dump(mode="json", exclude_none=True)
     if not or_here:
         reason = f"no process that runs the thread has answered within {patience:g} s; the next one will"
-        return wire.reply_error(reason, ErrorCode.TIMEOUT).model_dump(mode="json", exclude_none=True)
+        return wire.reply_error(reason, protocol.ErrorCode.TIMEOUT).model_dump(mode="json", exclude_none=True)
     async with PostChain(ledger, recover=False) as chain:
         return await chain.send(wire.model_dump(mode="json", exclude_none=True))
 
@@ -437,7 +419,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 def _is_answer(message: Message) -> bool:
     """Whether a message is what the agent of the last phase has said."""
-    return message.policy == PHASES[-1] and message.kind == "parts" and message.role_hint_for_llm == "assistant"
+    return message.policy == protocol.PHASES[-1] and message.kind == "parts" and message.role_hint_for_llm == "assistant"
 
 
 def _result_from(data: dict[str, Any]) -> ChainResult:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
+from antiphon import protocol
 from antiphon.agents import ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, current_port, thaw
@@ -27,25 +28,6 @@ from antiphon.patterns.postchain._context import ChainContext, items_to, operati
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
 from antiphon.patterns.postchain._pausing import open_approvals, waiting_for, withdrawal
 from antiphon.patterns.postchain._protocol import CLIENT, AskChain, ChainAnswered, RunThread, SubscribeThread, ThreadSubscribed
-from antiphon.protocol import (
-    CreateThread,
-    ErrorCode,
-    GetThreadStatus,
-    PauseThread,
-    Phase,
-    PhaseContext,
-    ProcessPhase,
-    ResumeThread,
-    StartThread,
-    TerminateThread,
-    ThreadCreated,
-    ThreadPaused,
-    ThreadResult,
-    ThreadResumed,
-    ThreadStarted,
-    ThreadStatus,
-    ThreadTerminated,
-)
 from antiphon.runtime import Actor, Context, handles
 
 
@@ -77,35 +59,37 @@ class ThreadActor(Actor):
     # ------------------------------------------------------------ its life
 
     @handles
-    async def create(self, request: CreateThread, context: Context) -> ThreadCreated:
-        _, thread_id = await self._life(context, CreateThread)
+    async def create(self, request: protocol.CreateThread, context: Context) -> protocol.ThreadCreated:
+        _, thread_id = await self._life(context, protocol.CreateThread)
         check_input(request.initial_input, self._chain.config.input_limit)
         check_about(request.user_id, thaw(request.metadata or {}))
         context.mark(status="created", pattern=PATTERN)
-        return ThreadCreated(thread_id=thread_id)
+        return protocol.ThreadCreated(thread_id=thread_id)
 
     @handles
-    async def start(self, request: StartThread, context: Context) -> ThreadStarted | None:
-        life, thread_id = await self._life(context, StartThread)
+    async def start(self, request: protocol.StartThread, context: Context) -> protocol.ThreadStarted | None:
+        life, thread_id = await self._life(context, protocol.StartThread)
         check_input(request.model_extra.get("input"), self._chain.config.input_limit)
         if life.status == "completed" and not request.model_extra.get("input"):
             reason = "the thread is completed: give START_THREAD an `input` for its next turn"
-            raise RefusedError(reason, ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status})
+            raise RefusedError(
+                reason, protocol.ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status}
+            )
         context.mark(status="processing", pattern=PATTERN)
         self._is_told.clear()
         await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
-        await context.reply(ThreadStarted(thread_id=thread_id, started_at=current_port().now()))
+        await context.reply(protocol.ThreadStarted(thread_id=thread_id, started_at=current_port().now()))
         self._is_told.set()
         return None
 
     @handles
-    async def pause(self, request: PauseThread, context: Context) -> ThreadPaused | None:
-        _, thread_id = await self._life(context, PauseThread)
+    async def pause(self, request: protocol.PauseThread, context: Context) -> protocol.ThreadPaused | None:
+        _, thread_id = await self._life(context, protocol.PauseThread)
         try:
             await self._chain.gates.close(thread_id)
             life = await self._now(context)
-            life.check(PauseThread.message_type, thread_id)
-            paused = ThreadPaused(
+            life.check(protocol.PauseThread.message_type, thread_id)
+            paused = protocol.ThreadPaused(
                 thread_id=thread_id, paused_at=current_port().now(), current_phase=life.current_phase or "yield"
             )
             context.mark(status="paused", pattern=PATTERN)
@@ -116,12 +100,12 @@ class ThreadActor(Actor):
         return None
 
     @handles
-    async def resume(self, request: ResumeThread, context: Context) -> ThreadResumed | None:
-        life, thread_id = await self._life(context, ResumeThread)
+    async def resume(self, request: protocol.ResumeThread, context: Context) -> protocol.ThreadResumed | None:
+        life, thread_id = await self._life(context, protocol.ResumeThread)
         if not await self._is_run(context):  # a branch: the run of its parent does not cover it
             self._is_told.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
-        resumed = ThreadResumed(
+        resumed = protocol.ThreadResumed(
             thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.current_phase or "yield"
         )
         context.mark(status="processing", pattern=PATTERN)
@@ -133,13 +117,15 @@ class ThreadActor(Actor):
         return None
 
     @handles
-    async def terminate(self, request: TerminateThread, context: Context) -> ThreadTerminated | None:
-        _, thread_id = await self._life(context, TerminateThread)
+    async def terminate(self, request: protocol.TerminateThread, context: Context) -> protocol.ThreadTerminated | None:
+        _, thread_id = await self._life(context, protocol.TerminateThread)
         gates = self._chain.gates
         try:
             await gates.close(thread_id)
             was_waiting = await self._withdraw_questions(context)
-            terminated = ThreadTerminated(thread_id=thread_id, terminated_at=current_port().now(), reason=request.reason)
+            terminated = protocol.ThreadTerminated(
+                thread_id=thread_id, terminated_at=current_port().now(), reason=request.reason
+            )
             context.mark(status="terminated", pattern=PATTERN)
             await context.reply(terminated)
         except BaseException:
@@ -169,12 +155,12 @@ class ThreadActor(Actor):
         return ThreadSubscribed(thread_id=thread_id, subscriber=context.message.policy)
 
     @handles
-    async def status(self, request: GetThreadStatus, context: Context) -> ThreadStatus:
-        _, thread_id = await self._life(context, GetThreadStatus)
+    async def status(self, request: protocol.GetThreadStatus, context: Context) -> protocol.ThreadStatus:
+        _, thread_id = await self._life(context, protocol.GetThreadStatus)
         life = await self._now(context)
         waiting = await waiting_for(self._chain.ledger, thread_id) if life.status == "paused" else None
         more: dict[str, Any] = {} if waiting is None else {"waiting_for": waiting.to_json()}
-        return ThreadStatus(
+        return protocol.ThreadStatus(
             thread_id=thread_id,
             status=life.status,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] (checked: it is not `none`)
             current_phase=life.current_phase,
@@ -239,7 +225,7 @@ class ThreadActor(Actor):
                 self._is_told.set()
         await self._is_told.wait()
 
-    async def _tell(self, context: Context, life: ThreadLife, result: ThreadResult) -> None:
+    async def _tell(self, context: Context, life: ThreadLife, result: protocol.ThreadResult) -> None:
         """Send the result to the creator and subscribers; then the thread is over. A paused one does not end."""
         creator = life.creator if context.knows(life.creator) else CLIENT
         try:
@@ -259,7 +245,7 @@ class ThreadActor(Actor):
         known = life.subscribers if context.attempt == 1 else (await self._now(context)).subscribers
         return [each for each in dict.fromkeys((*known, *self._subscribers)) if each != creator]
 
-    async def _say(self, context: Context, creator: str, result: ThreadResult) -> None:
+    async def _say(self, context: Context, creator: str, result: protocol.ThreadResult) -> None:
         """Tell the result; where the thread has used up its budget or its hops, at least write it down: it must end."""
         try:
             await context.tell(creator, result, within=UNHURRIED, key="result")
@@ -309,7 +295,7 @@ class DelegateActor(Actor):
         """Have the phases answer; the thread has no life of its own here, so it can be neither paused nor started."""
         thread_id = context.thread_id
         if thread_id is None or thread_id != request.thread_id:
-            raise RefusedError("the phases work in a thread: ask them in it", ErrorCode.VALIDATION_ERROR)
+            raise RefusedError("the phases work in a thread: ask them in it", protocol.ErrorCode.VALIDATION_ERROR)
         check_input(request.input, self._chain.config.input_limit)
         self._chain.delegated[thread_id] += 1
         try:
@@ -329,7 +315,7 @@ class DelegateActor(Actor):
         return life
 
 
-def _request(life: ThreadLife, phase: Phase, thread_id: str, config: ChainConfig) -> ProcessPhase:
+def _request(life: ThreadLife, phase: protocol.Phase, thread_id: str, config: ChainConfig) -> protocol.ProcessPhase:
     outputs = life.outputs or {}
     more: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
     if life.done:
@@ -345,23 +331,25 @@ def _request(life: ThreadLife, phase: Phase, thread_id: str, config: ChainConfig
     history = history_of(life.turns[:-1], config.history, config.context_limit)
     if life.outside is not None:
         more["outside"] = life.outside
-    context = PhaseContext(conversation_history=history, user_id=life.user_id, **more)
-    return ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
+    context = protocol.PhaseContext(conversation_history=history, user_id=life.user_id, **more)
+    return protocol.ProcessPhase(thread_id=thread_id, phase_type=phase, input=life.input, context=context)
 
 
-def _completed(life: ThreadLife, thread_id: str) -> ThreadResult:
+def _completed(life: ThreadLife, thread_id: str) -> protocol.ThreadResult:
     last = (life.outputs or {})["yield"]
     more = {"citations": last.get("citations", [])}
-    return ThreadResult(thread_id=thread_id, status="completed", outputs=_outputs(life), response=last["response"], **more)
+    return protocol.ThreadResult(
+        thread_id=thread_id, status="completed", outputs=_outputs(life), response=last["response"], **more
+    )
 
 
-def _failed(life: ThreadLife, error: DeliveryError, thread_id: str) -> ThreadResult:
+def _failed(life: ThreadLife, error: DeliveryError, thread_id: str) -> protocol.ThreadResult:
     match error:
         case RefusedError(details={"details": str(why)}):
             message = f"{error.reason}: {why}"
         case _:
             message = error.reason
-    return ThreadResult(
+    return protocol.ThreadResult(
         thread_id=thread_id, status="failed", outputs=_outputs(life), error_message=message, error_code=error.code
     )
 
@@ -370,7 +358,7 @@ def _thread(context: Context) -> str:
     thread_id = context.thread_id
     if thread_id is None or context.address != f"thread/{thread_id}":
         reason = f"{context.address} is the actor of another thread than {thread_id!r}"
-        raise RefusedError(reason, ErrorCode.THREAD_NOT_FOUND)
+        raise RefusedError(reason, protocol.ErrorCode.THREAD_NOT_FOUND)
     return thread_id
 
 

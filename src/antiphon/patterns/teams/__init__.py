@@ -2,21 +2,10 @@
 
 Every message is one of the fourteen types of the `agent-framework` format. `Team` is what is opened; `TeamStore` shows what
 was said from any side. Where to begin: `_orchestrator`, `_manager`, `_worker`, in this order.
+
+The names are listed in `__init__.pyi`, and imported when first used.
 """
 
-from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessageStore
-from antiphon.patterns.teams._delegation import DelegationEnd
-from antiphon.patterns.teams._protocol import TEAM_FLOWS, ManagerSpec, TeamLimits
-from antiphon.patterns.teams._team import Team
-from antiphon.patterns.teams._transcript import TeamStore
+from antiphon._lazy import lazy_names as _lazy_names
 
-__all__ = [
-    "TEAM_FLOWS",
-    "BaseMessageStore",
-    "DelegationEnd",
-    "ManagerSpec",
-    "RecordingMessageStore",
-    "Team",
-    "TeamLimits",
-    "TeamStore",
-]
+__getattr__, __dir__ = _lazy_names(__name__)

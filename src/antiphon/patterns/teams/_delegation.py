@@ -13,18 +13,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from antiphon.errors import (
-    ActorFailedError,
-    ActorStoppedError,
-    DeliveryError,
-    EscalatedError,
-    HistoryMismatchError,
-    ParkedError,
-    RefusedError,
-    ReplyTimeoutError,
-    UndeliverableError,
-    WithdrawnError,
-)
+from antiphon import errors
 from antiphon.messages import Json, thaw
 from antiphon.patterns import cast
 from antiphon.patterns.cast import UNHURRIED, stopped
@@ -45,13 +34,13 @@ ResultT = TypeVar("ResultT")
 
 Ending: TypeAlias = Literal["result", "failure", "timeout", "cancelled", "down"]
 
-_ENDINGS: Final[tuple[tuple[type[DeliveryError], Ending], ...]] = (
-    (ReplyTimeoutError, "timeout"),
-    (WithdrawnError, "cancelled"),
-    (UndeliverableError, "down"),
-    (ActorStoppedError, "down"),
-    (ActorFailedError, "down"),
-    (EscalatedError, "down"),
+_ENDINGS: Final[tuple[tuple[type[errors.DeliveryError], Ending], ...]] = (
+    (errors.ReplyTimeoutError, "timeout"),
+    (errors.WithdrawnError, "cancelled"),
+    (errors.UndeliverableError, "down"),
+    (errors.ActorStoppedError, "down"),
+    (errors.ActorFailedError, "down"),
+    (errors.EscalatedError, "down"),
 )
 
 
@@ -70,12 +59,12 @@ class DelegationEnd:
     """The content of the `final` that it came to, if it was one."""
 
     @classmethod
-    def of(cls, worker: str, error: DeliveryError) -> DelegationEnd:
+    def of(cls, worker: str, error: errors.DeliveryError) -> DelegationEnd:
         """Return how it has ended where whoever delegated got an error."""
         found: list[Ending] = [ending for kind, ending in _ENDINGS if isinstance(error, kind)]
         status: Ending = found[0] if found else "failure"
         match error:
-            case RefusedError(details={"untrusted": str(source)}):
+            case errors.RefusedError(details={"untrusted": str(source)}):
                 return cls(worker, status, error.reason, error.code, source)
             case _:
                 return cls(worker, status, error.reason, error.code)
@@ -133,12 +122,12 @@ async def delegate(
     done: Done[ReplyT]
     try:
         if to not in among:
-            raise RefusedError(f"there is no {to!r} to delegate to; there are {', '.join(among)}", "UNKNOWN_WORKER")
+            raise errors.RefusedError(f"there is no {to!r} to delegate to; there are {', '.join(among)}", "UNKNOWN_WORKER")
         reply = await _asked(roster, context, to, request, key)
         done = Done(DelegationEnd.with_reply(to, reply), reply)
-    except (ParkedError, HistoryMismatchError):
+    except (errors.ParkedError, errors.HistoryMismatchError):
         raise
-    except DeliveryError as exc:
+    except errors.DeliveryError as exc:
         done = Done(DelegationEnd.of(to, exc))
         asked = f"{context.course.invocation_id}/{key}"
         await stopped(transcript.run, asked)
@@ -166,9 +155,9 @@ async def _asked_elsewhere(context: Context, address: str, request: Request[Repl
             reply = await context.system.ask(
                 address, request, within=within, thread_id=thread_id, sender=context.address, id=id
             )
-        except (ParkedError, HistoryMismatchError):
+        except (errors.ParkedError, errors.HistoryMismatchError):
             raise
-        except DeliveryError as exc:
+        except errors.DeliveryError as exc:
             end = DelegationEnd.of(address, exc)
             return {"code": exc.code, "reason": exc.reason, "status": end.status, "untrusted": end.untrusted}
         return {"data": reply.to_data()}
@@ -179,10 +168,10 @@ async def _asked_elsewhere(context: Context, address: str, request: Request[Repl
     raise _error_of(came, address)
 
 
-def _error_of(came: dict[str, Any], address: str) -> DeliveryError:
+def _error_of(came: dict[str, Any], address: str) -> errors.DeliveryError:
     kind = next((kind for kind, ending in _ENDINGS if ending == came["status"]), None)
     if kind is None:
-        return RefusedError(came["reason"], came["code"], details={"untrusted": came["untrusted"]}, address=address)
+        return errors.RefusedError(came["reason"], came["code"], details={"untrusted": came["untrusted"]}, address=address)
     error = kind(came["reason"], address)
     error.code = came["code"]
     return error

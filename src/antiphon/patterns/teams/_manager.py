@@ -16,8 +16,6 @@ from antiphon.patterns.teams._roster import Roster
 from antiphon.patterns.teams._transcript import Transcript, at_work
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["Assignment", "ManagerActor"]
-
 _TRIES = 2
 """How often a model may write a script, the second time knowing what is wrong with the first."""
 

@@ -22,8 +22,6 @@ from antiphon.patterns.teams._roster import Roster
 from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Transcript, at_work, read_conversation
 from antiphon.runtime import Actor, Context, handles
 
-__all__ = ["OrchestratorActor"]
-
 _SHOWN: Final = 500
 """Characters of an earlier message that are shown."""
 

@@ -37,8 +37,6 @@ from antiphon.patterns.teams._transcript import TeamStore, hand_over
 from antiphon.patterns.teams._worker import Guards, TeamWorkerActor
 from antiphon.runtime import System
 
-__all__ = ["Team"]
-
 _ORCHESTRATOR: Final = AgentSpec(name="orchestrator", instructions="You plan what a team does, and answer for it.")
 
 

@@ -12,8 +12,6 @@ from antiphon.dialects.atlas import StructuredMessage
 from antiphon.messages import thaw
 from antiphon.protocol import Object, Reply, Request
 
-__all__ = ["PATTERN", "Answered", "AskAgent", "DoWorkerTask", "WorkerTaskDone", "from_wire", "to_wire"]
-
 PATTERN: Final = "workers"
 """What lists of threads call it."""
 

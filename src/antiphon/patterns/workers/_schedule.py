@@ -23,8 +23,6 @@ from antiphon.errors import RefusedError
 from antiphon.messages import current_port
 from antiphon.protocol import ErrorCode
 
-__all__ = ["Slots", "Ticket", "due_at", "late", "lent_slot", "priority_of", "time_left", "within_deadline"]
-
 PRIORITIES: Final = {"low": 0, "normal": 1, "medium": 1, "high": 2, "urgent": 3, "critical": 3}
 _NORMAL: Final = 1
 _FAIR: Final = 10

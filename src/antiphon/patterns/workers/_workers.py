@@ -44,8 +44,6 @@ from antiphon.patterns.workers._responder import ROUNDS, Responder, error_to
 from antiphon.patterns.workers._schedule import Slots, late, lent_slot, time_left
 from antiphon.runtime import System
 
-__all__ = ["Workers"]
-
 _CLIENT: Final = "client/local"
 
 

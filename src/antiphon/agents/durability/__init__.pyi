@@ -1,0 +1,14 @@
+from antiphon.agents._observers import LiveDelta as LiveDelta
+from antiphon.agents._observers import listen as listen
+from antiphon.agents.durability._capability import LedgerDurability as LedgerDurability
+from antiphon.agents.durability._failures import ToolFailure as ToolFailure
+from antiphon.agents.durability._failures import ToolFailures as ToolFailures
+from antiphon.agents.durability._model_request import price_of as price_of
+from antiphon.agents.durability._store import LedgerConversationStore as LedgerConversationStore
+from antiphon.agents.durability._talk import ThreadTalk as ThreadTalk
+from antiphon.agents.durability._talk import as_messages as as_messages
+from antiphon.agents.durability._talk import guards_of as guards_of
+from antiphon.agents.durability._tool_call import NotDone as NotDone
+from antiphon.agents.durability._tool_call import Reconcile as Reconcile
+from antiphon.agents.durability._tool_call import RecordedLists as RecordedLists
+from antiphon.agents.durability._tool_call import Unsettled as Unsettled

@@ -1,0 +1,16 @@
+from antiphon.dialects._api import Dialect as Dialect
+from antiphon.dialects._api import Encoded as Encoded
+from antiphon.dialects._api import Loss as Loss
+from antiphon.dialects._api import Losses as Losses
+from antiphon.dialects._fold import Delta as Delta
+from antiphon.dialects._losses import FACETS as FACETS
+from antiphon.dialects._losses import meaning as meaning
+from antiphon.dialects._registry import Detected as Detected
+from antiphon.dialects._registry import detect as detect
+from antiphon.dialects._registry import get as get
+from antiphon.dialects._registry import names as names
+from antiphon.dialects._stream import Stream as Stream
+from antiphon.dialects._verbs import Projection as Projection
+from antiphon.dialects._verbs import convert as convert
+from antiphon.dialects._verbs import decode as decode
+from antiphon.dialects._verbs import encode as encode

@@ -1,0 +1,12 @@
+from antiphon.dialects.marsys._message import Message as Message
+from antiphon.dialects.marsys._message import sanitize_tool_name as sanitize_tool_name
+from antiphon.dialects.marsys._message import with_heading as with_heading
+from antiphon.dialects.marsys._operations import VALID_ROLES as VALID_ROLES
+from antiphon.dialects.marsys._operations import MessageChain as MessageChain
+from antiphon.dialects.marsys._operations import error_message as error_message
+from antiphon.dialects.marsys._operations import filter_messages as filter_messages
+from antiphon.dialects.marsys._operations import process_for_llm as process_for_llm
+from antiphon.dialects.marsys._operations import process_llm_response as process_llm_response
+from antiphon.dialects.marsys._operations import validate_message as validate_message
+from antiphon.dialects.marsys._operations import validate_tool_response as validate_tool_response
+from antiphon.dialects.marsys._operations import validation_errors as validation_errors

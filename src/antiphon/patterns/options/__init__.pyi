@@ -1,0 +1,17 @@
+from antiphon.patterns.decisions import export_transitions as export_transitions
+from antiphon.patterns.options._executor import Executor as Executor
+from antiphon.patterns.options._options import Choices as Choices
+from antiphon.patterns.options._options import Decide as Decide
+from antiphon.patterns.options._options import Options as Options
+from antiphon.patterns.options._options import Policy as Policy
+from antiphon.patterns.options._protocol import CallsCompleted as CallsCompleted
+from antiphon.patterns.options._protocol import CompleteCalls as CompleteCalls
+from antiphon.patterns.options._protocol import ExecutorLimits as ExecutorLimits
+from antiphon.patterns.options._protocol import PolicyRan as PolicyRan
+from antiphon.patterns.options._protocol import RunPolicy as RunPolicy
+from antiphon.patterns.options._rules import All as All
+from antiphon.patterns.options._rules import FirstSuccess as FirstSuccess
+from antiphon.patterns.options._rules import Groups as Groups
+from antiphon.patterns.options._rules import NOfM as NOfM
+from antiphon.patterns.options._rules import Rule as Rule
+from antiphon.patterns.options._rules import under as under

@@ -1,0 +1,16 @@
+from antiphon.patterns.peers._memory import PeerMemory as PeerMemory
+from antiphon.patterns.peers._peers import PeerAgent as PeerAgent
+from antiphon.patterns.peers._peers import Peers as Peers
+from antiphon.patterns.peers._protocol import DelegateToPeer as DelegateToPeer
+from antiphon.patterns.peers._protocol import InvokePeer as InvokePeer
+from antiphon.patterns.peers._protocol import PeerAnswered as PeerAnswered
+from antiphon.patterns.peers._protocol import PeerHeard as PeerHeard
+from antiphon.patterns.peers._protocol import pipeline_flow as pipeline_flow
+from antiphon.patterns.peers._protocol import star_flow as star_flow
+from antiphon.patterns.peers._registry import PeerLimits as PeerLimits
+from antiphon.patterns.peers._registry import PeerRegistry as PeerRegistry
+from antiphon.patterns.peers._registry import PeerSpec as PeerSpec
+from antiphon.patterns.peers._registry import hierarchy as hierarchy
+from antiphon.patterns.peers._registry import mesh as mesh
+from antiphon.patterns.peers._registry import pipeline as pipeline
+from antiphon.patterns.peers._registry import star as star
