@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from antiphon.agents._budget import kind_of
-from antiphon.errors import AppendRefusedError, HistoryMismatchError, ParkedError, WithdrawnError
+from antiphon.errors import AppendRefusedError, FencedError, HistoryMismatchError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.messages.keys import again_id, as_key, counted, is_below, parent_of, park_id
@@ -63,6 +63,7 @@ class RunCourse(EffectKeys):
         self.to = to
         self.attempt = attempt
         self.open_effects: tuple[Message, ...] = ()
+        self.evicted: FencedError | None = None
 
     def wait(self, change: int) -> None:
         """Do nothing: a run has no mailbox whose waiting is counted."""
@@ -95,6 +96,11 @@ class RunPart(EffectKeys):
     @open_effects.setter
     def open_effects(self, rows: tuple[Message, ...]) -> None:
         self._whole.open_effects = rows
+
+    @property
+    def evicted(self) -> FencedError | None:
+        """The one of the whole course."""
+        return self._whole.evicted
 
     def wait(self, change: int) -> None:
         """Count waiting in the whole course."""

@@ -444,7 +444,7 @@ class Cell:
                 self.start_early()
 
     def withdraw(self, delivery: DeliveryState) -> None:
-        """Cancel the handler of a message whose answer is no longer wanted."""
+        """Cancel the handler of a message whose answer is no longer wanted, or whose thread another host has."""
         if delivery.task is not None:
             # `call_soon`, because the handler itself may be the caller: a task that cancels itself here would be cancelled in
             # the middle of this call. `_cancel` looks again whether the handler still runs.
@@ -480,6 +480,8 @@ class Cell:
 
     async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None]) -> None:
         began = self.parts.loop.time()
+        if delivery.evicted is not None:
+            return  # another host handles it; a caller here gets the answer from the ledger
         if delivery.withdrawn is not None or self._is_too_late(delivery, began):
             await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
@@ -490,6 +492,8 @@ class Cell:
             # From here on `withdraw` must not cancel: the outcome is being written, and half a write would leave the caller
             # and the ledger with different answers.
             delivery.task = None
+            if delivery.evicted is not None:
+                return
             if delivery.is_left_to_next:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
             if not delivery.is_settled:
@@ -585,6 +589,10 @@ class Cell:
         # before both, because the handler may turn the cancellation into any other error.
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed: nothing can be awaited
+        if delivery.evicted is not None:
+            if isinstance(error, asyncio.CancelledError) and not delivery.was_cancelled and task.cancelling():
+                raise error  # not for the eviction: the actor itself is stopped
+            return  # whatever it raised: another host handles the message, and nothing of it is written here
         if delivery.is_left_to_next and not task.cancelling():
             await self.parts.outcomes.leave_to_next_system(delivery, ActorStoppedError("the system ends", self.address))
         elif isinstance(error, asyncio.CancelledError) and task.cancelling():

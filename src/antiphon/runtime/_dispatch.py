@@ -22,6 +22,7 @@ from antiphon.errors import (
     ActorStoppedError,
     AntiphonError,
     DeliveryError,
+    FencedError,
     HopLimitError,
     WithdrawnError,
 )
@@ -147,6 +148,8 @@ class Dispatcher:
         """
         envelope = delivery.envelope
         parent = envelope.parent
+        if parent is not None and parent.evicted is not None:
+            raise FencedError(*parent.evicted.args)
         deadline = delivery.deadline = self._until(parent, within)
         if self._hooks is not None:
             self._hooks.said(delivery)
@@ -242,6 +245,8 @@ class Dispatcher:
         Raises:
             DeliveryError: it cannot be delivered.
         """
+        if delivery.parent is not None and delivery.parent.evicted is not None:
+            raise FencedError(*delivery.parent.evicted.args)
         until = self._until(delivery.parent, within)
         if self._hooks is not None:
             self._hooks.said(delivery)

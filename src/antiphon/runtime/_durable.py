@@ -18,7 +18,7 @@ again after `A_WHILE`, and delivers or ends what it finds open.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
@@ -43,6 +43,14 @@ A_WHILE: Final = 2.0
 """Seconds after which an append that was cut off has reached the ledger, or never will."""
 
 
+class Elsewhere(Protocol):
+    """Reaches threads that other hosts have."""
+
+    async def post(self, delivery: DeliveryState) -> None:
+        """Post a message to its thread. Its caller gets the answer that the owner writes."""
+        ...
+
+
 class Durable:
     """Carries messages of threads."""
 
@@ -54,13 +62,16 @@ class Durable:
         redelivery: Redelivery,
         dead: DeadLetters,
         *,
+        elsewhere: Elsewhere,
         run_command: Callable[[Cell, DeliveryState], None],
         recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
-        `obey` does a command to a cell. `doubt` has a thread recovered later, of which it is not sure what was written to it.
+        `elsewhere` reaches the hosts of other threads. `run_command` carries out a command to a cell. `recover_later`
+        recovers a thread after an append that was not confirmed.
         """
+        self._elsewhere = elsewhere
         self._lifetime = lifetime
         self._journal = journal
         self._in_flight = in_flight
@@ -72,14 +83,34 @@ class Durable:
     # ------------------------------------------------------------ to the actor
 
     async def append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
-        """Append a message to its thread, then deliver it."""
-        if delivery.parent is None:
-            self._journal.reclaim(_thread(delivery))  # a caller from outside may take the thread over; a handler may not
+        """Append a message to its thread, then deliver it. If another host has the thread, post it there."""
         cell.held += 1  # the cell must not be passivated during the append
         try:
-            await self._append_and_deliver(cell, delivery, until)
+            parent = delivery.parent
+            if parent is not None and parent.thread_id == delivery.thread_id:
+                await self._append_and_deliver(cell, delivery, until)  # its handler stops if the thread is lost
+            else:
+                await self._append_or_post(cell, delivery, until)
         finally:
             cell.held -= 1
+
+    async def _append_or_post(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+        """Append a message whose sender is not at work in the thread, or post it for the host that has the thread."""
+        thread_id = _thread(delivery)
+        try:
+            await self._journal.own(thread_id)
+        except errors.OwnedError:
+            await self._elsewhere.post(delivery)
+            return
+        except errors.FencedError:
+            # Lost, and not evicted yet: the other host has it.
+            await self._elsewhere.post(delivery)
+            return
+        try:
+            await self._append_and_deliver(cell, delivery, until)
+        except errors.FencedError:
+            # Lost since the last write. The message was refused, so it is not in the thread: the new owner gets it.
+            await self._elsewhere.post(delivery)
 
     async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         if delivery.may_be_known and await self._find_recorded(cell, delivery):
@@ -94,9 +125,12 @@ class Durable:
     def _drop_unwritten(self, delivery: DeliveryState, error: BaseException) -> None:
         """Give up a message whose append raised. It may be in the ledger all the same.
 
-        The sender gets the error. Duplicates that came meanwhile wait for this delivery, so they get it too.
+        The sender gets the error. Duplicates that came meanwhile wait for this delivery, so they get it too. If another host
+        has the thread, it is posted there, and its duplicates get the answer.
         """
         self._in_flight.drop(delivery)
+        if isinstance(error, errors.FencedError) and delivery.parent is None:
+            return
         delivery.fail_duplicates(error)
         if isinstance(error, errors.LedgerUnavailableError):
             self._recover_later(_thread(delivery))

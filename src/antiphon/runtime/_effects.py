@@ -105,6 +105,7 @@ class Effect:
 
     async def _perform(self, run: Run) -> Any:
         while True:
+            self._check_evicted()
             epoch = await self.journal.own(self.thread_id)
             intent, outcome = await self._find_recorded() if self._may_be_recorded() else (None, None)
             if outcome is not None:
@@ -118,6 +119,7 @@ class Effect:
             # The same epoch before the look-up and after the row: nobody else can have done the effect in between. Otherwise
             # look up again; a `once` effect that another owner has begun is then parked, not done twice.
             if self.journal.epoch(self.thread_id) == epoch:
+                self._check_evicted()  # a handler of an old epoch that goes on must not start what the new one does
                 return await self._run(run, intent)
 
     # ------------------------------------------------------------ what subclasses may override
@@ -168,6 +170,10 @@ class Effect:
     def _may_be_recorded(self) -> bool:
         """Whether the ledger may have rows of it. The thread is owned, so no other process begins it meanwhile."""
         return self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
+
+    def _check_evicted(self) -> None:
+        if self.course.evicted is not None:
+            raise errors.FencedError(*self.course.evicted.args)
 
     async def _find_recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
         """Return the recorded intent and outcome; of the last attempt, if there were several."""

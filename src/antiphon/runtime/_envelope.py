@@ -32,7 +32,7 @@ from antiphon.runtime._rows import OWN, Standing, notice_in, option_of, own_call
 if TYPE_CHECKING:
     import asyncio
 
-    from antiphon.errors import DeliveryError
+    from antiphon.errors import DeliveryError, FencedError
     from antiphon.ledger import Record
 
 _COMMANDS = (Restart.message_type, Stop.message_type)
@@ -74,6 +74,11 @@ class Course(Protocol):
 
     def next_key(self, name: str | None = None) -> str:
         """Return the key of the next effect."""
+        ...
+
+    @property
+    def evicted(self) -> FencedError | None:
+        """Why nothing of it may be written or started here any more: another host has its thread."""
         ...
 
     def wait(self, change: int) -> None:
@@ -161,6 +166,8 @@ class DeliveryState:
     """Whether the task that handles it was cancelled for `withdrawn`."""
     is_interrupted: bool = False
     """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
+    evicted: FencedError | None = None
+    """Why nothing of it may be written or started here any more: another host has its thread."""
     is_left_to_next: bool = False
     """Whether its handler is left to the next system: this one closes, and the answer that it waits for will not come."""
 
@@ -462,27 +469,39 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self._deliveries: dict[tuple[str, str], DeliveryState] = {}
-        """By thread and invocation."""
+        self._threads: dict[str, dict[str, DeliveryState]] = {}
+        """By thread, then by invocation. A thread without messages in flight has no entry."""
 
     def __len__(self) -> int:
-        return len(self._deliveries)
+        return sum(map(len, self._threads.values()))
 
     def get(self, delivery: DeliveryState) -> DeliveryState | None:
         """Return the delivery of the same message that is in flight."""
-        return self._deliveries.get(_place(delivery))
+        return self._threads.get(_thread(delivery), _NONE).get(delivery.invocation_id)
 
     def has(self, delivery: DeliveryState) -> bool:
         """Whether a message is in flight."""
-        return _place(delivery) in self._deliveries
+        return delivery.invocation_id in self._threads.get(_thread(delivery), _NONE)
+
+    def has_thread(self, thread_id: str) -> bool:
+        """Whether any message of a thread is in flight."""
+        return thread_id in self._threads
 
     def take_over(self, delivery: DeliveryState) -> None:
         """Add a message, or make this delivery the one of its message."""
-        self._deliveries[_place(delivery)] = delivery
+        self._threads.setdefault(_thread(delivery), {})[delivery.invocation_id] = delivery
 
     def drop(self, delivery: DeliveryState) -> None:
         """Remove a message."""
-        self._deliveries.pop(_place(delivery), None)
+        thread_id = _thread(delivery)
+        if (found := self._threads.get(thread_id)) is not None:
+            found.pop(delivery.invocation_id, None)
+            if not found:
+                del self._threads[thread_id]
+
+    def drop_thread(self, thread_id: str) -> tuple[DeliveryState, ...]:
+        """Remove all messages of a thread, and return their deliveries."""
+        return tuple(self._threads.pop(thread_id, _NONE).values())
 
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Remove a message without ending its call, which stays open for the next owner. The caller gets an error."""
@@ -490,10 +509,13 @@ class InFlight:
         delivery.fail(error)
 
 
-def _place(delivery: DeliveryState) -> tuple[str, str]:
+_NONE: dict[str, DeliveryState] = {}
+
+
+def _thread(delivery: DeliveryState) -> str:
     thread_id = delivery.envelope.thread_id
     assert thread_id is not None  # noqa: S101 (only deliveries of a thread come here)
-    return thread_id, delivery.invocation_id
+    return thread_id
 
 
 # ---------------------------------------------------------------- how what is said becomes an delivery

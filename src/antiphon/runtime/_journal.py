@@ -1,9 +1,10 @@
 """Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and enforces their budgets.
 
-**Ownership.** The first write to a thread claims it and gets an epoch. The ledger refuses a write with an older epoch than the
-latest claim (`FencedError`). Then another system has taken the thread over: it is *lost*, and every write here raises
-`FencedError`. `reclaim` allows a new claim, for a caller from outside or for recovery. A handler that was at work when the
-thread was lost never reclaims it: it would go on beside the new owner.
+**Ownership.** The first write to a thread claims it for this host, and gets an epoch. While another living host has the thread,
+the claim is refused (`OwnedError`). The ledger refuses a write with an older epoch than the latest claim (`FencedError`): another
+host has taken the thread over, because this one did not renew its lease. The thread is then *lost*. Every write raises
+`FencedError` until the system has evicted the thread, with all handlers that were at work in it. Only then may it be claimed
+again: a handler of the old epoch that went on under a new one would do what the new owner has done.
 
 **Write-behind.** An outcome may be written a moment later, together with the next row of the thread (`write_soon`), which
 saves half of the commits. The rule that makes this safe: every write takes the waiting rows along, and returns only when rows
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -100,6 +101,12 @@ class WriteBehind:
             if self._landings.get(thread_id) is landing:
                 del self._landings[thread_id]
 
+    def forget(self, thread_id: str) -> None:
+        """Drop the rows of a thread that has another owner, who finds the open calls."""
+        self._rows.pop(thread_id, None)
+        if (timer := self._timers.pop(thread_id, None)) is not None:
+            timer.cancel()
+
     def _put_back(self, thread_id: str, rows: list[Message]) -> None:
         """Put rows back for the next write. If they were written after all, the ledger knows them by their ids."""
         if rows:
@@ -118,8 +125,12 @@ _MOST_THREADS = 100_000
 class Journal:
     """The ledger, with the epoch of every thread that this system owns."""
 
-    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: Callable[[], Awaitable[str]] | None = None
+    ) -> None:
+        """Make it; `host` returns the name of the host that claims threads. Without one, nothing can be claimed."""
         self.ledger = ledger
+        self._host = host
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
         self._budget = budget
@@ -134,7 +145,9 @@ class Journal:
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, errors.FencedError] = {}
-        """The threads that another system has taken over, with the error that said so."""
+        """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
+        self.on_lost: Callable[[str], None] | None = None
+        """Called with a thread that was lost; it evicts the thread, and calls `evicted` at the end."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record, right after it was written."""
         self.hooks: Hooks | None = None
@@ -254,14 +267,15 @@ class Journal:
             return ()
         if thread_id.startswith(f"{SYSTEM}/"):
             more["pattern"] = SYSTEM_PATTERN
+        epoch = await self.own(thread_id)  # once: a write that began under an old epoch must not end under a new one
         for delay in _DELAYS:
             try:
-                records = await self._append(thread_id, messages, more)
+                records = await self._append(thread_id, epoch, messages, more)
                 break
             except errors.LedgerUnavailableError:
                 await asyncio.sleep(delay)  # safe whether or not they were written: the ledger knows messages by their ids
         else:
-            records = await self._append(thread_id, messages, more)
+            records = await self._append(thread_id, epoch, messages, more)
         if records:
             self._lengths[thread_id] = max(self.length(thread_id), records[-1].seq)
         for watcher in self.watchers:
@@ -269,8 +283,9 @@ class Journal:
                 watcher(record)
         return records
 
-    async def _append(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
-        epoch = await self.own(thread_id)
+    async def _append(
+        self, thread_id: str, epoch: int, messages: Sequence[Message], more: dict[str, Any]
+    ) -> tuple[Record, ...]:
         self._writing[thread_id] += 1
         try:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
@@ -288,7 +303,8 @@ class Journal:
         """Return the epoch under which this journal owns a thread; the first call claims it.
 
         Raises:
-            FencedError: another system has taken it over.
+            FencedError: another host has taken it over, and it is not evicted yet.
+            OwnedError: another living host has it.
         """
         if (epoch := self._epochs.get(thread_id)) is not None:
             self._epochs.move_to_end(thread_id)
@@ -309,8 +325,34 @@ class Journal:
         """Whether a thread may have had another owner, who may have begun what is handled here."""
         return self.epoch(thread_id) != 1
 
-    def reclaim(self, thread_id: str) -> None:
-        """Allow a new claim of a thread that another system has taken over."""
+    @property
+    def owned(self) -> tuple[str, ...]:
+        """The threads that this journal owns, the least recently written first."""
+        return tuple(self._epochs)
+
+    def give(self, thread_id: str, epoch: int) -> None:
+        """Take over a thread that the ledger has given to this host under an epoch (`Ledger.take`)."""
+        self._lost.pop(thread_id, None)
+        self._epochs[thread_id] = epoch
+
+    def is_quiet(self, thread_id: str) -> bool:
+        """Whether no row of a thread waits or is being written."""
+        return not (self._writing[thread_id] or self.waiting(thread_id) or self._write_behind.landing(thread_id))
+
+    async def release(self, thread_id: str, **more: Any) -> None:
+        """Release a thread, if it is owned. What is left to do there is for any host that can.
+
+        Raises:
+            LedgerError: the ledger cannot be written. The thread is no longer used here all the same.
+        """
+        epoch = self._epochs.get(thread_id)
+        if epoch is not None:
+            self._disown(thread_id)  # first: a write that begins meanwhile claims the thread again, with a new epoch
+            with suppress(errors.FencedError):  # another host has it already
+                await self.ledger.release(thread_id, epoch=epoch, **more)
+
+    def evicted(self, thread_id: str) -> None:
+        """Allow a new claim of a thread that was lost: nothing here is at work in it any more."""
         self._lost.pop(thread_id, None)
 
     def _check_lost(self, thread_id: str) -> None:
@@ -318,16 +360,18 @@ class Journal:
             raise errors.FencedError(*lost.args)
 
     def _lose(self, thread_id: str, epoch: int, error: errors.FencedError) -> None:
-        """Mark a thread as lost, unless it was reclaimed while the refused append was under way."""
+        """Mark a thread as lost, unless it was claimed again while the refused append was under way."""
         if self.epoch(thread_id) == epoch:
             self._disown(thread_id)
+            self._write_behind.forget(thread_id)
             self._lost[thread_id] = error
-            if len(self._lost) > _MOST_THREADS:
-                del self._lost[next(iter(self._lost))]
+            if self.on_lost is not None:
+                self.on_lost(thread_id)
 
     async def _claim(self, thread_id: str) -> int:
         try:
-            epoch = self._epochs[thread_id] = await self.ledger.claim(thread_id)
+            assert self._host is not None  # noqa: S101 (what claims threads has a host)
+            epoch = self._epochs[thread_id] = await self.ledger.claim(thread_id, by=await self._host())
         finally:
             del self._claims[thread_id]
         self._forget_some()

@@ -68,6 +68,8 @@ class Timers:
         self._in_flight = in_flight
         self._durable = durable
         self._dispatcher = dispatcher
+        self._armed: dict[str, dict[str, tuple[datetime, asyncio.TimerHandle]]] = {}
+        """By thread and row, when each timer rings, and its handle."""
 
     async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None:
         """Tell an actor something after some seconds.
@@ -97,16 +99,38 @@ class Timers:
         return any(row.message.lane == "effect" for row in rows)
 
     def arm(self, row: Message) -> None:
-        """Schedule a timer; one that is due rings at once."""
-        due = datetime.fromisoformat(_arguments(row)["due"])
-        left = (due - current_port().now()).total_seconds()
-        self._lifetime.loop.call_later(max(0.0, left), self._ring, row, context=self._lifetime.context.copy())
+        """Schedule a timer, unless it is scheduled; one that is due rings at once."""
+        thread = self._armed.setdefault(row.thread_id or "", {})
+        if row.id not in thread:
+            due = datetime.fromisoformat(_arguments(row)["due"])
+            left = (due - current_port().now()).total_seconds()
+            thread[row.id] = due, self._later(max(0.0, left), row)
+
+    def _later(self, seconds: float, row: Message) -> asyncio.TimerHandle:
+        return self._lifetime.loop.call_later(seconds, self._ring, row, context=self._lifetime.context.copy())
+
+    def next_due(self, thread_id: str) -> datetime | None:
+        """Return when the next timer of a thread rings; None if it has none."""
+        return min((due for due, _ in self._armed.get(thread_id, {}).values()), default=None)
+
+    def forget(self, thread_id: str) -> None:
+        """Cancel the timers of a thread that another host has; their rows stay open."""
+        for _, handle in self._armed.pop(thread_id, {}).values():
+            handle.cancel()
+
+    def _disarm(self, row: Message) -> None:
+        thread_id = row.thread_id or ""
+        thread = self._armed.get(thread_id, {})
+        thread.pop(row.id, None)
+        if not thread:
+            self._armed.pop(thread_id, None)
 
     def _tell(self, address: str, notice: Notice) -> None:
         if not self._lifetime.is_closing:
             self._lifetime.start(self._dispatcher.inform(address, notice, address))
 
     def _ring(self, row: Message) -> None:
+        self._disarm(row)
         if not self._lifetime.is_closing:
             self._lifetime.start(self._deliver(row))
 
@@ -137,7 +161,7 @@ class Timers:
         except errors.LedgerUnavailableError as exc:
             fields = log_fields(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s rings later: %s", to, log_text(exc), extra=fields)
-            self._lifetime.loop.call_later(_LEDGER_PAUSE, self._ring, row, context=self._lifetime.context.copy())
+            self._later(_LEDGER_PAUSE, row)
         except (errors.LedgerError, errors.DeliveryError) as exc:
             fields = log_fields(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s could not ring: %s", to, log_text(exc), extra=fields)

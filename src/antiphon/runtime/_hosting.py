@@ -1,0 +1,380 @@
+"""Hosting: this system as a host of threads, beside other hosts on the same ledger.
+
+**Lease.** A host tells the ledger every few seconds that it lives (`beat`). While its lease runs, no other host takes its
+threads. The first claim of a thread waits for the first beat; a system that never uses a thread is no host.
+
+**Eviction.** A thread that another host has taken over is evicted: its handlers are cancelled, and its messages, timers and
+states are dropped here. The ledger refuses every row of the old owner, so nothing is lost and nothing runs twice. A caller that
+waits here gets its answer from the ledger, where the new owner writes it.
+
+**Threads of other hosts.** A message for a thread that another living host owns is posted to the thread. The owner is woken,
+delivers it and writes the result; `RemoteAnswers` follows the ledger, and gives the result to the caller. If the owner dies,
+the first of the systems that wait and have the actor takes the thread over.
+
+**Work of a host.** In each round a system delivers what was posted to its threads, and releases threads that are idle. One that
+hosts (`System.host`) also takes threads that are due and have no living owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from itertools import count
+from typing import TYPE_CHECKING, cast
+
+from antiphon import errors
+from antiphon.ledger import Host
+from antiphon.messages import OptionResultPayload
+from antiphon.runtime._failures import LOG, log_fields, log_text
+from antiphon.runtime._results import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from antiphon.ledger import Ledger, Tailed
+    from antiphon.messages import Message
+    from antiphon.runtime._envelope import DeliveryState, InFlight
+    from antiphon.runtime._journal import Journal
+    from antiphon.runtime._recovery import Recovery, Timers
+    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._settings import Settings
+    from antiphon.runtime._tree import Tree
+
+_numbers = count(1)
+"""Tells the systems of one process apart."""
+
+
+class Lease:
+    """This system as the ledger knows it: a host, and the beats that renew its lease."""
+
+    def __init__(self, ledger: Ledger, settings: Settings, kinds: Callable[[], tuple[str, ...]]) -> None:
+        """Make it; `kinds` returns the kinds of actors that the system has, which change while it is set up."""
+        self._ledger = ledger
+        self._settings = settings
+        self._kinds = kinds
+        self._host: Host | None = None
+        self._first_beat: asyncio.Task[Host] | None = None
+        self.on_first_beat: Callable[[], None] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the ledger knows this host."""
+        return self._host is not None
+
+    async def host(self) -> Host:
+        """Return this host. The first call registers it with the ledger.
+
+        Raises:
+            HostNameTakenError: another living host has the name.
+            LedgerError: the ledger cannot be written.
+        """
+        if self._host is None:
+            if self._first_beat is None or self._first_beat.done():
+                self._first_beat = asyncio.create_task(self._register())
+            return await asyncio.shield(self._first_beat)  # shielded: other claims wait for the same beat
+        return self._host
+
+    async def _register(self) -> Host:
+        settings = self._settings
+        name = settings.host or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
+        host = Host(name, settings.build, self._kinds(), settings.heartbeat * BEATS_A_LEASE)
+        await self._ledger.beat(host)
+        self._host = host
+        if self.on_first_beat is not None:
+            self.on_first_beat()
+        return host
+
+    async def beat(self) -> None:
+        """Renew the lease, and tell the ledger about kinds of actors that came since.
+
+        Raises:
+            LedgerError: the ledger cannot be written.
+        """
+        if self._host is not None:
+            self._host = replace(self._host, kinds=self._kinds())
+            await self._ledger.beat(self._host)
+
+    async def end(self) -> None:
+        """End the lease, which releases all threads of this host at once."""
+        if self._host is not None:
+            with suppress(errors.LedgerError):  # the lease then runs out
+                await self._ledger.leave(self._host)
+
+
+BEATS_A_LEASE = 3
+"""A host may miss two beats. G15: its threads are taken over within three."""
+
+
+# ---------------------------------------------------------------- threads of other hosts
+
+INBOX: Final = Address(SYSTEM, "inbox")
+"""Where another host posts what is told."""
+
+
+class Told(Reply, frozen=True):
+    """It is in the thread."""
+
+
+class Tell(Request[Told], frozen=True, type="TELL", family="system"):
+    """Tell an actor something in a thread of this host. Another host posts it for a caller that wants no answer."""
+
+    to: str
+    message: JsonObject
+    """In the house format."""
+
+
+class Inbox(Actor):
+    """Tells the actors of a host what other hosts have posted."""
+
+    concurrency = 100
+
+    @handles
+    async def tell(self, request: Tell, context: Context) -> Told:
+        await context.tell(request.to, loads(orjson.dumps(thaw(request.message)), Message))
+        return Told()
+
+
+class RemoteAnswers:
+    """The callers here that wait for answers in threads of other hosts, and the tail of the ledger that brings them."""
+
+    def __init__(self, lifetime: Lifetime, ledger: Ledger) -> None:
+        self._lifetime = lifetime
+        self._ledger = ledger
+        self._waiting: dict[tuple[str, str], list[DeliveryState]] = {}
+        """By thread and invocation."""
+        self._tail: asyncio.Task[None] | None = None
+
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """The threads that callers wait for."""
+        return tuple(dict.fromkeys(thread_id for thread_id, _ in self._waiting))
+
+    async def post(self, delivery: DeliveryState) -> None:
+        """Post a message to its thread. Its caller gets the answer that the owner writes.
+
+        Raises:
+            LedgerError: the thread cannot take it, or the ledger cannot be used.
+        """
+        thread_id, message = delivery.thread_id or "", delivery.message
+        if message.kind != "option_call":
+            tell = Tell(to=delivery.to, message=JsonObject(orjson.loads(dumps(message))))
+            message = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id)).message
+        await self._ledger.post(thread_id, message)
+        self.add(delivery)
+
+    def add(self, delivery: DeliveryState) -> None:
+        """Let a caller wait for the answer to a message that is in a thread of another host."""
+        if delivery.waiter is None or delivery.waiter.done():
+            return
+        key = (delivery.thread_id or "", delivery.invocation_id)
+        self._waiting.setdefault(key, []).append(delivery)
+        delivery.waiter.add_done_callback(lambda _: self._drop(key, delivery))
+        if self._tail is None:
+            self._tail = self._lifetime.start(self._follow())
+        else:
+            self._lifetime.start(self._look(key))
+
+    def _drop(self, key: tuple[str, str], delivery: DeliveryState) -> None:
+        """Stop to wait: there is an answer, or the caller has gone."""
+        waiting = self._waiting.get(key, [])
+        if delivery in waiting:
+            waiting.remove(delivery)
+        if not waiting:
+            self._waiting.pop(key, None)
+        if not self._waiting and self._tail is not None:
+            self._tail.cancel()
+            self._tail = None
+
+    async def _follow(self) -> None:
+        """Read the ledger from now on. An answer that was there before is looked up once."""
+        while True:
+            try:
+                tail = cast("AsyncGenerator[Tailed, None]", self._ledger.tail(await self._ledger.horizon()))
+                for key in tuple(self._waiting):  # after the horizon is known: no answer falls between the look and the tail
+                    await self._look(key)
+                async with aclosing(tail) as records:
+                    async for tailed in records:
+                        self._take(tailed.record.message)
+            except errors.LedgerError as exc:
+                LOG.warning("answers of other hosts are late: %s", log_text(exc), extra=log_fields(error=exc))
+                await asyncio.sleep(_LEDGER_PAUSE)
+
+    async def _look(self, key: tuple[str, str]) -> None:
+        thread_id, invocation_id = key
+        with suppress(errors.LedgerError):  # the tail goes on
+            for record in await self._ledger.by_invocation(invocation_id, thread_id=thread_id):
+                self._take(record.message)
+
+    def _take(self, message: Message) -> None:
+        if message.kind == "option_result" and message.lane != "effect":
+            for delivery in tuple(self._waiting.get((message.thread_id or "", message.invocation_id or ""), ())):
+                delivery.settle(message)
+
+
+# ---------------------------------------------------------------- eviction
+
+
+class Eviction:
+    """Drops what this system has of a thread that another host has."""
+
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        journal: Journal,
+        in_flight: InFlight,
+        *,
+        answers: RemoteAnswers,
+        timers: Timers,
+        states: States,
+    ) -> None:
+        self._lifetime = lifetime
+        self._journal = journal
+        self._in_flight = in_flight
+        self._answers = answers
+        self._timers = timers
+        self._states = states
+        self.watchers: list[Callable[[str], None]] = []
+        """Called with each evicted thread: what else remembers something of it forgets that."""
+
+    def evict(self, thread_id: str, error: errors.FencedError) -> None:
+        """Drop a thread at once; its handlers are cancelled, and may not write or start anything from now on."""
+        evicted = self._in_flight.drop_thread(thread_id)
+        for delivery in evicted:
+            delivery.evicted = error
+            if delivery.cell is not None:
+                delivery.cell.withdraw(delivery)
+            if delivery.parent is None or delivery.parent.thread_id != thread_id:
+                self._answers.add(delivery)
+        self._timers.forget(thread_id)
+        self._states.forget(thread_id)
+        for watcher in self.watchers:
+            watcher(thread_id)
+        LOG.info("thread %s is evicted: another host has it", thread_id, extra=log_fields(thread_id=thread_id, error=error))
+        self._lifetime.start(self._end(thread_id, evicted))
+
+    async def _end(self, thread_id: str, evicted: Sequence[DeliveryState]) -> None:
+        """Wait until no handler of the thread runs. One that ignores its cancellation is barred by `DeliveryState.evicted`."""
+        patience = _PATIENCE
+        while patience > 0 and any(delivery.task is not None for delivery in evicted):
+            await asyncio.sleep(_STEP)
+            patience -= _STEP
+        self._journal.evicted(thread_id)
+
+
+_PATIENCE = 5.0
+"""Seconds that the handlers of an evicted thread have to end."""
+_STEP = 0.02
+_LEDGER_PAUSE = 1.0
+"""Seconds to pause while the ledger is unavailable."""
+
+
+# ---------------------------------------------------------------- work
+
+
+class Hosting:
+    """What a host does again and again, from its first claim on."""
+
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        settings: Settings,
+        lease: Lease,
+        *,
+        journal: Journal,
+        tree: Tree,
+        in_flight: InFlight,
+        recovery: Recovery,
+        timers: Timers,
+        answers: RemoteAnswers,
+    ) -> None:
+        self._lifetime = lifetime
+        self._settings = settings
+        self._lease = lease
+        self._journal = journal
+        self._ledger = journal.ledger
+        self._tree = tree
+        self._in_flight = in_flight
+        self._recovery = recovery
+        self._timers = timers
+        self._answers = answers
+        self._idle_since: dict[str, float] = {}
+        self.is_taking = False
+        """Whether it takes threads of other kinds of owners whenever they are due (`System.host`)."""
+        lease.on_first_beat = self._begin
+
+    def _begin(self) -> None:
+        self._lifetime.start(self._every(self._settings.heartbeat, self._lease.beat))
+        self._lifetime.start(self._every(self._settings.poll, self._deliver_posted))
+        self._lifetime.start(self._every(self._settings.heartbeat, self._look_after_threads))
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while not self._lifetime.is_closing:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except errors.LedgerError as exc:
+                LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+
+    async def _deliver_posted(self) -> None:
+        """Deliver what was posted to threads of this host."""
+        for woken in await self._ledger.woken(await self._lease.host()):
+            epoch = self._journal.epoch(woken.thread_id)
+            if epoch:
+                with suppress(errors.FencedError):  # lost meanwhile: the new owner delivers it
+                    await self._recovery.thread(woken.thread_id, with_timers=False)
+                    # After the delivery: a host that dies before it leaves the thread due.
+                    await self._ledger.seen(woken.thread_id, epoch=epoch, upto=woken.seq)
+
+    async def _look_after_threads(self) -> None:
+        await self._release_idle()
+        for thread_id in self._answers.threads:
+            await self._take_over_if_dead(thread_id)
+        if self.is_taking:
+            await self.take()
+
+    async def _take_over_if_dead(self, thread_id: str) -> None:
+        """Take over a thread that a caller here waits for, if its owner has died and this system has the actors."""
+        with suppress(errors.OwnedError):
+            if not self._journal.epoch(thread_id) and await self._has_actors(thread_id):
+                await self._recovery.thread(thread_id)
+
+    async def _has_actors(self, thread_id: str) -> bool:
+        found = await self._ledger.thread(thread_id)
+        return found is not None and found.kind in self._tree.kinds()
+
+    async def take(self) -> Recovered:
+        """Take the threads that are due, have no living owner and can run here, and continue them.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        found = Recovered()
+        host = await self._lease.host()
+        while taken := await self._ledger.take(host, kinds=self._tree.kinds(), limit=_AT_ONCE):
+            for each in taken:
+                self._journal.give(each.thread_id, each.epoch)
+            recovered = await asyncio.gather(*(self._recovery.thread(each.thread_id) for each in taken))
+            found = sum(recovered, found)
+        return found
+
+    async def _release_idle(self) -> None:
+        """Release the threads that nothing has happened in for a while."""
+        now, idle = self._lifetime.loop.time(), []
+        for thread_id in self._journal.owned:
+            due = self._timers.next_due(thread_id)
+            is_busy = self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
+            if is_busy or (due is not None and not self.is_taking):
+                self._idle_since.pop(thread_id, None)
+            elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
+                idle.append((thread_id, due))
+        for thread_id, due in idle:
+            del self._idle_since[thread_id]
+            self._timers.forget(thread_id)
+        await asyncio.gather(*(self._journal.release(thread_id, wake_at=due) for thread_id, due in idle))
+
+
+_AT_ONCE = 16
+"""Threads that are taken at once, so that they share commits."""
