@@ -12,6 +12,11 @@ AntiphonError                     .retryable: may the same thing succeed later?
 │   ├── AppendRefusedError        .code .message_id: a message that the thread cannot take; mend it
 │   ├── AppendConflictError       .version: someone appended first; read again, then decide
 │   ├── FencedError               .epoch: the thread has another owner; stop
+│   ├── OwnedError                .owner .until: a host that lives has the thread; post to it, or wait
+│   ├── HostError                 .host
+│   │   ├── UnknownHostError      the ledger does not know the host; beat, then go on
+│   │   ├── HostExpiredError      the lease of the host is over; beat, and drop the threads that it lost
+│   │   └── HostNameTakenError    .until: another process that lives has the name; choose another
 │   ├── RestoreRefusedError       .seq: rows that no head from elsewhere proves; get the heads
 │   ├── UnknownThreadError        the ledger has no such thread; look at the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another
@@ -61,6 +66,7 @@ Branches are the layers that speak; leaves are what the caller can do about it. 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -86,6 +92,9 @@ __all__ = [
     "FencedError",
     "HistoryMismatchError",
     "HopLimitError",
+    "HostError",
+    "HostExpiredError",
+    "HostNameTakenError",
     "LedgerCorruptError",
     "LedgerError",
     "LedgerFormatError",
@@ -96,6 +105,7 @@ __all__ = [
     "MissingKeyError",
     "ModelError",
     "NewerVersionError",
+    "OwnedError",
     "ParkedError",
     "RefusedError",
     "ReplyTimeoutError",
@@ -110,6 +120,7 @@ __all__ = [
     "ToolServerError",
     "UndeliverableError",
     "UnguardedToolError",
+    "UnknownHostError",
     "UnknownModelError",
     "UnknownOutcomeError",
     "UnknownThreadError",
@@ -241,11 +252,72 @@ class FencedError(LedgerError):
 
     def __init__(self, thread_id: str, given: int | None, epoch: int) -> None:
         said = "no epoch was given" if given is None else f"epoch {given} was given"
-        super().__init__(f"{said}, and its owner has epoch {epoch}; claim it, or use post", thread_id)
+        owner = "it was released since" if given == epoch else f"its owner has epoch {epoch}"
+        super().__init__(f"{said}, and {owner}; claim it, or use post", thread_id)
         self.args = (thread_id, given, epoch)
         self.given = given
         self.epoch = epoch
-        """The epoch of the present owner; 0 if the thread was never claimed."""
+        """The epoch of the present owner, or of the last one; 0 if the thread was never claimed."""
+
+
+class OwnedError(LedgerError):
+    """A host that lives owns the thread. Nothing was changed: post to the thread, or wait until the host gives it up."""
+
+    retryable = True
+
+    def __init__(self, thread_id: str, owner: str, until: datetime) -> None:
+        reason = f"host {owner!r} has it, at least until {until.isoformat(timespec='seconds')}; post to it, or claim it later"
+        super().__init__(reason, thread_id)
+        self.args = (thread_id, owner, until)
+        self.owner = owner
+        """The name of the host."""
+        self.until = until
+        """When its lease ends, unless it is renewed."""
+
+
+class HostError(LedgerError):
+    """A process cannot act as the host that it says it is."""
+
+    def __init__(self, reason: str, host: str) -> None:
+        super().__init__(reason)
+        self.args = (reason, host)
+        self.host = host
+        """The name of the host."""
+
+    def __str__(self) -> str:
+        return f"host {self.host!r}: {self.reason}"
+
+
+class UnknownHostError(HostError):
+    """The ledger does not know the host, or another process has its name since. Call `beat` first."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__("the ledger does not know this process as a host; call beat first, and again within each lease", host)
+        self.args = (host,)
+
+
+class HostExpiredError(HostError):
+    """The lease of the host is over, so others may have its threads. Call `beat`, and drop the threads that it lost."""
+
+    def __init__(self, host: str, until: datetime) -> None:
+        ended = until.isoformat(timespec="seconds")
+        super().__init__(f"its lease ended at {ended}; call beat, and drop the threads that others have taken", host)
+        self.args = (host, until)
+        self.until = until
+        """When its lease ended."""
+
+
+class HostNameTakenError(HostError):
+    """Another process that lives has the name. Choose another name, or wait until the lease of the other one is over."""
+
+    retryable = True
+
+    def __init__(self, host: str, until: datetime) -> None:
+        lasts = until.isoformat(timespec="seconds")
+        super().__init__(f"another process has this name, and its lease lasts until {lasts}; choose another name", host)
+        self.args = (host, until)
+        self.until = until
+        """When the lease of the other process ends, unless it is renewed."""
 
 
 class RestoreRefusedError(LedgerError):

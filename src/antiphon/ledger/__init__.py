@@ -2,12 +2,15 @@
 
 from antiphon.ledger._chain import Record
 from antiphon.ledger._contract import Ledger
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, Taken, Unfit, Why, Woken
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.ledger._open import open_ledger
 from antiphon.ledger._outside import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction
 from antiphon.ledger._rewards import Reward, record_reward, rewards_of
 from antiphon.ledger._values import (
+    CallOrder,
+    CallPage,
     Damage,
     Diff,
     Fold,
@@ -20,18 +23,22 @@ from antiphon.ledger._values import (
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
-    Undelivered,
     Verification,
 )
 
 __all__ = [
     "STANDARD_REDACTION",
     "SYSTEM_PATTERN",
+    "CallOrder",
+    "CallPage",
     "Damage",
     "Diff",
     "Fold",
     "Head",
     "Hit",
+    "Host",
+    "HostStatus",
+    "LeaseClock",
     "Ledger",
     "Record",
     "Redacting",
@@ -39,13 +46,16 @@ __all__ = [
     "Reward",
     "Snapshot",
     "Tailed",
+    "Taken",
     "ThreadFilter",
     "ThreadJournal",
     "ThreadOrder",
     "ThreadPage",
     "ThreadSummary",
-    "Undelivered",
+    "Unfit",
     "Verification",
+    "Why",
+    "Woken",
     "from_outside",
     "is_foreign",
     "is_not_executed",

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal
 from functools import reduce
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError
 from antiphon.ledger._chain import Record, genesis, link
@@ -29,6 +29,7 @@ from antiphon.ledger._outside import not_executed
 from antiphon.ledger._pairing import ORPHAN, OpenCalls, Pairing
 from antiphon.ledger._request import AppendEntry, AppendRequest
 from antiphon.messages import Message, dumps
+from antiphon.messages.keys import kind_of
 
 # The codes under which `antiphon.checks` finds the same in a history that is there already.
 RESULT_BEFORE_CALL = "AP103"
@@ -58,6 +59,7 @@ class State(NamedTuple):
     seq: int
     hash: bytes
     epoch: int
+    """That of the owner; 0 if there never was one; negative if the last one released the thread."""
     run: int
     """The place of the last message that is no call."""
     open_from: int | None
@@ -73,6 +75,14 @@ class State(NamedTuple):
     forked_at: int | None
     is_redacted: bool | None = None
     """Whether secrets are taken out of what is appended, as since the thread began; None if that was not noted then."""
+    owner: int | None = None
+    """The key of the host that owns it (see `_ownership`)."""
+    kind: str | None = None
+    """What kind of host can run it."""
+    due_at: int | None = None
+    """When it has something to do."""
+    posted: int = 0
+    """The place of the last posted message that no owner has reported as seen."""
 
 
 class AdmittedRow(NamedTuple):
@@ -95,7 +105,7 @@ class Admission(NamedTuple):
     rows: Sequence[AdmittedRow]
     records: tuple[Record, ...]
     is_new: bool
-    """Whether there is anything to write; if not, outbox, snapshot and status were written the first time."""
+    """Whether there is anything to write; if not, snapshot and status were written the first time."""
 
 
 class Lookup(Protocol):
@@ -123,8 +133,9 @@ def admit(state: State, open_calls: OpenCalls, request: AppendRequest, lookup: L
         AppendConflictError: the thread has another length than expected.
         AppendRefusedError: a message breaks a rule, and the history is not admitted as foreign.
     """
-    if not request.is_post and (request.epoch or 0) != state.epoch:
-        raise FencedError(state.thread_id, request.epoch, state.epoch)
+    epoch = request.epoch or 0
+    if not request.is_post and (epoch != state.epoch or epoch < 0):
+        raise FencedError(state.thread_id, request.epoch, abs(state.epoch))
     admitting = _Admitting(state, open_calls, request, lookup)
     records = tuple([admitting.admit(entry) for entry in request.entries])
     if request.is_outside:
@@ -252,7 +263,11 @@ class _Admitting:
     def new_state(self) -> State:
         """Return the state of the thread with all admitted messages."""
         request, pairing = self._request, self.pairing
-        name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork, clean = self._state
+        name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork, clean, *due = (
+            self._state
+        )
+        if request.is_post:
+            due = _due_by_post(self._state, self._seq, request)
         if costly := [row.message for row in self.rows if row.message.usage is not None]:
             tokens_in, tokens_out, cost = spent(Spent(tokens_in, tokens_out, cost), costly)
         return State(
@@ -272,7 +287,16 @@ class _Admitting:
             origin,
             fork,
             clean,
+            *due,
         )
+
+
+def _due_by_post(state: State, seq: int, request: AppendRequest) -> list[Any]:
+    """Return the owner of a thread, its kind, when it is due and the last posted message, after a post (see `_ownership`)."""
+    entry = (request.entries or request.foreign)[0]
+    receiver = (entry.row or entry).message.to[0]
+    due_at = request.micros if state.due_at is None else min(state.due_at, request.micros)
+    return [state.owner, kind_of(receiver) if state.kind is None else state.kind, due_at, seq]
 
 
 def _closing(call: AppendEntry, thread_id: str) -> AppendEntry:

@@ -7,11 +7,20 @@ gives exactly one copy: the same id with the same bytes is not written again, wi
 **In order.** The messages of a thread have `seq` 1, 2, 3, … without a gap. All readers see the same order, none sees a
 message before the one that precedes it, and what was acknowledged before an append began stands before it.
 
-**Together.** The messages of one append, its outbox entries, its snapshot and the thread's status are committed together.
+**Together.** The messages of one append, its snapshot and the thread's status are committed together; so are a posted message
+and the mark that its thread is due.
 
 **One owner.** `claim` gives an epoch. From then on, an append must bring the latest one; it is compared in the same
-transaction, so a worker that has lost the thread cannot write, however late it notices. That holds for every append, also
+transaction, so a host that has lost the thread cannot write, however late it notices. That holds for every append, also
 for one that changes nothing, because it is empty or there already. All others use `post`.
+
+**Hosts.** A process that runs threads is a host, and lives while it beats within its lease. A thread of a host that lives is
+given to nobody else. A lease says who may claim a thread, never who may append: only the epoch does. So a host that slept past
+its lease goes on with the threads that nobody has claimed since, and is fenced in all others. Clocks that jump end no lease.
+
+**Due.** `post` marks its thread as due in its own transaction, and the mark stays until an owner reports that it has seen the
+message. So a message that was posted and not taken up is found by `take` after any crash. `ledger/_ownership.py` has the
+exact rules.
 
 **Without secrets.** What looks like a secret is taken out before anything is stored, unless the ledger was told otherwise, and
 what was stored is what comes back. A thread goes on as it began, redacted or not. Names are refused and not rewritten.
@@ -24,14 +33,18 @@ Reading an unknown thread returns no messages. A ledger belongs to the event loo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, TypeVar, overload
 
 from antiphon.ledger._chain import Record
+from antiphon.ledger._hosts import Host, HostStatus, Taken, Woken
 from antiphon.ledger._redaction import Redaction
 from antiphon.ledger._values import (
+    CallOrder,
+    CallPage,
     Diff,
     Fold,
     Head,
@@ -43,7 +56,6 @@ from antiphon.ledger._values import (
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
-    Undelivered,
     Verification,
 )
 from antiphon.messages import Conversation, Message, RewardFunction, Transition
@@ -71,7 +83,6 @@ class Ledger(Protocol):
         *,
         expected_version: int | None = None,
         epoch: int | None = None,
-        outbox: Iterable[Message] = (),
         snapshot: Snapshot | None = None,
         status: str | None = None,
         pattern: str | None = None,
@@ -81,8 +92,8 @@ class Ledger(Protocol):
         """Write messages to the end of a thread, and return them as stored once that is durable.
 
         A message without a thread gets this one. `expected_version` is how many messages the caller believes are there.
-        `outbox` are messages for elsewhere, kept until someone reports them as delivered. `allow_foreign` admits histories
-        that do not keep the rules for calls, results and ids. Cancelling the caller does not withdraw it.
+        `allow_foreign` admits histories that do not keep the rules for calls, results and ids. Cancelling the caller does
+        not withdraw it.
 
         `outside` says that the messages come from a file or from another program: they are stored as talk. Rows of the other
         lanes become foreign history, which nothing acts on, after the talk; calls that are still open get an error result.
@@ -91,7 +102,7 @@ class Ledger(Protocol):
         Raises:
             AppendConflictError: the thread has another length than expected.
             AppendRefusedError: a message breaks a rule.
-            FencedError: the thread is claimed, and `epoch` is not its owner's.
+            FencedError: the thread was claimed, and `epoch` is not its owner's; or its owner has released it.
             LedgerUnavailableError: the store is locked, full or failing.
             SecretNameError: a name, a status or a pattern looks like a secret, and the thread is redacted.
             ValueError: a message is of another thread, or a name is none.
@@ -99,7 +110,9 @@ class Ledger(Protocol):
         ...
 
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
-        """Append one addressed message, as anyone may, whether the thread is claimed or not.
+        """Append one addressed message, as anyone may, whether the thread is claimed or not, and mark the thread as due.
+
+        A thread without a kind gets that of the first receiver's address.
 
         `by` is the name of an author outside: the message is stored under that name, as talk (see `append`).
 
@@ -111,12 +124,102 @@ class Ledger(Protocol):
         """
         ...
 
-    async def claim(self, thread_id: str) -> int:
-        """Become the owner of a thread: return a new epoch, which every append from now on must bring.
+    # ------------------------------------------------------------ hosts and owners
+
+    async def beat(self, host: Host) -> datetime:
+        """Register a host, or renew its lease; return when the lease ends, by the port's clock.
+
+        A host that slept past its lease may beat again: it keeps the threads that nobody has claimed since. A process that
+        has the name of a host that does not live is another host: it does not get its threads.
+
+        Raises:
+            HostNameTakenError: another process of that name lives.
+            LedgerUnavailableError: the store is locked, full or failing.
+            SecretNameError: a name in it looks like a secret.
+        """
+        ...
+
+    async def leave(self, host: Host) -> None:
+        """End a host: its threads are free at once. It must not start anything afterwards; a later `beat` begins anew.
+
+        To leave twice, or without a beat, is no error.
 
         Raises:
             LedgerUnavailableError: the store is locked, full or failing.
-            SecretNameError: there is no such thread, and its name looks like a secret.
+        """
+        ...
+
+    async def hosts(self) -> tuple[HostStatus, ...]:
+        """Return all hosts by name: those that live, and those that do not and still own threads."""
+        ...
+
+    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> int:
+        """Become the owner of a thread: return a new epoch, which every append from now on must bring.
+
+        The epoch is always a new one, also for a host that owns the thread already: what it had begun under the old one is
+        fenced. `kind` says what kind of host can run the thread: a kind of actor, or `run/<name>`. A host that claims a
+        thread takes back that its build is unfit for it. Without `by`, the thread is taken from its owner, and has no host.
+
+        Raises:
+            OwnedError: another host that lives has it.
+            UnknownHostError: the host has never beaten, or has left.
+            HostExpiredError: its lease is over.
+            LedgerUnavailableError: the store is locked, full or failing.
+            SecretNameError: the kind looks like a secret, or there is no such thread and its name does.
+            ValueError: a name is none.
+        """
+        ...
+
+    async def release(
+        self,
+        thread_id: str,
+        *,
+        epoch: int,
+        seen: int | None = None,
+        wake_at: datetime | None = None,
+        unfit: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Give a thread up: nobody owns it, and the next append needs a claim.
+
+        `seen` is the place of the last message that the owner has taken up; a message that was posted after it leaves the
+        thread due. `wake_at` is when the thread is due again. `unfit` is a build that cannot continue the thread, and `reason`
+        says why: the thread is due at once, but `take` never gives it to a host of that build.
+
+        Raises:
+            FencedError: `epoch` is not that of the owner; nothing was changed.
+            LedgerUnavailableError: the store is locked, full or failing.
+            SecretNameError: the build looks like a secret.
+            UnknownThreadError: there is no such thread.
+            ValueError: `unfit` and `reason` are not given together, or the build is no name.
+        """
+        ...
+
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
+        """Claim threads that have something to do and no living owner, the longest due first; never two hosts the same.
+
+        A thread has something to do if it was posted to and no owner has reported that as seen, if the `wake_at` of its
+        release has come, or if its owner died and left open calls. `kinds` are those that the host can run, by default
+        `by.kinds`; None among them is for threads without a kind. Threads that the host's build is unfit for are left out.
+        A call that finds nothing writes nothing, so it may be repeated every second.
+
+        Raises:
+            UnknownHostError: the host has never beaten, or has left.
+            HostExpiredError: its lease is over.
+            LedgerUnavailableError: the store is locked, full or failing.
+            ValueError: the limit is negative.
+        """
+        ...
+
+    async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
+        """Return the host's threads that were posted to, each with the place of the last posted message.
+
+        A thread is named again with every call until the host reports that it has taken up the message: `seen` maps threads
+        to the place of the last message that was taken up, durably. Threads in it that the host does not own are ignored.
+        Without `seen` nothing is written, so it may be called many times a second.
+
+        Raises:
+            LedgerUnavailableError: the store is locked, full or failing.
         """
         ...
 
@@ -140,7 +243,7 @@ class Ledger(Protocol):
 
         `heads` come from elsewhere than the rows (see `heads`): rows are taken only if their chain ends exactly at the head
         of their thread. A branch needs its origin, in the ledger or earlier among the journals. All threads are restored,
-        or none. They have no owner; status, pattern, snapshots and the outbox are not in the rows, so they are not restored.
+        or none. They have no owner; status, pattern, kind and snapshots are not in the rows, so they are not restored.
 
         Raises:
             RestoreRefusedError: a thread has no head, does not match it, or is there already; or its origin is not.
@@ -219,6 +322,19 @@ class Ledger(Protocol):
         """Return the calls of all lanes that have no result yet, without reading the whole thread."""
         ...
 
+    async def open_calls_of(
+        self, option_name: str, *, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
+    ) -> CallPage:
+        """Return the calls of one option without a result, of all threads and lanes, oldest first unless told otherwise.
+
+        No other thread is read: to list approvals or parked effects takes the same time however many threads there are.
+
+        Raises:
+            LedgerCorruptError: a call is not as it was written.
+            ValueError: the order, the page or the limit is none.
+        """
+        ...
+
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         """Find messages that have all the words, the best first.
 
@@ -248,16 +364,6 @@ class Ledger(Protocol):
 
     async def diff(self, left: str, right: str) -> Diff:
         """Compare two threads: how much is the same at the beginning, and what each goes on with."""
-        ...
-
-    # ------------------------------------------------------------ outbox
-
-    async def undelivered(self, limit: int = 100) -> tuple[Undelivered, ...]:
-        """Return the oldest outbox entries that were not reported as delivered, in the order of commits."""
-        ...
-
-    async def delivered(self, entries: Iterable[Undelivered]) -> None:
-        """Report outbox entries as delivered; they are not kept any longer."""
         ...
 
     # ------------------------------------------------------------ care

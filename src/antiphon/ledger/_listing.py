@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +16,8 @@ import orjson
 
 from antiphon.ledger._admission import State
 from antiphon.ledger._chain import from_micros
-from antiphon.ledger._values import Head, ThreadOrder, ThreadSummary
+from antiphon.ledger._hosts import Unfit
+from antiphon.ledger._values import CallOrder, Head, ThreadOrder, ThreadSummary
 
 # ---------------------------------------------------------------- summaries, pages, cursors
 
@@ -33,8 +34,8 @@ _ORDERS: dict[str, tuple[str, bool]] = {
 }
 
 
-def summary_of(state: State, open_calls: int) -> ThreadSummary:
-    """Return a thread's summary."""
+def summary_of(state: State, open_calls: int, owner: str | None = None, unfit: Iterable[Unfit] = ()) -> ThreadSummary:
+    """Return a thread's summary; `owner` is the name of its host."""
     return ThreadSummary(
         thread_id=state.thread_id,
         status=state.status,
@@ -48,12 +49,16 @@ def summary_of(state: State, open_calls: int) -> ThreadSummary:
         cost=Decimal(state.cost),
         forked_from=state.forked_from,
         forked_at=state.forked_at,
+        owner=owner,
+        kind=state.kind,
+        due_at=None if state.due_at is None else from_micros(state.due_at),
+        unfit=tuple(unfit),
     )
 
 
 def head_of(state: State) -> Head:
     """Return where a thread ends."""
-    return Head(state.thread_id, state.seq, state.hash.hex(), state.epoch)
+    return Head(state.thread_id, state.seq, state.hash.hex(), abs(state.epoch))
 
 
 def order_of(order: ThreadOrder) -> tuple[str, bool]:
@@ -65,6 +70,17 @@ def order_of(order: ThreadOrder) -> tuple[str, bool]:
     if order not in _ORDERS:
         raise ValueError(f"threads are ordered by one of {', '.join(_ORDERS)}, not by {order!r}")
     return _ORDERS[order]
+
+
+def is_newest_first(order: CallOrder) -> bool:
+    """Return whether calls are listed from the newest to the oldest.
+
+    Raises:
+        ValueError: there is no such order.
+    """
+    if order not in ("recorded_at", "-recorded_at"):
+        raise ValueError(f"calls are ordered by recorded_at or -recorded_at, not by {order!r}")
+    return order == "-recorded_at"
 
 
 def page_of(value: int, key: int) -> str:
@@ -79,7 +95,7 @@ def page_start(page: str) -> tuple[int, int]:
         ValueError: it is not what a page said.
     """
     if not (match := _PAGE.fullmatch(page)):
-        raise ValueError(f"a page is what ThreadPage.next said, not {page!r}")
+        raise ValueError(f"a page is what the `next` of another page said, not {page!r}")
     return int(match[1]), int(match[2])
 
 

@@ -48,7 +48,6 @@ class AppendRequest(NamedTuple):
     micros: int
     expected_version: int | None = None
     epoch: int | None = None
-    outbox: tuple[bytes, ...] = ()
     snapshot: tuple[str, bytes] | None = None
     """The fold's name, and the state as JSON."""
     status: str | None = None
@@ -80,12 +79,12 @@ class AppendRequest(NamedTuple):
     @property
     def weight(self) -> int:
         """About how many bytes it takes."""
-        return sum([len(entry.body) for entry in (*self.entries, *self.foreign)], 1024) + sum(map(len, self.outbox))
+        return sum([len(entry.body) for entry in (*self.entries, *self.foreign)], 1024)
 
     @property
     def is_empty(self) -> bool:
         """Whether it would change nothing."""
-        return not (self.entries or self.foreign or self.outbox or self.snapshot or self.status or self.pattern)
+        return not (self.entries or self.foreign or self.snapshot or self.status or self.pattern)
 
 
 def make_request(
@@ -95,7 +94,6 @@ def make_request(
     redaction: LedgerRedaction = NO_REDACTION,
     expected_version: int | None = None,
     epoch: int | None = None,
-    outbox: Iterable[Message] = (),
     snapshot: Snapshot | None = None,
     status: str | None = None,
     pattern: str | None = None,
@@ -124,7 +122,6 @@ def make_request(
         to_micros(now),
         expected_version,
         epoch,
-        tuple([dumps(_checked(message)) for message in outbox]),
         None if snapshot is None else _written(snapshot),
         status,
         pattern,
@@ -148,12 +145,11 @@ def _redacted(request: AppendRequest, rules: Redaction, given: Sequence[AppendEn
         if name is not None and rules.is_secret(name):
             return request._replace(unredacted=request, refusal=SecretNameError(what))
     clean = [_clean(entry, rules) for entry in given]
-    outbox = tuple([rules.body(body) for body in request.outbox])
     snapshot = None if request.snapshot is None else (request.snapshot[0], rules.json(request.snapshot[1]))
-    if (clean, outbox, snapshot) == (list(given), request.outbox, request.snapshot):
+    if (clean, snapshot) == (list(given), request.snapshot):
         return request
     entries, foreign = _from_outside(request.thread_id, clean) if request.is_outside else (clean, [])
-    changed = request._replace(entries=tuple(entries), foreign=tuple(foreign), outbox=outbox, snapshot=snapshot)
+    changed = request._replace(entries=tuple(entries), foreign=tuple(foreign), snapshot=snapshot)
     return changed._replace(unredacted=request)
 
 
@@ -162,7 +158,7 @@ def _joined(request: AppendRequest, given: Sequence[AppendEntry]) -> str:
     fold, state = request.snapshot or ("", b"")
     bodies = [entry.body for entry in given]
     names = f"{request.thread_id}\n{request.status}\n{request.pattern}\n{fold}\n"
-    return names + b"\n".join([*bodies, *request.outbox, state]).decode()
+    return names + b"\n".join([*bodies, state]).decode()
 
 
 def _names_in(request: AppendRequest) -> Iterator[tuple[str | None, str]]:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 from antiphon.ledger._chain import Record
+from antiphon.ledger._hosts import Unfit
 from antiphon.messages import Json, Message
 
 StateT = TypeVar("StateT")
@@ -48,6 +49,14 @@ class ThreadSummary:
     cost: Decimal
     forked_from: str | None
     forked_at: int | None
+    owner: str | None = None
+    """The name of the host that owns it, whether it lives or not; None if no host does."""
+    kind: str | None = None
+    """What kind of host can run it; None if that is not known."""
+    due_at: datetime | None = None
+    """When it has something to do, if nobody owns it."""
+    unfit: tuple[Unfit, ...] = ()
+    """The builds that cannot continue it, and why."""
 
 
 ThreadOrder: TypeAlias = Literal["-updated_at", "updated_at", "-created_at", "created_at"]
@@ -65,6 +74,19 @@ class ThreadFilter:
     forked_from: str | None = None
     updated_after: datetime | None = None
     updated_before: datetime | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    open_calls: bool | None = None
+    """Whether threads with open calls, or only those without."""
+    owner: str | None = None
+    """The name of a host."""
+    kind: str | None = None
+    unfit: bool | None = None
+    """Whether threads that a build cannot continue, or only the others."""
+    min_tokens: int | None = None
+    """Input and output tokens together, at least."""
+    min_cost: Decimal | None = None
+    """The cost, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +117,18 @@ class ThreadJournal:
     forked_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Undelivered:
-    """An outbox entry that was not reported as delivered."""
+CallOrder: TypeAlias = Literal["recorded_at", "-recorded_at"]
+"""Newest first is `-`."""
 
-    position: int
-    """Its place in the order of commits."""
-    thread_id: str
-    """The thread whose append put it there."""
-    message: Message
+
+@dataclass(frozen=True, slots=True)
+class CallPage:
+    """Some open calls of all threads, and where the next ones begin."""
+
+    calls: tuple[Record, ...]
+    """Each in the thread that its message names."""
+    next: str | None
+    """Give it as `page` to go on; None at the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,26 @@ Nothing here awaits between looking and writing, so every change is atomic. What
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 
-from antiphon.errors import UnknownThreadError
+from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._chain import Record, from_micros, genesis, to_micros
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, LoopClock, Taken, Unfit, Woken, lasts
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
     Term,
     cursor_position,
     fold_words,
     head_of,
+    is_newest_first,
     order_of,
     page_of,
     page_start,
@@ -29,10 +33,23 @@ from antiphon.ledger._listing import (
     terms_of,
     words_of,
 )
+from antiphon.ledger._ownership import (
+    check_host,
+    check_kind,
+    claimed,
+    due_since,
+    kinds_wanted,
+    make_release,
+    released,
+    why_due,
+)
+from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._pairing import OpenCalls, Pairing
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._values import (
+    CallOrder,
+    CallPage,
     Damage,
     Head,
     Hit,
@@ -43,7 +60,6 @@ from antiphon.ledger._values import (
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
-    Undelivered,
     Verification,
 )
 from antiphon.ledger._verbs import CommitSignal, Verbs
@@ -57,7 +73,7 @@ from antiphon.ledger._verification import (
     proven,
     restored,
 )
-from antiphon.messages import NO_LIMITS, Json, Message, current_port, loads
+from antiphon.messages import Json, Message, current_port
 from antiphon.messages.json_values import parse
 
 __all__ = ["MemoryLedger"]
@@ -77,6 +93,7 @@ class _Thread:
     ids: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
     open_calls: OpenCalls = field(default_factory=OpenCalls)
     snapshots: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
+    unfit: dict[str, Unfit] = field(default_factory=dict[str, Unfit])
 
     def upto(self, seq: int) -> Iterator[tuple[_Thread, int]]:
         """Yield where each message is, up to one: the thread that it is of, and its index there."""
@@ -117,17 +134,45 @@ class _Thread:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """A host, and how long it lives."""
+
+    host: Host
+    since: datetime
+    beaten_at: datetime
+    ends: float
+    """By the clock for leases."""
+    left_at: datetime | None = None
+
+    def is_alive(self, clock: LeaseClock) -> bool:
+        return self.left_at is None and lasts(clock.now(), self.ends, self.host.lease)
+
+    def until(self, now: datetime, clock: LeaseClock) -> datetime:
+        """Return when it ends, or ended, as a time of day."""
+        left = self.ends - clock.now()
+        return now + timedelta(seconds=left) if self.is_alive(clock) else self.ended_at
+
+    @property
+    def ended_at(self) -> datetime:
+        return self.beaten_at + timedelta(seconds=self.host.lease) if self.left_at is None else self.left_at
+
+    def status(self, now: datetime, clock: LeaseClock, threads: int) -> HostStatus:
+        return HostStatus(self.host, self.is_alive(clock), self.since, self.until(now, clock), threads)
+
+
 class MemoryLedger(Verbs):
     """A ledger that lives as long as its process."""
 
-    def __init__(self, *, redaction: Redacting = None) -> None:
+    def __init__(self, *, redaction: Redacting = None, clock: LeaseClock | None = None) -> None:
         self.redaction = LedgerRedaction.of(redaction)
+        self._clock = LoopClock() if clock is None else clock
+        self._hosts: dict[int, _Lease] = {}
+        self._host_keys = 0
         self._threads: dict[str, _Thread] = {}
         self._log: list[tuple[int, _Thread, int]] = []
-        self._outbox: dict[int, Undelivered] = {}
         self._keys = 0
         self._position = 0
-        self._outbox_position = 0
         self._commits = CommitSignal()
 
     @classmethod
@@ -145,7 +190,6 @@ class MemoryLedger(Verbs):
         *,
         expected_version: int | None = None,
         epoch: int | None = None,
-        outbox: Iterable[Message] = (),
         snapshot: Snapshot | None = None,
         status: str | None = None,
         pattern: str | None = None,
@@ -159,7 +203,6 @@ class MemoryLedger(Verbs):
                 redaction=self.redaction,
                 expected_version=expected_version,
                 epoch=epoch,
-                outbox=outbox,
                 snapshot=snapshot,
                 status=status,
                 pattern=pattern,
@@ -194,10 +237,6 @@ class MemoryLedger(Verbs):
         if request.snapshot is not None:
             fold, state = request.snapshot
             thread.snapshots[fold] = (admission.state.seq, state)
-        for body in request.outbox:
-            self._outbox_position += 1
-            entry = Undelivered(self._outbox_position, request.thread_id, loads(body, Message, limits=NO_LIMITS))
-            self._outbox[self._outbox_position] = entry
         self._commits.notify()
 
     def _put(self, thread: _Thread, rows: Iterable[AdmittedRow]) -> None:
@@ -213,15 +252,128 @@ class MemoryLedger(Verbs):
         thread = self._threads.get(thread_id)
         return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
 
-    async def claim(self, thread_id: str) -> int:
+    # ------------------------------------------------------------ hosts and owners
+
+    async def beat(self, host: Host) -> datetime:
+        check_host(host, self.redaction)
+        now, clock = current_port().now(), self._clock.now()
+        for lease in self._hosts.values():
+            if lease.host.name == host.name and lease.host.instance != host.instance and lease.is_alive(self._clock):
+                raise HostNameTakenError(host.name, lease.until(now, self._clock))
+        key = self._key_of(host)
+        since = now if key is None else self._hosts[key].since
+        self._host_keys += key is None
+        self._hosts[key or self._host_keys] = _Lease(host, since, now, clock + host.lease)
+        self._forget_hosts()
+        return now + timedelta(seconds=host.lease)
+
+    async def leave(self, host: Host) -> None:
+        now, key = current_port().now(), self._key_of(host)
+        if key is not None:
+            lease = self._hosts[key]
+            self._hosts[key] = lease if lease.left_at is not None else replace(lease, left_at=now)
+            self._forget_hosts()
+
+    async def hosts(self) -> tuple[HostStatus, ...]:
+        now = current_port().now()
+        owned = Counter(thread.state.owner for thread in self._threads.values())
+        found = [lease.status(now, self._clock, owned[key]) for key, lease in self._hosts.items()]
+        return tuple(sorted(found, key=lambda each: (each.host.name, each.since)))
+
+    def _key_of(self, host: Host) -> int | None:
+        """Return the key of a host that was registered and has not left, whether its lease is over or not."""
+        for key, lease in self._hosts.items():
+            if (lease.host.name, lease.host.instance) == (host.name, host.instance) and lease.left_at is None:
+                return key
+        return None
+
+    def _forget_hosts(self) -> None:
+        """Forget hosts that do not live and own nothing."""
+        owners = {thread.state.owner for thread in self._threads.values()}
+        self._hosts = {key: lease for key, lease in self._hosts.items() if key in owners or lease.is_alive(self._clock)}
+
+    def _living(self, host: Host, now: datetime) -> int:
+        """Return the key of a host that lives.
+
+        Raises:
+            UnknownHostError: it has never beaten, or has left.
+            HostExpiredError: its lease is over.
+        """
+        key = self._key_of(host)
+        if key is None:
+            raise UnknownHostError(host.name)
+        if not self._hosts[key].is_alive(self._clock):
+            raise HostExpiredError(host.name, self._hosts[key].until(now, self._clock))
+        return key
+
+    def _owner_of(self, state: State) -> _Lease | None:
+        return None if state.owner is None else self._hosts[state.owner]
+
+    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> int:
         check_name(thread_id, "a thread's id")
-        now = to_micros(current_port().now())
+        check_kind(kind, self.redaction)
+        now = current_port().now()
+        owner = None if by is None else self._living(by, now)
         thread = self._threads.get(thread_id)
         if thread is None:
             self.redaction.check_name(thread_id, "the name of a thread")
-            thread = self._threads[thread_id] = self._begun(thread_id, now)
-        thread.state = thread.state._replace(epoch=thread.state.epoch + 1)
+            thread = self._threads[thread_id] = self._begun(thread_id, to_micros(now))
+        lease = self._owner_of(thread.state)
+        if lease is not None and owner not in (None, thread.state.owner) and lease.is_alive(self._clock):
+            raise OwnedError(thread_id, lease.host.name, lease.until(now, self._clock))
+        if by is not None:
+            thread.unfit.pop(by.build, None)
+        thread.state = claimed(thread.state, owner, kind)
         return thread.state.epoch
+
+    async def release(
+        self,
+        thread_id: str,
+        *,
+        epoch: int,
+        seen: int | None = None,
+        wake_at: datetime | None = None,
+        unfit: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        release = make_release(
+            thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
+        )
+        thread = self._known(thread_id)
+        thread.state = released(thread.state, release)
+        if release.unfit is not None:
+            thread.unfit[release.unfit] = Unfit(release.unfit, release.reason, from_micros(release.now))
+
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
+        check_limit(limit)
+        now, wanted = current_port().now(), kinds_wanted(by, kinds)
+        owner, micros = self._living(by, now), to_micros(now)
+        due: list[tuple[int, int, _Thread]] = []
+        for thread in self._threads.values():
+            if thread.state.kind in wanted and by.build not in thread.unfit:
+                since = self._due_since(thread, now)
+                due += [] if since is None else [(since, thread.key, thread)]
+        taken: list[Taken] = []
+        for since, _, thread in sorted(due, key=itemgetter(0, 1))[:limit]:
+            why = why_due(thread.state, micros)
+            state = thread.state = claimed(thread.state, owner, None)
+            taken.append(Taken(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
+        return tuple(taken)
+
+    def _due_since(self, thread: _Thread, now: datetime) -> int | None:
+        """Return since when a thread has something to do that nobody alive does; None if that is not so."""
+        lease = self._owner_of(thread.state)
+        if lease is not None and lease.is_alive(self._clock):
+            return None
+        abandoned_at = None if lease is None else to_micros(lease.ended_at)
+        return due_since(thread.state, bool(thread.open_calls), to_micros(now), abandoned_at)
+
+    async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
+        key = self._key_of(by)
+        mine = [thread for thread in self._threads.values() if key is not None and thread.state.owner == key]
+        for thread in mine:
+            thread.state = seen_upto(thread.state, seen.get(thread.state.thread_id, 0))
+        return tuple(Woken(thread.state.thread_id, thread.state.posted) for thread in mine if thread.state.posted)
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Make a branch of a thread, as `fork` has found it should be: just now, because nothing here waits."""
@@ -230,13 +382,13 @@ class MemoryLedger(Verbs):
         base = self._known(head.thread_id)
         state = new_state(closing.thread_id, closing.micros)
         state = state._replace(seq=at, run=at, hash=_link_at(base, at), forked_from=head.thread_id, forked_at=at)
-        state = state._replace(open_from=pairing.open_from, is_redacted=base.state.is_redacted)
+        state = state._replace(open_from=pairing.open_from, is_redacted=base.state.is_redacted, kind=base.state.kind)
         closing = closing.for_thread(state.is_redacted)
         branch = self._new_thread(state, base, at)
         branch.open_calls = OpenCalls(pairing.open)
         self._threads[closing.thread_id] = branch
         self._write(branch, admit(state, branch.open_calls, closing, branch), closing)
-        return summary_of(branch.state, len(branch.open_calls))
+        return self._summary(branch)
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
         before, made = (len(self._log), self._position), dict[str, _Thread]()
@@ -249,7 +401,12 @@ class MemoryLedger(Verbs):
             raise
         self._threads.update(made)
         self._commits.notify()
-        return tuple(summary_of(thread.state, len(thread.open_calls)) for thread in made.values())
+        return tuple(map(self._summary, made.values()))
+
+    def _summary(self, thread: _Thread) -> ThreadSummary:
+        lease = self._owner_of(thread.state)
+        unfit = (thread.unfit[build] for build in sorted(thread.unfit))
+        return summary_of(thread.state, len(thread.open_calls), None if lease is None else lease.host.name, unfit)
 
     def _restored(self, journal: ThreadJournal, head: Head, made: Mapping[str, _Thread]) -> _Thread:
         base, at = self._base_of(journal, made), journal.forked_at or 0
@@ -276,7 +433,6 @@ class MemoryLedger(Verbs):
             raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; delete them first, or with_branches=True")
         gone = {self._threads.pop(name).key for name in names}
         self._log = [place for place in self._log if place[1].key not in gone]
-        self._outbox = {position: entry for position, entry in self._outbox.items() if entry.thread_id not in names}
         return tuple(names)
 
     def _family(self, thread: _Thread) -> list[_Thread]:
@@ -317,7 +473,7 @@ class MemoryLedger(Verbs):
 
     async def thread(self, thread_id: str) -> ThreadSummary | None:
         thread = self._threads.get(thread_id)
-        return None if thread is None else summary_of(thread.state, len(thread.open_calls))
+        return None if thread is None else self._summary(thread)
 
     def _known(self, thread_id: str) -> _Thread:
         if thread_id not in self._threads:
@@ -333,14 +489,15 @@ class MemoryLedger(Verbs):
     ) -> ThreadPage:
         check_limit(limit)
         name, is_reversed = order_of(order)
-        keyed = [((getattr(each.state, name), each.key), each) for each in self._threads.values() if _fits(each.state, filter)]
+        fitting = [each for each in self._threads.values() if _fits(self._summary(each), filter)]
+        keyed = [((getattr(each.state, name), each.key), each) for each in fitting]
         keyed.sort(reverse=is_reversed, key=lambda pair: pair[0])
         if page is not None:
             start = page_start(page)
             keyed = [(key, each) for key, each in keyed if (key < start if is_reversed else key > start)]
         chosen = keyed[:limit]
         after = page_of(*chosen[-1][0]) if chosen and len(keyed) > limit else None
-        return ThreadPage(tuple(summary_of(each.state, len(each.open_calls)) for _, each in chosen), after)
+        return ThreadPage(tuple(self._summary(each) for _, each in chosen), after)
 
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
         position = cursor_position(after)
@@ -377,6 +534,20 @@ class MemoryLedger(Verbs):
         places = [] if thread is None else [thread.at(call.seq) for call in thread.open_calls]
         return tuple(thread.records[index] for thread, index in places)
 
+    async def open_calls_of(
+        self, option_name: str, *, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
+    ) -> CallPage:
+        check_limit(limit)
+        is_reversed, start = is_newest_first(order), None if page is None else cursor_position(page)
+        found: list[tuple[int, Record]] = []
+        for thread in self._threads.values():
+            places = [thread.at(call.seq) for call in thread.open_calls if call.option_name == option_name]
+            found += [(holder.positions[index], holder.records[index]) for holder, index in places]
+        found.sort(key=itemgetter(0), reverse=is_reversed)
+        rest = [each for each in found if start is None or (each[0] < start if is_reversed else each[0] > start)]
+        after = str(rest[limit - 1][0]) if len(rest) > limit > 0 else None
+        return CallPage(tuple(record for _, record in rest[:limit]), after)
+
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         check_limit(limit)
         terms = terms_of(text)
@@ -402,15 +573,7 @@ class MemoryLedger(Verbs):
             thread = thread.base
         return None
 
-    # ------------------------------------------------------------ outbox and care
-
-    async def undelivered(self, limit: int = 100) -> tuple[Undelivered, ...]:
-        check_limit(limit)
-        return tuple(self._outbox.values())[:limit]
-
-    async def delivered(self, entries: Iterable[Undelivered]) -> None:
-        for entry in entries:
-            self._outbox.pop(entry.position, None)
+    # ------------------------------------------------------------ care
 
     async def verify(
         self,
@@ -465,14 +628,22 @@ def _examine(thread: _Thread, heads: dict[str, Head]) -> tuple[Damage | None, in
     return examination.rows(rows, wanted) or examination.end(state, thread.open_calls, heads), examination.looked_at
 
 
-def _fits(state: State, filter: ThreadFilter) -> bool:
+def _fits(thread: ThreadSummary, filter: ThreadFilter) -> bool:
     return (
-        filter.status in (None, state.status)
-        and filter.pattern in (None, state.pattern)
-        and filter.system in (None, state.pattern == SYSTEM_PATTERN)
-        and filter.forked_from in (None, state.forked_from)
-        and (filter.updated_after is None or from_micros(state.updated_at) > filter.updated_after)
-        and (filter.updated_before is None or from_micros(state.updated_at) < filter.updated_before)
+        filter.status in (None, thread.status)
+        and filter.pattern in (None, thread.pattern)
+        and filter.system in (None, thread.pattern == SYSTEM_PATTERN)
+        and filter.forked_from in (None, thread.forked_from)
+        and filter.open_calls in (None, thread.open_calls > 0)
+        and filter.owner in (None, thread.owner)
+        and filter.kind in (None, thread.kind)
+        and filter.unfit in (None, bool(thread.unfit))
+        and (filter.updated_after is None or thread.updated_at > filter.updated_after)
+        and (filter.updated_before is None or thread.updated_at < filter.updated_before)
+        and (filter.created_after is None or thread.created_at > filter.created_after)
+        and (filter.created_before is None or thread.created_at < filter.created_before)
+        and (filter.min_tokens is None or thread.input_tokens + thread.output_tokens >= filter.min_tokens)
+        and (filter.min_cost is None or thread.cost >= filter.min_cost)
     )
 
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import SYSTEM_PATTERN, Fold, Ledger, Record, Snapshot, ThreadFilter, ThreadJournal
+from antiphon.ledger import SYSTEM_PATTERN, Fold, Host, Ledger, Record, Snapshot, ThreadFilter, ThreadJournal, Woken
 from antiphon.messages import (
     Conversation,
     MediaPart,
@@ -142,13 +142,14 @@ async def a_message_of_another_thread_is_refused(open_: _Opener) -> None:
 async def the_same_message_again_is_no_news(open_: _Opener) -> None:
     first, second = _said("one"), _said("two")
     async with open_() as ledger:
-        (record,) = await ledger.append("t", [first], outbox=[_said("out", to=("x",))])
-        again = await ledger.append("t", [first], expected_version=0, outbox=[_said("out", to=("x",))], status="x")
+        (record,) = await ledger.append("t", [first])
+        again = await ledger.append("t", [first], expected_version=0, status="x")
         _same(again, (record,))
         both = await ledger.append("t", [first, second, second])
         _same([each.seq for each in both], [1, 2, 2])
         _same(len(await _all(ledger, "t")), 2)
-        _same(len(await ledger.undelivered()), 1)
+        summary = await ledger.thread("t")
+        _same(summary and summary.status, None)
 
 
 async def an_append_is_there_as_a_whole_or_not_at_all(open_: _Opener) -> None:
@@ -156,12 +157,13 @@ async def an_append_is_there_as_a_whole_or_not_at_all(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", [taken])
         other = taken.model_copy(update={"payload": PartsPayload(parts=(TextPart(text="other"),))})
+        snapshot = Snapshot("letters/1", 1000)
         error = await _refused(
-            errors.AppendRefusedError, ledger.append("t", [_said("new"), other], outbox=[_said()], status="x")
+            errors.AppendRefusedError, ledger.append("t", [_said("new"), other], snapshot=snapshot, status="x")
         )
         _same((error.thread_id, error.message_id), ("t", taken.id))
         _same(len(await _all(ledger, "t")), 1)
-        _same(await ledger.undelivered(), ())
+        _same(await ledger.replay("t", _counting([])), len("taken"))
         summary = await ledger.thread("t")
         _same(summary and summary.status, None)
 
@@ -398,6 +400,391 @@ async def what_somebody_outside_posts_is_talk_under_their_name(open_: _Opener) -
         _same([record.message.id for record in await ledger.open_calls("t")], [question.id])
 
 
+# ---------------------------------------------------------------- hosts
+
+
+def _host(name: str, build: str = "1", *kinds: str, lease: float = 600.0, instance: str = "first") -> Host:
+    return Host(name, build, kinds or ("agent",), lease, f"{name}-{instance}")
+
+
+async def _expired(ledger: Ledger, name: str) -> Host:
+    """Return a host whose lease is over."""
+    await ledger.beat(_host(name))
+    await _let_expire(ledger, _host(name))
+    return _host(name)
+
+
+async def _let_expire(ledger: Ledger, host: Host) -> None:
+    """Let the lease of a host end, by a last beat with a short one."""
+    await ledger.claim(f"of {host.name}", by=host)  # a host that owns nothing may be forgotten
+    await ledger.beat(replace(host, lease=0.01))
+    async with asyncio.timeout(60):
+        while any(each.is_alive for each in await ledger.hosts() if each.host.name == host.name):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def _to(receiver: str = "agent/1", **fields: Any) -> Message:
+    return _said(to=(receiver,), **fields)
+
+
+async def a_host_lives_while_it_beats(open_: _Opener) -> None:
+    one, other = _host("one", "1.0", "agent", "run/report"), _host("other")
+    async with open_() as ledger:
+        _same(await ledger.hosts(), ())
+        until = await ledger.beat(other)
+        _same(await ledger.beat(one) > until, True)
+        _same(await ledger.beat(other) > until, True)
+        first, second = await ledger.hosts()
+        _same((first.host, first.is_alive, first.threads, second.host), (one, True, 0, other))
+        _same(first.since <= second.until, True)
+        await ledger.claim("t", by=one)
+        await ledger.claim("u", by=one)
+        await ledger.claim("v", by=other)
+        await ledger.leave(one)
+        await ledger.leave(one)
+        _same(
+            [(each.host.name, each.is_alive, each.threads) for each in await ledger.hosts()],
+            [("one", False, 2), ("other", True, 1)],
+        )
+        await ledger.release("v", epoch=1)
+        await ledger.leave(other)
+        _same([each.host.name for each in await ledger.hosts()], ["one"])
+        await ledger.leave(_host("nobody"))
+
+
+async def a_host_that_slept_past_its_lease_keeps_what_nobody_claimed(open_: _Opener) -> None:
+    async with open_() as ledger:
+        host, other = _host("sleeper"), _host("other")
+        await ledger.beat(host)
+        await ledger.beat(other)
+        epochs = [await ledger.claim(name, by=host) for name in ("a", "b")]
+        await _let_expire(ledger, host)
+        await ledger.claim("a", by=other)
+        await ledger.beat(host)
+        await _refused(errors.FencedError, ledger.append("a", [_said()], epoch=epochs[0]))
+        await _refused(errors.OwnedError, ledger.claim("a", by=host))
+        await ledger.append("b", [_said()], epoch=epochs[1])
+        await _refused(errors.OwnedError, ledger.claim("b", by=other))
+
+
+async def two_processes_that_live_have_two_names(open_: _Opener) -> None:
+    one, twin = _host("one"), _host("one", instance="second")
+    async with open_() as ledger:
+        await ledger.beat(one)
+        epoch = await ledger.claim("t", by=one)
+        await ledger.append("t", [_call()], epoch=epoch)
+        error = await _refused(errors.HostNameTakenError, ledger.beat(twin))
+        _same((error.host, error.until > (await ledger.hosts())[0].since), ("one", True))
+        await _refused(errors.UnknownHostError, ledger.claim("u", by=twin))
+        await ledger.leave(twin)  # it is none, so it ends nobody
+        await _refused(errors.HostNameTakenError, ledger.beat(twin))
+        await ledger.leave(one)
+        await ledger.beat(twin)
+        await _refused(errors.HostNameTakenError, ledger.beat(one))
+        _same(await ledger.woken(twin), ())  # it is another host: the thread is not its own
+        (taken,) = await ledger.take(twin, kinds=[None])
+        _same((taken.thread_id, taken.epoch > epoch, taken.why), ("t", True, "abandoned"))
+        await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=epoch))
+
+
+async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
+    one, other = _host("one"), _host("other")
+    async with open_() as ledger:
+        await ledger.beat(one)
+        until = await ledger.beat(other)
+        first = await ledger.claim("t", by=one, kind="agent")
+        error = await _refused(errors.OwnedError, ledger.claim("t", by=other))
+        _same((error.thread_id, error.owner, error.until <= until + timedelta(seconds=600)), ("t", "one", True))
+        await ledger.append("t", [_said()], epoch=first)
+        second = await ledger.claim("t", by=one)
+        _same(second > first, True)  # also for the same host: what it had begun before is fenced
+        await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=first))
+        _same([each.thread_id for each in (await ledger.threads(ThreadFilter(owner="one"))).threads], ["t"])
+        await ledger.leave(one)
+        third = await ledger.claim("t", by=other)
+        await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=second))
+        await _refused(errors.UnknownHostError, ledger.claim("t", by=one))
+        fourth = await ledger.claim("t")  # without a host, it is taken from its owner
+        await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=third))
+        await ledger.append("t", [_said()], epoch=fourth)
+        summary = await ledger.thread("t")
+        _same(summary and (summary.owner, summary.kind, summary.messages), (None, "agent", 2))
+        _same(await ledger.claim("t", by=other) > fourth, True)
+
+
+async def only_a_host_that_lives_may_claim(open_: _Opener) -> None:
+    async with open_() as ledger:
+        unknown = _host("unknown")
+        error = await _refused(errors.UnknownHostError, ledger.claim("t", by=unknown))
+        _same(error.host, "unknown")
+        await _refused(errors.UnknownHostError, ledger.take(unknown))
+        _same(await ledger.woken(unknown), ())
+        expired = await _expired(ledger, "expired")
+        error = await _refused(errors.HostExpiredError, ledger.claim("t", by=expired))
+        _same(error.host, "expired")
+        await _refused(errors.HostExpiredError, ledger.take(expired))
+        _same(await ledger.thread("t"), None)
+        for lease in (0, -1.0, float("nan"), float("inf"), 1e9, True, None):
+            wrong: Any = lease
+            try:
+                await ledger.beat(Host("h", "1", lease=wrong))
+            except ValueError:
+                continue
+            raise AssertionError(f"a lease of {lease!r} seconds was taken")
+        odd: Any = "no\nname"
+        await ledger.beat(_host("h"))
+        await _refused(ValueError, ledger.claim(odd, by=_host("h")))
+        await _refused(ValueError, ledger.claim("t", by=_host("h"), kind=odd))
+
+
+async def a_released_thread_needs_a_claim(open_: _Opener) -> None:
+    host = _host("one")
+    async with open_() as ledger:
+        await ledger.beat(host)
+        epoch = await ledger.claim("t", by=host)
+        await ledger.append("t", [_said()], epoch=epoch)
+        for wrong in (epoch + 1, epoch - 1, -epoch):
+            await _refused(errors.FencedError, ledger.release("t", epoch=wrong))
+        await _refused(errors.UnknownThreadError, ledger.release("nobody", epoch=1))
+        await _refused(ValueError, ledger.release("t", epoch=epoch, unfit="1"))
+        await _refused(ValueError, ledger.release("t", epoch=epoch, reason="why"))
+        await ledger.release("t", epoch=epoch)
+        for given in (epoch, epoch + 1, -epoch, 0, None):
+            await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=given))
+        await _refused(errors.FencedError, ledger.release("t", epoch=epoch))
+        _same((await ledger.head("t")).epoch, epoch)
+        await ledger.post("t", _to())
+        summary = await ledger.thread("t")
+        _same(summary and (summary.owner, summary.messages), (None, 2))
+        later = await ledger.claim("t", by=host)
+        _same(later > epoch, True)
+        await ledger.append("t", [_said()], epoch=later)
+        _same((await ledger.verify()).damages, ())
+
+
+async def a_posted_message_makes_its_thread_due(open_: _Opener) -> None:
+    one, other = _host("one"), _host("other")
+    async with open_() as ledger:
+        await ledger.beat(one)
+        await ledger.beat(other)
+        _same(await ledger.take(one), ())
+        await ledger.append("silent", [_to()])  # only a post marks a thread
+        record = await ledger.post("t", _to())
+        (taken,) = await ledger.take(one)
+        _same((taken.thread_id, taken.kind, taken.why, taken.due_at), ("t", "agent", "posted", record.recorded_at))
+        await ledger.append("t", [_said()], epoch=taken.epoch)
+        await ledger.post("t", _to())
+        for host in (one, other):  # its owner lives, and is told by `woken`
+            _same(await ledger.take(host), ())
+        await ledger.leave(one)  # it has not said that it has seen any of it
+        (again,) = await ledger.take(other)
+        _same((again.thread_id, again.why, again.due_at), ("t", "posted", record.recorded_at))
+        await ledger.release("t", epoch=again.epoch, seen=1)  # of two posted messages
+        (third,) = await ledger.take(other)
+        await ledger.release("t", epoch=third.epoch, seen=(await ledger.head("t")).seq)
+        _same(await ledger.take(other), ())
+        _same((await ledger.verify()).damages, ())
+
+
+async def of_many_takers_each_thread_has_one(open_: _Opener) -> None:
+    hosts = [_host(f"h{number}") for number in range(4)]
+    async with open_() as ledger:
+        for host in hosts:
+            await ledger.beat(host)
+        names = [f"t{number:02}" for number in range(30)]
+        for name in names:
+            await ledger.post(name, _to())
+        first = await ledger.take(hosts[0], limit=3)
+        _same([each.thread_id for each in first], names[:3])  # the longest due first
+        _same(await ledger.take(hosts[0], limit=0), ())
+        await _refused(ValueError, ledger.take(hosts[0], limit=-1))
+        rounds = [ledger.take(host, limit=5) for host in hosts * 3]
+        taken = [each.thread_id for found in await asyncio.gather(*rounds) for each in found]
+        _same(sorted(taken), names[3:])
+        _same(sum(each.threads for each in await ledger.hosts()), 30)
+
+
+async def a_thread_is_due_when_its_time_comes(open_: _Opener) -> None:
+    host = _host("one")
+    async with open_() as ledger:
+        await ledger.beat(host)
+        now = (await ledger.append("now", [_said()]))[0].recorded_at
+        times = {"past": now - timedelta(seconds=5), "long ago": now - timedelta(days=1), "future": now + timedelta(days=1)}
+        for name, time in times.items():
+            await ledger.release(name, epoch=await ledger.claim(name, by=host, kind="agent"), wake_at=time)
+        await ledger.release("never", epoch=await ledger.claim("never", by=host, kind="agent"))
+        naive = now.replace(tzinfo=None)
+        await _refused(ValueError, ledger.release("x", epoch=await ledger.claim("x", by=host), wake_at=naive))
+        taken = await ledger.take(host)
+        _same([(each.thread_id, each.why) for each in taken], [("long ago", "due"), ("past", "due")])
+        summary = await ledger.thread("future")
+        _same(summary and summary.due_at, times["future"])
+        await ledger.post("future", _to())  # a post does not wait for it
+        (early,) = await ledger.take(host)
+        _same((early.thread_id, early.why), ("future", "posted"))
+        await ledger.release("future", epoch=early.epoch, seen=1, wake_at=times["future"])
+        _same(await ledger.take(host), ())
+
+
+async def the_open_calls_of_a_dead_host_are_taken(open_: _Opener) -> None:
+    dead, host = _host("dead"), _host("one")
+    async with open_() as ledger:
+        await ledger.beat(dead)
+        await ledger.beat(host)
+        call = _call()
+        for name, said in (("open", call), ("idle", _said())):
+            await ledger.append(name, [said], epoch=await ledger.claim(name, by=dead, kind="agent"))
+        await ledger.append("given up", [_call()], epoch=await ledger.claim("given up", by=dead, kind="agent"))
+        await ledger.release("given up", epoch=1)  # it waits for somebody, and for no host
+        _same(await ledger.take(host), ())
+        await ledger.leave(dead)
+        (taken,) = await ledger.take(host)
+        _same((taken.thread_id, taken.why, taken.epoch), ("open", "abandoned", 2))
+        await _refused(errors.FencedError, ledger.append("open", [_result(call)], epoch=1))
+        await ledger.append("open", [_result(call)], epoch=2)
+        _same(await ledger.take(host), ())
+        _same([(each.host.name, each.threads) for each in await ledger.hosts()], [("dead", 1), ("one", 1)])
+
+
+async def a_host_takes_only_what_it_can_run(open_: _Opener) -> None:
+    host = _host("one", "1", "agent", "run/report")
+    async with open_() as ledger:
+        await ledger.beat(host)
+        for number, receiver in enumerate(("agent/1", "chain/7", "agent", "run/report")):
+            await ledger.post(f"t{number}", _to(receiver))
+        await ledger.release("r", epoch=await ledger.claim("r", by=host, kind="run/report"))
+        await ledger.post("r", _to("agent/1"))  # a claim has said its kind
+        await ledger.append("bare", [_call()], epoch=await ledger.claim("bare", by=host))
+        await ledger.leave(host)
+        await ledger.beat(host)
+        _same(
+            [(each.thread_id, each.kind) for each in await ledger.take(host)],
+            [("t0", "agent"), ("t2", "agent"), ("r", "run/report")],
+        )
+        _same([each.thread_id for each in await ledger.take(host, kinds=["chain", "chain"])], ["t1"])
+        (bare,) = await ledger.take(host, kinds=[None])
+        _same((bare.thread_id, bare.kind), ("bare", None))
+        _same([each.thread_id for each in (await ledger.threads(ThreadFilter(kind="run"))).threads], ["t3"])
+        branch = await ledger.fork("t1", into="b")
+        _same((branch.kind, branch.owner, branch.due_at), ("chain", None, None))
+
+
+async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener) -> None:
+    old, older, new = _host("old", "1"), _host("older", "1"), _host("new", "2")
+    async with open_() as ledger:
+        for host in (old, older, new):
+            await ledger.beat(host)
+        await ledger.post("t", _to())
+        (taken,) = await ledger.take(old)
+        await ledger.release("t", epoch=taken.epoch, seen=1, unfit="1", reason="the prompt has changed")
+        for host in (old, older):
+            _same(await ledger.take(host), ())
+        (summary,) = (await ledger.threads(ThreadFilter(unfit=True))).threads
+        _same([(each.build, each.reason) for each in summary.unfit], [("1", "the prompt has changed")])
+        (again,) = await ledger.take(new)
+        _same((again.thread_id, again.why), ("t", "due"))
+        await ledger.release("t", epoch=again.epoch, unfit="2", reason="x" * 10_000)
+        for host in (old, older, new):
+            _same(await ledger.take(host), ())  # nobody is left: it is listed, and not given around
+        summary = await ledger.thread("t")
+        _same(summary and [(each.build, len(each.reason)) for each in summary.unfit], [("1", 22), ("2", 2000)])
+        _same((await ledger.threads(ThreadFilter(unfit=False))).threads, ())
+        epoch = await ledger.claim("t", by=old)  # a claim by name is a decision
+        await ledger.release("t", epoch=epoch, wake_at=(await ledger.hosts())[0].since)
+        (third,) = await ledger.take(older)
+        _same(third.why, "due")
+        await ledger.release("t", epoch=third.epoch)
+        await ledger.delete("t")
+        await ledger.post("t", _to())
+        _same(len(await ledger.take(new)), 1)  # another thread of that name
+
+
+async def a_host_is_told_which_of_its_threads_were_posted_to(open_: _Opener) -> None:
+    one, other = _host("one"), _host("other")
+    async with open_() as ledger:
+        await ledger.beat(one)
+        await ledger.beat(other)
+        for name in ("a", "b"):
+            await ledger.append(name, [_said()], epoch=await ledger.claim(name, by=one))
+        await ledger.claim("c", by=other)
+        _same(await ledger.woken(one), ())
+        for name in ("a", "b", "a", "c"):
+            await ledger.post(name, _to())
+        for _ in range(2):  # until it says that it has seen them
+            _same(await ledger.woken(one), (Woken("a", 3), Woken("b", 2)))
+        _same(await ledger.woken(one, seen={"a": 2, "b": 2, "c": 9, "nobody": 1}), (Woken("a", 3),))
+        _same(await ledger.woken(other), (Woken("c", 1),))
+        _same(await ledger.woken(one, seen={"a": 3}), ())
+        await ledger.post("a", _to())
+        _same(await ledger.woken(one), (Woken("a", 4),))
+        await ledger.leave(one)
+        _same(await ledger.woken(one), ())
+        _same([each.thread_id for each in await ledger.take(other)], ["a"])
+
+
+async def open_calls_of_one_option_are_found_in_all_threads(open_: _Opener) -> None:
+    calls = [_call("APPROVE", lane="control") for _ in range(5)]
+    async with open_() as ledger:
+        for number, call in enumerate(calls):
+            await ledger.append(f"t{number % 2}", [_said(), _call("look"), call])
+        await ledger.append("effect", [_call("APPROVE", lane="effect")])
+        await ledger.append("t1", [_result(calls[1])])
+        await ledger.fork("t0", into="branch")  # its calls are closed
+        page = await ledger.open_calls_of("APPROVE", limit=3)
+        expected = [calls[0].id, calls[2].id, calls[3].id]
+        _same(
+            [(each.message.thread_id, each.message.id) for each in page.calls],
+            list(zip(("t0", "t0", "t1"), expected, strict=True)),
+        )
+        rest = await ledger.open_calls_of("APPROVE", limit=3, page=page.next)
+        _same(([each.message.lane for each in rest.calls], rest.next), (["control", "effect"], None))
+        newest = await ledger.open_calls_of("APPROVE", order="-recorded_at", limit=2)
+        _same([each.message.lane for each in newest.calls], ["effect", "control"])
+        older = await ledger.open_calls_of("APPROVE", order="-recorded_at", page=newest.next)
+        _same([each.message.id for each in older.calls], expected[::-1])
+        _same((await ledger.open_calls_of("nothing")).calls, ())
+        wrong: Any = "id; DROP TABLE threads"
+        for doing in (
+            ledger.open_calls_of("APPROVE", order=wrong),
+            ledger.open_calls_of("APPROVE", page=wrong),
+            ledger.open_calls_of("APPROVE", limit=-1),
+        ):
+            await _refused(ValueError, doing)
+
+
+async def threads_are_found_by_open_calls_owner_creation_and_cost(open_: _Opener) -> None:
+    host, call = _host("one"), _call()
+
+    async def found(**asked: Any) -> list[str]:
+        for order in ("created_at", "-created_at", "updated_at", "-updated_at"):
+            page = await ledger.threads(ThreadFilter(**asked), order)
+            names = sorted(each.thread_id for each in page.threads)
+        return names
+
+    async with open_() as ledger:
+        await ledger.beat(host)
+        cheap, dear = (Usage(input_tokens=40, output_tokens=10, cost=Decimal(cost)) for cost in ("0.1", "12.50"))
+        await ledger.append("cheap", [_said(usage=cheap), call])
+        await ledger.append("dear", [_said(usage=dear), _said(usage=cheap)], epoch=await ledger.claim("dear", by=host))
+        await ledger.append("free", [_said()])
+        _same(await found(open_calls=True), ["cheap"])
+        _same(await found(open_calls=False), ["dear", "free"])
+        _same(await found(owner="one"), ["dear"])
+        _same((await found(owner="nobody"), await found(owner="one", open_calls=True)), ([], []))
+        _same(await found(min_cost=Decimal("0.1")), ["cheap", "dear"])
+        _same(await found(min_cost=Decimal("12.6")), ["dear"])
+        _same(await found(min_cost=Decimal("12.61")), [])
+        _same((await found(min_tokens=50), await found(min_tokens=51)), (["cheap", "dear"], ["dear"]))
+        summary = await ledger.thread("dear")
+        created = (summary or (await ledger.threads()).threads[0]).created_at
+        _same((await found(created_after=created), await found(created_before=created)), (["free"], ["cheap"]))
+        await ledger.append("cheap", [_result(call)])
+        _same(await found(open_calls=True), [])
+        first = await ledger.threads(ThreadFilter(min_tokens=1), "-created_at", limit=1)
+        then = await ledger.threads(ThreadFilter(min_tokens=1), "-created_at", first.next, 1)
+        _same([each.thread_id for each in (*first.threads, *then.threads)], ["dear", "cheap"])
+
+
 # ---------------------------------------------------------------- reading
 
 
@@ -540,23 +927,7 @@ async def a_tail_goes_on_after_a_deletion(open_: _Opener) -> None:
         _same([record.message.thread_id for record, _ in after], ["c"])
 
 
-# ---------------------------------------------------------------- outbox, snapshots
-
-
-async def the_outbox_is_kept_in_order_until_delivered(open_: _Opener) -> None:
-    out = [_said(str(number), to=("x",), thread_id="elsewhere") for number in range(3)]
-    async with open_() as ledger:
-        await ledger.append("t", [_said()], outbox=out[:2])
-        await ledger.append("t", [], outbox=out[2:])
-        waiting = await ledger.undelivered()
-        _same([(entry.thread_id, entry.message) for entry in waiting], [("t", message) for message in out])
-        _same(await ledger.undelivered(limit=1), waiting[:1])
-        await ledger.delivered(waiting)
-        await ledger.delivered(waiting)
-        _same(await ledger.undelivered(), ())
-        await ledger.append("t", [], outbox=out[:1])
-        (entry,) = await ledger.undelivered()
-        _same(entry.position > waiting[-1].position, True)
+# ---------------------------------------------------------------- snapshots
 
 
 def _counting(seen: list[int]) -> Fold[int]:
@@ -727,7 +1098,7 @@ async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -
 
 async def what_is_deleted_is_gone(open_: _Opener) -> None:
     async with open_() as ledger:
-        await ledger.append("t", [_said("secret"), _call()], outbox=[_said()])
+        await ledger.append("t", [_said("secret"), _call()])
         await ledger.append("u", [_said("secret too")])
         _same(len(await ledger.search("secret")), 2)
         await ledger.fork("t", into="b")
@@ -735,7 +1106,7 @@ async def what_is_deleted_is_gone(open_: _Opener) -> None:
         removed = await ledger.delete("t", with_branches=True)
         _same(sorted(removed), ["b", "t"])
         _same(await _all(ledger, "t"), [])
-        _same((await ledger.thread("t"), await ledger.undelivered()), (None, ()))
+        _same(await ledger.thread("t"), None)
         _same([hit.record.message.thread_id for hit in await ledger.search("secret")], ["u"])
         await _refused(errors.UnknownThreadError, ledger.delete("t"))
         (record,) = await ledger.append("t", [_said()])
@@ -850,15 +1221,32 @@ async def what_was_said_is_there_when_opened_again(open_: _Opener) -> None:
     call = _call()
     async with open_() as ledger:
         epoch = await ledger.claim("t")
-        await ledger.append("t", [_said(), call], epoch=epoch, outbox=[_said()], status="running")
+        await ledger.append("t", [_said(), call], epoch=epoch, status="running")
         before = await _all(ledger, "t")
         await ledger.fork("t", into="b")
     async with open_() as ledger:
         _same(await _all(ledger, "t"), before)
         _same(len(await _all(ledger, "b")), 3)
-        _same(len(await ledger.undelivered()), 1)
         await _refused(errors.FencedError, ledger.append("t", [_result(call)], epoch=epoch + 1))
         await ledger.append("t", [_result(call)], epoch=epoch)
+        _same((await ledger.verify()).damages, ())
+
+
+async def hosts_and_owners_are_known_when_opened_again(open_: _Opener) -> None:
+    one, other = _host("one"), _host("other")
+    async with open_() as ledger:
+        await ledger.beat(one)
+        await ledger.append("t", [_call()], epoch=await ledger.claim("t", by=one, kind="agent"))
+        await ledger.claim("u", by=one)
+        await ledger.release("u", epoch=1, unfit="1", reason="no")
+        await ledger.post("v", _to())
+        before = [await ledger.thread(name) for name in ("t", "u", "v")]
+    async with open_() as ledger:
+        await ledger.beat(other)
+        _same([await ledger.thread(name) for name in ("t", "u", "v")], before)
+        await _refused(errors.OwnedError, ledger.claim("t", by=other))
+        await ledger.leave(one)
+        _same({each.thread_id for each in await ledger.take(other)}, {"t", "v"})
         _same((await ledger.verify()).damages, ())
 
 
@@ -869,7 +1257,13 @@ async def a_closed_ledger_says_so(open_: _Opener) -> None:
     await _refused(errors.LedgerError, ledger.head("t"))
 
 
-_DURABLE = frozenset({"what_was_said_is_there_when_opened_again", "a_closed_ledger_says_so"})
+_DURABLE = frozenset(
+    {
+        "what_was_said_is_there_when_opened_again",
+        "hosts_and_owners_are_known_when_opened_again",
+        "a_closed_ledger_says_so",
+    }
+)
 
 LEDGER_CHECKS: dict[str, _Check] = {
     check.__name__: check
@@ -897,6 +1291,21 @@ LEDGER_CHECKS: dict[str, _Check] = {
         an_epoch_that_nobody_was_given_is_refused,
         anyone_may_post_to_somebody,
         what_somebody_outside_posts_is_talk_under_their_name,
+        a_host_lives_while_it_beats,
+        a_host_that_slept_past_its_lease_keeps_what_nobody_claimed,
+        two_processes_that_live_have_two_names,
+        a_thread_of_a_living_host_is_nobody_elses,
+        only_a_host_that_lives_may_claim,
+        a_released_thread_needs_a_claim,
+        a_posted_message_makes_its_thread_due,
+        of_many_takers_each_thread_has_one,
+        a_thread_is_due_when_its_time_comes,
+        the_open_calls_of_a_dead_host_are_taken,
+        a_host_takes_only_what_it_can_run,
+        a_build_that_cannot_go_on_is_not_given_the_thread_again,
+        a_host_is_told_which_of_its_threads_were_posted_to,
+        open_calls_of_one_option_are_found_in_all_threads,
+        threads_are_found_by_open_calls_owner_creation_and_cost,
         a_stretch_can_be_read_from_both_ends,
         the_chain_is_over_everything,
         messages_are_found_by_invocation_and_correlation,
@@ -906,7 +1315,6 @@ LEDGER_CHECKS: dict[str, _Check] = {
         a_tail_has_everything_once_and_in_order,
         a_tail_is_live,
         a_tail_goes_on_after_a_deletion,
-        the_outbox_is_kept_in_order_until_delivered,
         a_replay_goes_on_from_a_snapshot,
         step_numbers_change_neither_order_nor_what_is_found,
         a_replay_gives_the_same_bytes,
@@ -921,6 +1329,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         what_heads_prove_can_be_restored,
         what_no_head_proves_is_not_restored,
         what_was_said_is_there_when_opened_again,
+        hosts_and_owners_are_known_when_opened_again,
         a_closed_ledger_says_so,
     )
 }

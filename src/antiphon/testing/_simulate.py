@@ -131,9 +131,9 @@ class FaultyLedger:
                 raise LedgerUnavailableError("simulated", thread_id)
         return records
 
-    async def claim(self, thread_id: str) -> int:
+    async def claim(self, thread_id: str, **more: Any) -> int:
         await self._wait()
-        return await self._ledger.claim(thread_id)
+        return await self._ledger.claim(thread_id, **more)
 
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> Sequence[Record]:
         await self._wait()

@@ -27,7 +27,6 @@ from antiphon.ledger._pairing import OpenCall, OpenCalls, Pairing
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger.sqlite._checksums import (
     NO_CHECKSUM,
-    add_entries,
     check_written,
     message_checksum,
     state_checksum,
@@ -210,8 +209,6 @@ class Appends:
         if request.status or request.pattern:
             known.part = None
         self._changed[known.key] = known
-        if request.outbox:
-            _add_outbox(connection, request)
         if request.snapshot is not None:
             fold, value = request.snapshot
             connection.run(_SNAPSHOT, (known.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value))
@@ -282,24 +279,6 @@ class Appends:
             connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
             self._changed.clear()
         check_written(connection.total_changes() - before, expected)
-
-
-def _add_outbox(connection: Connection, request: AppendRequest) -> None:
-    name, before = request.thread_id, connection.total_changes()
-    entries = [(name, _entry_hash(name, body), body) for body in request.outbox]
-    connection.run_all("INSERT INTO outbox (thread_id, hash, body) VALUES (?, ?, ?)", entries)
-    check_written(connection.total_changes() - before, len(entries))
-    last = connection.last_insert_rowid()  # numbers follow each other inside a transaction
-    add_entries(connection, [(last - len(entries) + index, digest) for index, (_, digest, _) in enumerate(entries, 1)])
-
-
-def _entry_hash(thread_id: str, body: bytes) -> bytes:
-    return sha256(thread_id.encode() + b"\n" + body).digest()
-
-
-def is_as_written(thread_id: object, digest: object, body: object) -> bool:
-    """Whether an outbox entry is what an append put there."""
-    return isinstance(thread_id, str) and isinstance(body, bytes) and _entry_hash(thread_id, body) == digest
 
 
 def _changed(known: _Known) -> tuple[Any, ...]:

@@ -34,7 +34,6 @@ from antiphon.ledger._values import (
     ThreadOrder,
     ThreadPage,
     ThreadSummary,
-    Undelivered,
     Verification,
 )
 from antiphon.ledger._verbs import CommitSignal, Verbs
@@ -119,7 +118,6 @@ class SqliteLedger(Verbs):
         *,
         expected_version: int | None = None,
         epoch: int | None = None,
-        outbox: Iterable[Message] = (),
         snapshot: Snapshot | None = None,
         status: str | None = None,
         pattern: str | None = None,
@@ -132,7 +130,6 @@ class SqliteLedger(Verbs):
             redaction=self.redaction,
             expected_version=expected_version,
             epoch=epoch,
-            outbox=outbox,
             snapshot=snapshot,
             status=status,
             pattern=pattern,
@@ -342,15 +339,7 @@ class SqliteLedger(Verbs):
         """Return the place and the state of a fold's snapshot that is not after a message."""
         return await self._readers.do(lambda connection: _queries.snapshot(connection, thread_id, fold, upto))
 
-    # ------------------------------------------------------------ outbox and care
-
-    async def undelivered(self, limit: int = 100) -> tuple[Undelivered, ...]:
-        check_limit(limit)
-        return await self._readers.do(lambda connection: _queries.undelivered(connection, limit))
-
-    async def delivered(self, entries: Iterable[Undelivered]) -> None:
-        positions = [entry.position for entry in entries]
-        await self._writer.do(lambda connection: _changes.delivered(connection, positions))
+    # ------------------------------------------------------------ care
 
     async def verify(
         self,

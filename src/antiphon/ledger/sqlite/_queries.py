@@ -1,4 +1,4 @@
-"""Queries: threads by page, heads, outbox entries, snapshots, and full-text search.
+"""Queries: threads and open calls by page, heads, hosts, snapshots, and full-text search.
 
 Appending does not wait for the index of words: a search first brings it up to date, in steps small enough to let appends in
 between. The index holds no text of its own: the words of a message are read from its bytes where a snippet needs them.
@@ -10,12 +10,12 @@ from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._chain import to_micros
 from antiphon.ledger._listing import SYSTEM_PATTERN, Term, head_of, order_of, page_of, page_start, summary_of, terms_of
-from antiphon.ledger._values import Head, Hit, ThreadFilter, ThreadOrder, ThreadPage, Undelivered
-from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
+from antiphon.ledger._values import Head, Hit, ThreadFilter, ThreadOrder, ThreadPage
+from antiphon.ledger.sqlite._appends import snapshot_hash
 from antiphon.ledger.sqlite._rows import ThreadSegment, find_thread, line_to, lineage, link_at, record_at
 from antiphon.ledger.sqlite._schema import SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
-from antiphon.messages import NO_LIMITS, Json, Message, loads
+from antiphon.messages import Json
 from antiphon.messages.json_values import parse
 
 # ---------------------------------------------------------------- lists
@@ -69,22 +69,6 @@ def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, pa
 def heads(connection: Connection) -> tuple[Head, ...]:
     """Return where every thread ends."""
     return tuple(head_of(State(*row)) for row in connection.rows(_STATE))
-
-
-def undelivered(connection: Connection, limit: int) -> tuple[Undelivered, ...]:
-    """Return the oldest outbox entries.
-
-    Raises:
-        LedgerCorruptError: one of them is not as it was written.
-    """
-    rows = connection.rows("SELECT position, thread_id, hash, body FROM outbox ORDER BY position LIMIT ?", (limit,))
-    return tuple(_entry(*row) for row in rows)
-
-
-def _entry(position: int, name: str, digest: bytes, body: bytes) -> Undelivered:
-    if not is_as_written(name, digest, body):
-        raise LedgerCorruptError(f"outbox entry {position} is not what was written; go back to a backup", name)
-    return Undelivered(position, name, loads(body, Message, limits=NO_LIMITS))
 
 
 def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:

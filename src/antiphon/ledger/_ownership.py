@@ -1,0 +1,171 @@
+"""Who owns a thread and when it is due: every change of that, as pure functions over a thread's state, for all stores.
+
+**Owner.** A thread belongs to a host, to a caller that claimed it without one, or to nobody. Every change of owner changes the
+epoch. A negative epoch says that its owner released the thread: no append can bring it, so the next append needs a claim.
+
+**Kind.** What host can run a thread. `claim` sets it; where no claim has, the first posted message does: it is the kind of
+the first receiver's address (`agent` of `agent/7`). A thread that was never posted to and claimed without a kind has none.
+
+**Due.** `due_at` is when the thread has something to do, and `posted` the place of the last posted message that no owner has
+reported as seen (0: none).
+
+- `post` sets `posted`, and `due_at` to the time of the post, unless it is earlier already.
+- `seen` clears both, if it covers the last posted message. Nothing else does: an owner that dies between a look and what it
+  does about it leaves the thread due.
+- `release` keeps `due_at` if there are posted messages; else it sets it to `wake_at`, or clears it. A build that cannot go on
+  leaves the thread due at once.
+- A claim leaves both as they are. While the owner lives they change nothing for others.
+
+A thread may be taken if nobody owns it and `due_at` has come; or if its owner is a host that does not live, and there are
+open calls, or `due_at` has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from antiphon.errors import FencedError
+from antiphon.ledger._admission import State
+from antiphon.ledger._chain import to_micros
+from antiphon.ledger._hosts import Host, Why
+from antiphon.ledger._redaction import LedgerRedaction
+from antiphon.ledger._request import check_name
+from antiphon.messages import current_port
+
+_LONGEST_REASON = 2000
+"""Characters of a reason that are kept: enough for a message, not for a traceback of megabytes."""
+
+
+class Release(NamedTuple):
+    """How a thread is given up."""
+
+    epoch: int
+    now: int
+    seen: int | None = None
+    wake_at: int | None = None
+    unfit: str | None = None
+    """The build that cannot continue it."""
+    reason: str = ""
+
+
+def check_owner(state: State, epoch: int) -> None:
+    """Refuse an epoch that is not the owner's.
+
+    Raises:
+        FencedError: it is not.
+    """
+    if epoch <= 0 or epoch != state.epoch:
+        raise FencedError(state.thread_id, epoch, abs(state.epoch))
+
+
+def claimed(state: State, owner: int | None, kind: str | None) -> State:
+    """Return the state of a thread with a new owner."""
+    return state._replace(epoch=abs(state.epoch) + 1, owner=owner, kind=state.kind if kind is None else kind)
+
+
+def released(state: State, release: Release) -> State:
+    """Return the state of a thread that its owner gives up.
+
+    Raises:
+        FencedError: the epoch is not the owner's.
+    """
+    check_owner(state, release.epoch)
+    state = state if release.seen is None else seen(state, release.seen)
+    due_at = _earliest(state.due_at if state.posted else None, release.wake_at)
+    if release.unfit is not None:
+        due_at = _earliest(due_at, release.now)
+    return state._replace(epoch=-state.epoch, owner=None, due_at=due_at)
+
+
+def seen(state: State, upto: int) -> State:
+    """Return the state of a thread whose owner has taken up all posted messages up to a place."""
+    return state if upto < state.posted else state._replace(posted=0, due_at=None)
+
+
+def _earliest(*times: int | None) -> int | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def due_since(state: State, has_open_calls: bool, now: int, abandoned_at: int | None) -> int | None:
+    """Return since when a thread without a living owner has something to do; None if it has nothing to do yet.
+
+    `abandoned_at` is when the lease of its owner ended; None if it has no owner.
+    """
+    due = state.due_at if state.due_at is not None and state.due_at <= now else None
+    return _earliest(due, abandoned_at if has_open_calls else None)
+
+
+def why_due(state: State, now: int) -> Why:
+    """Return why a thread is taken."""
+    if state.posted:
+        return "posted"
+    return "due" if state.due_at is not None and state.due_at <= now else "abandoned"
+
+
+def kept_reason(reason: str) -> str:
+    """Return a reason, cut where it is too long."""
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
+
+
+def make_release(
+    thread_id: str,
+    *,
+    redaction: LedgerRedaction,
+    epoch: int,
+    seen: int | None,
+    wake_at: datetime | None,
+    unfit: str | None,
+    reason: str | None,
+) -> Release:
+    """Return how a thread is given up, as a store takes it.
+
+    Raises:
+        SecretNameError: the build looks like a secret.
+        ValueError: the thread's id or the build is no name, a time has no zone, or only one of `unfit` and `reason` is given.
+    """
+    check_name(thread_id, "a thread's id")
+    if (unfit is None) != (reason is None):
+        raise ValueError("give unfit and reason together: the build that cannot go on, and why")
+    if unfit is not None:
+        check_name(unfit, "a build")
+        redaction.check_name(unfit, "the build of a host")
+    text = "" if reason is None else reason if redaction.rules is None else redaction.rules.text(reason)
+    now = to_micros(current_port().now())
+    return Release(epoch, now, seen, None if wake_at is None else _micros(wake_at), unfit, kept_reason(text))
+
+
+def _micros(time: datetime) -> int:
+    if time.tzinfo is None:
+        raise ValueError(f"a time has a zone, such as UTC; {time.isoformat()} has none")
+    return to_micros(time)
+
+
+def check_host(host: Host, redaction: LedgerRedaction) -> None:
+    """Refuse a host whose names must not be stored.
+
+    Raises:
+        SecretNameError: a name looks like a secret.
+    """
+    redaction.check_name(host.name, "the name of a host")
+    redaction.check_name(host.build, "the build of a host")
+    for kind in host.kinds:
+        check_kind(kind, redaction)
+
+
+def check_kind(kind: str | None, redaction: LedgerRedaction) -> None:
+    """Refuse a kind that is no name, or that must not be stored.
+
+    Raises:
+        SecretNameError: it looks like a secret.
+        ValueError: it is no name.
+    """
+    if kind is not None:
+        check_name(kind, "a kind of thread")
+        redaction.check_name(kind, "the kind of a thread")
+
+
+def kinds_wanted(by: Host, kinds: Iterable[str | None] | None) -> tuple[str | None, ...]:
+    """Return the kinds that a host asks for, each once."""
+    return tuple(dict.fromkeys(by.kinds if kinds is None else kinds))
