@@ -62,7 +62,7 @@ def check_owner(state: State, epoch: int) -> None:
 
 def claimed(state: State, owner: int | None, kind: str | None) -> State:
     """Return the state of a thread with a new owner."""
-    return state._replace(epoch=abs(state.epoch) + 1, owner=owner, kind=state.kind if kind is None else kind)
+    return state._replace(epoch=abs(state.epoch) + 1, owner=owner, kind=state.kind or kind)
 
 
 def released(state: State, release: Release) -> State:

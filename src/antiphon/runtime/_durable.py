@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
+from antiphon.messages.keys import kind_of
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._failures import LOG, log_fields, log_text
 from antiphon.runtime._redelivery import endings, leftovers
@@ -98,13 +99,10 @@ class Durable:
         """Append a message whose sender is not at work in the thread, or post it for the host that has the thread."""
         thread_id = _thread(delivery)
         try:
-            await self._journal.own(thread_id)
-        except errors.OwnedError:
-            await self._elsewhere.post(delivery)
-            return
-        except errors.FencedError:
-            # Lost, and not evicted yet: the other host has it.
-            await self._elsewhere.post(delivery)
+            if not self._journal.epoch(thread_id):
+                await self._journal.own(thread_id, kind_of(delivery.to))
+        except (errors.OwnedError, errors.FencedError):
+            await self._elsewhere.post(delivery)  # fenced: it is lost, and not evicted yet
             return
         try:
             await self._append_and_deliver(cell, delivery, until)

@@ -20,27 +20,38 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
+from hashlib import sha256
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
 
 from antiphon import errors
 from antiphon.ledger import Host
-from antiphon.messages import OptionResultPayload
+from antiphon.messages import Message, dumps, loads, thaw
+from antiphon.protocol import Object, Reply, Request
+from antiphon.runtime._actor import Actor, handles
+from antiphon.runtime._address import SYSTEM, Address
+from antiphon.runtime._context import Context
+from antiphon.runtime._envelope import DeliveryState, Envelope
 from antiphon.runtime._failures import LOG, log_fields, log_text
-from antiphon.runtime._results import error_of
+from antiphon.runtime._recovery import Recovered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from antiphon.ledger import Ledger, Tailed
-    from antiphon.messages import Message
-    from antiphon.runtime._envelope import DeliveryState, InFlight
+    from antiphon.ledger import Ledger, Tailed, Taken
+    from antiphon.runtime._envelope import InFlight
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._recovery import Recovery, Timers
     from antiphon.runtime._run import Lifetime
     from antiphon.runtime._settings import Settings
+    from antiphon.runtime._state import States
     from antiphon.runtime._tree import Tree
 
 _numbers = count(1)
@@ -80,7 +91,7 @@ class Lease:
     async def _register(self) -> Host:
         settings = self._settings
         name = settings.host or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
-        host = Host(name, settings.build, self._kinds(), settings.heartbeat * BEATS_A_LEASE)
+        host = Host(name, settings.build or default_build(), self._kinds(), settings.heartbeat * BEATS_A_LEASE)
         await self._ledger.beat(host)
         self._host = host
         if self.on_first_beat is not None:
@@ -104,6 +115,17 @@ class Lease:
                 await self._ledger.leave(self._host)
 
 
+def default_build() -> str:
+    """Return what tells this program from other versions of it: `ANTIPHON_BUILD`, or a hash of its main file."""
+    if named := os.environ.get("ANTIPHON_BUILD"):
+        return named
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        return sha256(Path(path or "").read_bytes()).hexdigest()[:12]
+    except OSError:
+        return "unknown"
+
+
 BEATS_A_LEASE = 3
 """A host may miss two beats. G15: its threads are taken over within three."""
 
@@ -122,7 +144,7 @@ class Tell(Request[Told], frozen=True, type="TELL", family="system"):
     """Tell an actor something in a thread of this host. Another host posts it for a caller that wants no answer."""
 
     to: str
-    message: JsonObject
+    message: Object
     """In the house format."""
 
 
@@ -160,7 +182,7 @@ class RemoteAnswers:
         """
         thread_id, message = delivery.thread_id or "", delivery.message
         if message.kind != "option_call":
-            tell = Tell(to=delivery.to, message=JsonObject(orjson.loads(dumps(message))))
+            tell = Tell(to=delivery.to, message=orjson.loads(dumps(message)))
             message = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id)).message
         await self._ledger.post(thread_id, message)
         self.add(delivery)
@@ -301,6 +323,8 @@ class Hosting:
         self._timers = timers
         self._answers = answers
         self._idle_since: dict[str, float] = {}
+        self._seen: dict[str, int] = {}
+        """By thread, the last posted message that was delivered here."""
         self.is_taking = False
         """Whether it takes threads of other kinds of owners whenever they are due (`System.host`)."""
         lease.on_first_beat = self._begin
@@ -319,14 +343,16 @@ class Hosting:
                 LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
 
     async def _deliver_posted(self) -> None:
-        """Deliver what was posted to threads of this host."""
-        for woken in await self._ledger.woken(await self._lease.host()):
-            epoch = self._journal.epoch(woken.thread_id)
-            if epoch:
+        """Deliver what was posted to threads of this host.
+
+        A message is reported as seen in the next round, after it was delivered: a host that dies before leaves the thread due.
+        """
+        seen, self._seen = self._seen, {}
+        for woken in await self._ledger.woken(await self._lease.host(), seen=seen):
+            if self._journal.epoch(woken.thread_id):
                 with suppress(errors.FencedError):  # lost meanwhile: the new owner delivers it
                     await self._recovery.thread(woken.thread_id, with_timers=False)
-                    # After the delivery: a host that dies before it leaves the thread due.
-                    await self._ledger.seen(woken.thread_id, epoch=epoch, upto=woken.seq)
+                    self._seen[woken.thread_id] = woken.seq
 
     async def _look_after_threads(self) -> None:
         await self._release_idle()
@@ -345,6 +371,19 @@ class Hosting:
         found = await self._ledger.thread(thread_id)
         return found is not None and found.kind in self._tree.kinds()
 
+    async def take_on(self) -> None:
+        """Take threads whenever they are due, until this is cancelled.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written at the beginning.
+        """
+        await self.take()
+        self.is_taking = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_taking = False
+
     async def take(self) -> Recovered:
         """Take the threads that are due, have no living owner and can run here, and continue them.
 
@@ -353,11 +392,20 @@ class Hosting:
         """
         found = Recovered()
         host = await self._lease.host()
-        while taken := await self._ledger.take(host, kinds=self._tree.kinds(), limit=_AT_ONCE):
+        while taken := await self._ledger.take(host, kinds=(*self._tree.kinds(), None), limit=_AT_ONCE):
             for each in taken:
                 self._journal.give(each.thread_id, each.epoch)
-            recovered = await asyncio.gather(*(self._recovery.thread(each.thread_id) for each in taken))
-            found = sum(recovered, found)
+            found = sum(await asyncio.gather(*(self._continue(each, host) for each in taken)), found)
+        return found
+
+    async def _continue(self, taken: Taken, host: Host) -> Recovered:
+        try:
+            found = await self._recovery.thread(taken.thread_id)
+        except errors.FencedError:
+            return Recovered()  # the host slept past its lease meanwhile
+        if found.homeless and not found.delivered:
+            reason = f"this program has no actor for {found.homeless} messages of the thread"
+            await self._journal.release(taken.thread_id, unfit=host.build, reason=reason)
         return found
 
     async def _release_idle(self) -> None:

@@ -21,13 +21,13 @@ that were on their way have landed. So no handler and no effect starts before th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
+from antiphon.ledger import SYSTEM_PATTERN, Host, Ledger, Record, Redaction
 from antiphon.messages import Message
 from antiphon.runtime._address import SYSTEM
 from antiphon.runtime._hooks import Hooks
@@ -126,9 +126,9 @@ class Journal:
     """The ledger, with the epoch of every thread that this system owns."""
 
     def __init__(
-        self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: Callable[[], Awaitable[str]] | None = None
+        self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: Callable[[], Awaitable[Host]] | None = None
     ) -> None:
-        """Make it; `host` returns the name of the host that claims threads. Without one, nothing can be claimed."""
+        """Make it; `host` returns the host that claims threads. Without one, none can be claimed."""
         self.ledger = ledger
         self._host = host
         self.admit: Admit = _at_once if admit is None else admit
@@ -140,14 +140,15 @@ class Journal:
         """By owned thread, its length at the last write."""
         self._redactions: dict[str, Redaction | None] = {}
         """By thread, its redaction rules."""
-        self._writing: Counter[str] = Counter()
+        self._writing: dict[str, int] = {}
+        """By thread, how many appends are under way."""
         self._claims: dict[str, asyncio.Task[int]] = {}
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
         self._lost: dict[str, errors.FencedError] = {}
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
-        self.on_lost: Callable[[str], None] | None = None
-        """Called with a thread that was lost; it evicts the thread, and calls `evicted` at the end."""
+        self.on_lost: Callable[[str, errors.FencedError], None] | None = None
+        """Called with a thread that was lost, and why; it evicts the thread, and calls `evicted` at the end."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record, right after it was written."""
         self.hooks: Hooks | None = None
@@ -165,14 +166,16 @@ class Journal:
             HistoryMismatchError: a waiting row is stored already, with other content.
             LedgerError: the ledger refuses, or is unavailable.
         """
-        self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        if self._lost:
+            self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
         else:
             records = await self._write(thread_id, messages, more)
         # Rows of an earlier append may still be on their way. Nothing that depends on them may start before they are stored.
-        await self._landed(thread_id, before)
+        if before is not None:
+            await self._landed(thread_id, before)
         return records
 
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
@@ -212,8 +215,8 @@ class Journal:
         self._check_lost(thread_id)
         if self.waiting(thread_id):
             await self.write(thread_id, ())
-        else:
-            await self._landed(thread_id, self._write_behind.landing(thread_id))
+        elif (before := self._write_behind.landing(thread_id)) is not None:
+            await self._landed(thread_id, before)
 
     async def _write_after_rows(
         self, thread_id: str, messages: Sequence[Message], more: dict[str, Any], before: asyncio.Future[bool] | None
@@ -238,12 +241,11 @@ class Journal:
             reason = f"the thread {thread_id!r} says something else than what came of {exc.message_id!r}: {exc.reason}"
             raise errors.HistoryMismatchError(reason) from exc
 
-    async def _landed(self, thread_id: str, before: asyncio.Future[bool] | None) -> None:
+    async def _landed(self, thread_id: str, before: asyncio.Future[bool]) -> None:
         """Wait for rows that another write has taken along. If that failed, they wait again: write them now."""
-        if before is not None:
-            await asyncio.wait([before])
-            if not before.result():
-                await self.settle(thread_id)
+        await asyncio.wait([before])
+        if not before.result():
+            await self.settle(thread_id)
 
     def _flush(self, thread_id: str) -> None:
         flush = asyncio.create_task(self._flushed(thread_id))
@@ -286,21 +288,23 @@ class Journal:
     async def _append(
         self, thread_id: str, epoch: int, messages: Sequence[Message], more: dict[str, Any]
     ) -> tuple[Record, ...]:
-        self._writing[thread_id] += 1
+        writing = self._writing
+        writing[thread_id] = writing.get(thread_id, 0) + 1
         try:
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
             raise
         finally:
-            self._writing[thread_id] -= 1
-            if not self._writing[thread_id]:
-                del self._writing[thread_id]
+            if writing[thread_id] == 1:
+                del writing[thread_id]
+            else:
+                writing[thread_id] -= 1
 
     # ------------------------------------------------------------ ownership
 
-    async def own(self, thread_id: str) -> int:
-        """Return the epoch under which this journal owns a thread; the first call claims it.
+    async def own(self, thread_id: str, kind: str | None = None) -> int:
+        """Return the epoch under which this journal owns a thread; the first call claims it, as a thread of a kind.
 
         Raises:
             FencedError: another host has taken it over, and it is not evicted yet.
@@ -312,7 +316,7 @@ class Journal:
         self._check_lost(thread_id)
         claim = self._claims.get(thread_id)
         if claim is None:
-            claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id))
+            claim = self._claims[thread_id] = asyncio.create_task(self._claim(thread_id, kind))
         return await asyncio.shield(
             claim
         )  # shielded: other writers wait for the same claim, and one that is cancelled must not cancel it
@@ -337,7 +341,7 @@ class Journal:
 
     def is_quiet(self, thread_id: str) -> bool:
         """Whether no row of a thread waits or is being written."""
-        return not (self._writing[thread_id] or self.waiting(thread_id) or self._write_behind.landing(thread_id))
+        return not (thread_id in self._writing or self.waiting(thread_id) or self._write_behind.landing(thread_id))
 
     async def release(self, thread_id: str, **more: Any) -> None:
         """Release a thread, if it is owned. What is left to do there is for any host that can.
@@ -366,12 +370,12 @@ class Journal:
             self._write_behind.forget(thread_id)
             self._lost[thread_id] = error
             if self.on_lost is not None:
-                self.on_lost(thread_id)
+                self.on_lost(thread_id, error)
 
-    async def _claim(self, thread_id: str) -> int:
+    async def _claim(self, thread_id: str, kind: str | None) -> int:
         try:
             assert self._host is not None  # noqa: S101 (what claims threads has a host)
-            epoch = self._epochs[thread_id] = await self.ledger.claim(thread_id, by=await self._host())
+            epoch = self._epochs[thread_id] = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
         finally:
             del self._claims[thread_id]
         self._forget_some()
@@ -381,7 +385,7 @@ class Journal:
         """Forget the least recently written thread, unless it is being written; the next write claims it again."""
         if len(self._epochs) > _MOST_THREADS:
             oldest = next(iter(self._epochs))
-            if not self._writing[oldest]:
+            if oldest not in self._writing:
                 self._disown(oldest)
 
     def _disown(self, thread_id: str) -> None:

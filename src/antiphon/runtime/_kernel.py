@@ -12,6 +12,8 @@ it needs as a protocol or a function; only this file knows both.
 | `durable`, `redelivery`, `in_flight` | do that for messages of threads, with the journal |
 | `escalation`, `links`, `commands` | report failures to supervisors, and carry out their decisions |
 | `timers`, `recovery` | deliver notices later, and continue what another process left open |
+| `lease`, `hosting` | tell the ledger that this host lives; deliver what was posted, take and release threads |
+| `answers`, `eviction` | wait for answers of other hosts; drop threads that another host has |
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from antiphon.runtime._durable import Durable
 from antiphon.runtime._envelope import DeliveryState, InFlight
 from antiphon.runtime._escalation import Commands, Escalation, Links
 from antiphon.runtime._hooks import DeadLetters
+from antiphon.runtime._hosting import Eviction, Hosting, Lease, RemoteAnswers
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
@@ -51,10 +54,13 @@ class Kernel:
     ) -> None:
         self.settings = settings
         self.lifetime = Lifetime()
-        self.journal = Journal(ledger, settings.budget, admit)
+        self.tree = Tree(self._make_cell)
+        self.lease = Lease(ledger, settings, self.tree.kinds)
+        self.journal = Journal(ledger, settings.budget, admit, host=self.lease.host)
         self.hooks = observe(self.journal, observer)
         self.dead = DeadLetters(settings.dead_letters, self.hooks)
-        self.tree = Tree(self._make_cell)
+        self.answers = RemoteAnswers(self.lifetime, ledger)
+        self.states = States(self.journal)
         self._watchdog: Watchdog | None = None
         self.remote: Remote | None = None
         """Set when the system joins a bus."""
@@ -72,6 +78,7 @@ class Kernel:
             self.in_flight,
             self.redelivery,
             self.dead,
+            elsewhere=self.answers,
             run_command=self._run_command,
             recover_later=self._recover_later,
         )
@@ -121,13 +128,33 @@ class Kernel:
             dispatcher=self.dispatcher,
             timers=self.timers,
         )
+        self.eviction = Eviction(
+            self.lifetime,
+            self.journal,
+            self.in_flight,
+            answers=self.answers,
+            timers=self.timers,
+            states=self.states,
+        )
+        self.journal.on_lost = self.eviction.evict
+        self.hosting = Hosting(
+            self.lifetime,
+            self.settings,
+            self.lease,
+            journal=self.journal,
+            tree=self.tree,
+            in_flight=self.in_flight,
+            recovery=self.recovery,
+            timers=self.timers,
+            answers=self.answers,
+        )
 
     def _cell_parts(self, system: ActorSystem) -> CellParts:
         services = Services(
             system=system,
             lifetime=self.lifetime,
             journal=self.journal,
-            states=States(self.journal),
+            states=self.states,
             stored_ids=StoredIds(),
             messenger=self.dispatcher,
             reminders=self.timers,
@@ -182,3 +209,4 @@ class Kernel:
         self.idle_actors.close()
         await self.lifetime.close()
         await self.journal.close()
+        await self.lease.end()  # after the last row: another host takes the threads at once

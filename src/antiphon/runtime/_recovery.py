@@ -183,10 +183,6 @@ def _arguments(row: Message) -> dict[str, Any]:
     return arguments
 
 
-_AT_ONCE = 16
-"""Threads that are recovered concurrently, so that they share commits."""
-
-
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What recovery found and did."""
@@ -247,35 +243,6 @@ class Recovery:
         self._timers = timers
         self._doubts: Counter[str] = Counter()
         """By thread, how many appends were not confirmed."""
-
-    async def all(self) -> Recovered:
-        """Recover every thread that has open calls; one that another system takes over meanwhile is left to it.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
-        threads = await self._open_threads()
-        todo, found = iter(threads), Recovered()
-
-        async def take_up_some() -> None:
-            nonlocal found
-            for thread_id in todo:
-                self._journal.reclaim(thread_id)
-                try:
-                    taken_up = await self.thread(thread_id)
-                except errors.FencedError as exc:
-                    fields = log_fields(thread_id=thread_id, error=exc)
-                    LOG.info("thread %s is left to another system: %s", thread_id, log_text(exc), extra=fields)
-                else:
-                    found += taken_up
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in threads[:_AT_ONCE]:
-                    group.create_task(take_up_some())
-        except ExceptionGroup as exc:
-            raise exc.exceptions[0] from exc
-        return found
 
     async def thread(self, thread_id: str, *, with_timers: bool = True) -> Recovered:
         """Recover one thread; its timers too, unless they run here already.
@@ -343,19 +310,12 @@ class Recovery:
     async def parked(self) -> tuple[Parked, ...]:
         """Return the parked messages of all threads."""
         found: list[Parked] = []
-        for thread_id in await self._open_threads():
-            rows = await self._ledger.open_calls(thread_id)
-            found += [_parked(thread_id, row.message) for row in rows if option_of(row.message) == PARK]
-        return tuple(found)
-
-    async def _open_threads(self) -> list[str]:
-        found: list[str] = []
-        page = await self._ledger.threads(order="created_at")
+        page = await self._ledger.open_calls_of(PARK)
         while True:
-            found += [thread.thread_id for thread in page.threads if thread.open_calls]
+            found += [_parked(row.message.thread_id or "", row.message) for row in page.calls if row.message.lane == "effect"]
             if page.next is None:
-                return found
-            page = await self._ledger.threads(order="created_at", page=page.next)
+                return tuple(found)
+            page = await self._ledger.open_calls_of(PARK, page=page.next)
 
     async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record]) -> Recovered:
         option = option_of(row.message) if row.message.lane == "effect" else None

@@ -271,7 +271,6 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
             ends.insert(0, _settled_answer(rows, invocation_id, outcome))
-    journal.reclaim(thread_id)
     await journal.write(thread_id, ends)
 
 

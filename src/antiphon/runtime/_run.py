@@ -63,11 +63,12 @@ class Lifetime:
         """Return the rest of an actor's grace. When the system closes, the grace of all actors runs from the same moment."""
         return grace if self._closing_since is None else max(0.0, self._closing_since + grace - self.loop.time())
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a background task until it ends, or the system closes."""
         task = self.loop.create_task(work, context=self.context.copy())
         self._tasks[task] = None
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]

@@ -57,6 +57,17 @@ class Settings:
     """Seconds without a message after which an actor of a registered kind is passivated; None: never."""
     block_limit: float | None = 1.0
     """Seconds after which a blocked event loop is reported; None: never."""
+    host: str | None = None
+    """The name of this host in the ledger, unique among those that live; None: the machine's name, the process and a number."""
+    build: str | None = None
+    """The version of the program: hosts of one build continue the same threads. None: the environment variable
+    `ANTIPHON_BUILD`, or a hash of the program's main file."""
+    heartbeat: float = 2.0
+    """Seconds between two beats of a host. Its lease is three times as long."""
+    poll: float = 0.1
+    """Seconds between two looks for messages that other processes have posted to threads of this host."""
+    release_after: float = 5.0
+    """Seconds without work after which a thread is released, so that another host may take it."""
 
 
 class RuntimePort(Port, Protocol):

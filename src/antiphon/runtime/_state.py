@@ -96,6 +96,11 @@ class States:
             await self._keep(thread_id, upto, state, value)
         return value
 
+    def forget(self, thread_id: str) -> None:
+        """Drop the states of a thread that another host has."""
+        for key in [key for key in self._known if key[0] == thread_id]:
+            del self._known[key]
+
     async def _keep(self, thread_id: str, upto: int, state: ActorState[StateT], value: StateT) -> None:
         """Make a snapshot, unless the thread has grown meanwhile: then the next one is early enough."""
         with suppress(AppendConflictError):

@@ -24,6 +24,7 @@ from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._bus import Remote
 from antiphon.runtime._context import context_in
 from antiphon.runtime._envelope import DeliveryState, Envelope, outside
+from antiphon.runtime._hosting import INBOX, Inbox
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._redelivery import Outcome, settle
@@ -95,6 +96,7 @@ class System:
         self._kernel.tree.spawn(
             ROOT, props_of(partial(Supervisor, supervision), supervisor="", concurrency=Supervisor.concurrency)
         )
+        self._kernel.tree.spawn(INBOX, props_of(Inbox, supervisor=ROOT, concurrency=Inbox.concurrency))
 
     async def __aenter__(self) -> Self:
         self._kernel.open()
@@ -297,12 +299,11 @@ class System:
 
         Raises:
             AppendRefusedError: they name a call that is open in the thread.
-            FencedError: another system takes the thread over at the same time.
+            FencedError: another host takes the thread over at the same time.
+            OwnedError: another living host has the thread.
             LedgerError: they cannot be written.
         """
-        journal = self._kernel.journal
-        journal.reclaim(thread_id)
-        return await journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
+        return await self._kernel.journal.write(thread_id, tuple(messages), allow_foreign=True, outside=True)
 
     async def tell(
         self,
@@ -345,12 +346,20 @@ class System:
     # ------------------------------------------------------------ after a crash
 
     async def recover(self) -> Recovered:
-        """Continue what another process left open in the ledger. Spawn or register the actors before.
+        """Continue the open threads that no living host has and that this system can run. Spawn or register the actors before.
 
         Raises:
             LedgerError: the ledger cannot be read or written.
         """
-        return await self._kernel.recovery.all()
+        return await self._kernel.hosting.take()
+
+    async def host(self) -> None:
+        """Take threads that are due and have no living owner, and run them, until this is cancelled.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written at the beginning; later it is tried again.
+        """
+        await self._kernel.hosting.take_on()
 
     async def parked(self) -> tuple[Parked, ...]:
         """Return the parked messages, which wait for a person.
