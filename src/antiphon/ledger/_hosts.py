@@ -11,9 +11,8 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from antiphon.messages import current_port, is_name
 
@@ -49,10 +48,12 @@ class Host:
         for what, name in (("name", self.name), ("build", self.build), ("instance", self.instance)):
             if not is_name(name):
                 raise ValueError(f"the {what} of a host is a name of 1 to 512 visible characters, not {name!r}")
-        if not isinstance(self.kinds, tuple) or not all(map(is_name, self.kinds)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given: tuple[Any, Any] = self.kinds, self.lease  # whatever a program without a type checker gives
+        kinds, lease = given
+        if not isinstance(kinds, tuple) or not all(map(is_name, kinds)):
             raise ValueError(f"the kinds of a host are a tuple of names, not {self.kinds!r}")
-        is_number = isinstance(self.lease, (int, float)) and not isinstance(self.lease, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_number or not isfinite(self.lease) or not 0 < self.lease <= _LONGEST_LEASE:
+        is_number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
+        if not is_number or not 0 < lease <= _LONGEST_LEASE:
             raise ValueError(
                 f"the lease of a host is more than 0 and at most {_LONGEST_LEASE:.0f} seconds, not {self.lease!r}"
             )
