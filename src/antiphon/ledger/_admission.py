@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal
 from functools import reduce
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, FencedError
 from antiphon.ledger._chain import Record, genesis, link
@@ -83,6 +83,8 @@ class State(NamedTuple):
     """When it has something to do."""
     posted: int = 0
     """The place of the last posted message that no owner has reported as seen."""
+    unfit: str | None = None
+    """The builds that cannot continue it, as JSON: each with the reason and the time."""
 
 
 class AdmittedRow(NamedTuple):
@@ -263,11 +265,12 @@ class _Admitting:
     def new_state(self) -> State:
         """Return the state of the thread with all admitted messages."""
         request, pairing = self._request, self.pairing
-        name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork, clean, *due = (
-            self._state
-        )
+        (name, _, _, epoch, _, _, status, pattern, created_at, _, tokens_in, tokens_out, cost, origin, fork, clean,
+         owner, kind, due_at, posted, unfit) = self._state  # fmt: skip
         if request.is_post:
-            due = _due_by_post(self._state, self._seq, request)
+            posted = self._seq
+            due_at = request.micros if due_at is None else min(due_at, request.micros)
+            kind = _receiving_kind(request) if kind is None else kind
         if costly := [row.message for row in self.rows if row.message.usage is not None]:
             tokens_in, tokens_out, cost = spent(Spent(tokens_in, tokens_out, cost), costly)
         return State(
@@ -287,16 +290,18 @@ class _Admitting:
             origin,
             fork,
             clean,
-            *due,
+            owner,
+            kind,
+            due_at,
+            posted,
+            unfit,
         )
 
 
-def _due_by_post(state: State, seq: int, request: AppendRequest) -> list[Any]:
-    """Return the owner of a thread, its kind, when it is due and the last posted message, after a post (see `_ownership`)."""
+def _receiving_kind(request: AppendRequest) -> str:
+    """Return the kind of the first receiver of a posted message."""
     entry = (request.entries or request.foreign)[0]
-    receiver = (entry.row or entry).message.to[0]
-    due_at = request.micros if state.due_at is None else min(state.due_at, request.micros)
-    return [state.owner, kind_of(receiver) if state.kind is None else state.kind, due_at, seq]
+    return kind_of((entry.row or entry).message.to[0])
 
 
 def _closing(call: AppendEntry, thread_id: str) -> AppendEntry:

@@ -8,12 +8,13 @@ shown is a time of day (`until`), computed from how many seconds are left.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from antiphon.messages import current_port, is_name
 
@@ -23,7 +24,48 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def _new_instance() -> str:
-    return current_port().new_id()
+    return f"{process_name()}/{current_port().new_id()}"
+
+
+def process_name() -> str:
+    """Return a name of this process that no other process of the machine has, or had: see `LeaseClock.has_ended`.
+
+    An event loop that simulates several processes says which one is running.
+    """
+    try:
+        simulated: str | None = getattr(asyncio.get_running_loop(), "process_name", None)
+    except RuntimeError:
+        simulated = None
+    if simulated is not None:
+        return simulated
+    pid = os.getpid()
+    return f"{_boot()}/{_pid_namespace()}/{pid}/{_started_at(pid)}"
+
+
+def _boot() -> str:
+    """Return which start of the machine this is; empty if it does not say."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    """Return where process ids are counted: a container counts for itself. Empty if the machine does not say."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started_at(pid: int) -> str | None:
+    """Return when a process was started, in ticks of the machine; None if there is no such process, or it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()  # the name before may have spaces and brackets
+    return None if state in "ZX" else fields[18]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +91,12 @@ class Host:
         for what, name in (("name", self.name), ("build", self.build), ("instance", self.instance)):
             if not is_name(name):
                 raise ValueError(f"the {what} of a host is a name of 1 to 512 visible characters, not {name!r}")
-        if not isinstance(self.kinds, tuple) or not all(map(is_name, self.kinds)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given: tuple[Any, Any] = self.kinds, self.lease  # whatever a program without a type checker gives
+        kinds, lease = given
+        if not isinstance(kinds, tuple) or not all(map(is_name, kinds)):
             raise ValueError(f"the kinds of a host are a tuple of names, not {self.kinds!r}")
-        is_number = isinstance(self.lease, (int, float)) and not isinstance(self.lease, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not is_number or not isfinite(self.lease) or not 0 < self.lease <= _LONGEST_LEASE:
+        is_number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
+        if not is_number or not 0 < lease <= _LONGEST_LEASE:
             raise ValueError(
                 f"the lease of a host is more than 0 and at most {_LONGEST_LEASE:.0f} seconds, not {self.lease!r}"
             )
@@ -125,6 +169,10 @@ class LeaseClock(Protocol):
         """Return the seconds since some fixed moment of this boot."""
         ...
 
+    def has_ended(self, instance: str) -> bool:
+        """Whether the process of a host is known to have ended. Its lease is then over at once; if in doubt, it lasts."""
+        ...
+
 
 class LoopClock:
     """The clock of the running event loop: for hosts that share one process. In a simulation that is virtual time."""
@@ -133,6 +181,10 @@ class LoopClock:
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def has_ended(self, instance: str) -> bool:
+        ended: Callable[[str], bool] | None = getattr(asyncio.get_running_loop(), "has_ended", None)
+        return ended is not None and ended(instance.rpartition("/")[0])
 
 
 class BootClock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +16,7 @@ import orjson
 
 from antiphon.ledger._admission import State
 from antiphon.ledger._chain import from_micros
-from antiphon.ledger._hosts import Unfit
+from antiphon.ledger._ownership import unfit_of
 from antiphon.ledger._values import CallOrder, Head, ThreadOrder, ThreadSummary
 
 # ---------------------------------------------------------------- summaries, pages, cursors
@@ -34,7 +34,7 @@ _ORDERS: dict[str, tuple[str, bool]] = {
 }
 
 
-def summary_of(state: State, open_calls: int, owner: str | None = None, unfit: Iterable[Unfit] = ()) -> ThreadSummary:
+def summary_of(state: State, open_calls: int, owner: str | None = None) -> ThreadSummary:
     """Return a thread's summary; `owner` is the name of its host."""
     return ThreadSummary(
         thread_id=state.thread_id,
@@ -52,7 +52,7 @@ def summary_of(state: State, open_calls: int, owner: str | None = None, unfit: I
         owner=owner,
         kind=state.kind,
         due_at=None if state.due_at is None else from_micros(state.due_at),
-        unfit=tuple(unfit),
+        unfit=unfit_of(state),
     )
 
 

@@ -24,12 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import orjson
 
 from antiphon.errors import FencedError
 from antiphon.ledger._admission import State
-from antiphon.ledger._chain import to_micros
-from antiphon.ledger._hosts import Host, Why
+from antiphon.ledger._chain import from_micros, to_micros
+from antiphon.ledger._hosts import Host, Unfit, Why
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.messages import current_port
@@ -60,9 +62,13 @@ def check_owner(state: State, epoch: int) -> None:
         raise FencedError(state.thread_id, epoch, abs(state.epoch))
 
 
-def claimed(state: State, owner: int | None, kind: str | None) -> State:
-    """Return the state of a thread with a new owner."""
-    return state._replace(epoch=abs(state.epoch) + 1, owner=owner, kind=state.kind or kind)
+def claimed(state: State, owner: int | None, kind: str | None = None, *, build: str | None = None) -> State:
+    """Return the state of a thread with a new owner; `build` is no longer unfit for it."""
+    unfit = state.unfit
+    if unfit is not None and build is not None:
+        unfit = _written({name: rest for name, rest in _read(unfit).items() if name != build})
+    kind = state.kind or kind  # the first one stays: later claims may come with a message to another actor
+    return state._replace(epoch=abs(state.epoch) + 1, owner=owner, kind=kind, unfit=unfit)
 
 
 def released(state: State, release: Release) -> State:
@@ -76,7 +82,24 @@ def released(state: State, release: Release) -> State:
     due_at = _earliest(state.due_at if state.posted else None, release.wake_at)
     if release.unfit is not None:
         due_at = _earliest(due_at, release.now)
+        state = state._replace(unfit=_written({**_read(state.unfit), release.unfit: (release.reason, release.now)}))
     return state._replace(epoch=-state.epoch, owner=None, due_at=due_at)
+
+
+_Unfit: TypeAlias = dict[str, tuple[str, int]]
+
+
+def _read(unfit: str | None) -> _Unfit:
+    return {} if unfit is None else orjson.loads(unfit)
+
+
+def _written(unfit: _Unfit) -> str | None:
+    return orjson.dumps(unfit, option=orjson.OPT_SORT_KEYS).decode() if unfit else None
+
+
+def unfit_of(state: State) -> tuple[Unfit, ...]:
+    """Return the builds that cannot continue a thread, by name."""
+    return tuple(Unfit(build, reason, from_micros(at)) for build, (reason, at) in sorted(_read(state.unfit).items()))
 
 
 def seen(state: State, upto: int) -> State:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._chain import Record, from_micros, genesis, to_micros
-from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, LoopClock, Taken, Unfit, Woken, lasts
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, LoopClock, Taken, Woken, lasts
 from antiphon.ledger._listing import (
     SYSTEM_PATTERN,
     Term,
@@ -41,6 +41,7 @@ from antiphon.ledger._ownership import (
     kinds_wanted,
     make_release,
     released,
+    unfit_of,
     why_due,
 )
 from antiphon.ledger._ownership import seen as seen_upto
@@ -93,7 +94,6 @@ class _Thread:
     ids: dict[str, list[Record]] = field(default_factory=dict[str, list[Record]])
     open_calls: OpenCalls = field(default_factory=OpenCalls)
     snapshots: dict[str, tuple[int, bytes]] = field(default_factory=dict[str, tuple[int, bytes]])
-    unfit: dict[str, Unfit] = field(default_factory=dict[str, Unfit])
 
     def upto(self, seq: int) -> Iterator[tuple[_Thread, int]]:
         """Yield where each message is, up to one: the thread that it is of, and its index there."""
@@ -146,7 +146,8 @@ class _Lease:
     left_at: datetime | None = None
 
     def is_alive(self, clock: LeaseClock) -> bool:
-        return self.left_at is None and lasts(clock.now(), self.ends, self.host.lease)
+        lives = self.left_at is None and lasts(clock.now(), self.ends, self.host.lease)
+        return lives and not clock.has_ended(self.host.instance)
 
     def until(self, now: datetime, clock: LeaseClock) -> datetime:
         """Return when it ends, or ended, as a time of day."""
@@ -321,9 +322,7 @@ class MemoryLedger(Verbs):
         lease = self._owner_of(thread.state)
         if lease is not None and owner not in (None, thread.state.owner) and lease.is_alive(self._clock):
             raise OwnedError(thread_id, lease.host.name, lease.until(now, self._clock))
-        if by is not None:
-            thread.unfit.pop(by.build, None)
-        thread.state = claimed(thread.state, owner, kind)
+        thread.state = claimed(thread.state, owner, kind, build=None if by is None else by.build)
         return thread.state.epoch
 
     async def release(
@@ -341,8 +340,6 @@ class MemoryLedger(Verbs):
         )
         thread = self._known(thread_id)
         thread.state = released(thread.state, release)
-        if release.unfit is not None:
-            thread.unfit[release.unfit] = Unfit(release.unfit, release.reason, from_micros(release.now))
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
         check_limit(limit)
@@ -350,13 +347,13 @@ class MemoryLedger(Verbs):
         owner, micros = self._living(by, now), to_micros(now)
         due: list[tuple[int, int, _Thread]] = []
         for thread in self._threads.values():
-            if thread.state.kind in wanted and by.build not in thread.unfit:
+            if thread.state.kind in wanted and all(each.build != by.build for each in unfit_of(thread.state)):
                 since = self._due_since(thread, now)
                 due += [] if since is None else [(since, thread.key, thread)]
         taken: list[Taken] = []
         for since, _, thread in sorted(due, key=itemgetter(0, 1))[:limit]:
             why = why_due(thread.state, micros)
-            state = thread.state = claimed(thread.state, owner, None)
+            state = thread.state = claimed(thread.state, owner)
             taken.append(Taken(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
         return tuple(taken)
 
@@ -405,8 +402,7 @@ class MemoryLedger(Verbs):
 
     def _summary(self, thread: _Thread) -> ThreadSummary:
         lease = self._owner_of(thread.state)
-        unfit = (thread.unfit[build] for build in sorted(thread.unfit))
-        return summary_of(thread.state, len(thread.open_calls), None if lease is None else lease.host.name, unfit)
+        return summary_of(thread.state, len(thread.open_calls), None if lease is None else lease.host.name)
 
     def _restored(self, journal: ThreadJournal, head: Head, made: Mapping[str, _Thread]) -> _Thread:
         base, at = self._base_of(journal, made), journal.forked_at or 0

@@ -163,7 +163,8 @@ async def an_append_is_there_as_a_whole_or_not_at_all(open_: _Opener) -> None:
         )
         _same((error.thread_id, error.message_id), ("t", taken.id))
         _same(len(await _all(ledger, "t")), 1)
-        _same(await ledger.replay("t", _counting([])), len("taken"))
+        letters: int = await ledger.replay("t", _counting([]))
+        _same(letters, len("taken"))
         summary = await ledger.thread("t")
         _same(summary and summary.status, None)
 
@@ -679,8 +680,8 @@ async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener
         await ledger.release("t", epoch=taken.epoch, seen=1, unfit="1", reason="the prompt has changed")
         for host in (old, older):
             _same(await ledger.take(host), ())
-        (summary,) = (await ledger.threads(ThreadFilter(unfit=True))).threads
-        _same([(each.build, each.reason) for each in summary.unfit], [("1", "the prompt has changed")])
+        (listed,) = (await ledger.threads(ThreadFilter(unfit=True))).threads
+        _same([(each.build, each.reason) for each in listed.unfit], [("1", "the prompt has changed")])
         (again,) = await ledger.take(new)
         _same((again.thread_id, again.why), ("t", "due"))
         await ledger.release("t", epoch=again.epoch, unfit="2", reason="x" * 10_000)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from contextvars import Context, ContextVar
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
+from itertools import count
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeVar, TypeVarTuple, cast
 
@@ -37,11 +38,15 @@ class StuckError(AssertionError):
     """Nothing can run any more, or has not come to an end in the time it was given."""
 
 
+_numbers = count(1)
+
+
 class Node:
     """Something that can be cut off as a whole, as a process can be killed."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.number = next(_numbers)
         self.is_alive = True
 
 
@@ -77,6 +82,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """The asynchronous ones, for the same reason."""
         self.errors: list[dict[str, Any]] = []
         """What was given to the exception handler."""
+        self._nodes: dict[int, Node] = {}
+        """The simulated processes that were asked for their names."""
+
+    # ------------------------------------------------------------ processes
+
+    @property
+    def process_name(self) -> str:
+        """The name of the simulated process that runs now (see `antiphon.ledger.LeaseClock`)."""
+        node = current_node()
+        self._nodes[node.number] = node
+        return f"node-{node.number}"
+
+    def has_ended(self, process: str) -> bool:
+        """Whether a simulated process was cut off. One of another loop has ended with that."""
+        kind, _, number = process.partition("-")
+        node = self._nodes.get(int(number)) if kind == "node" else None
+        return node is None or not node.is_alive
 
     # ------------------------------------------------------------ time and turns
 

@@ -53,14 +53,16 @@ _MOST_THREADS = 10_000
 _NEW_THREAD = """
 INSERT INTO threads (
     thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
-    forked_from, forked_at, is_redacted, open_calls, base, base_seq, checksum
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq, checksum
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _THREAD = """
 UPDATE threads SET seq = ?, hash = ?, run = ?, open_from = ?, status = ?, pattern = ?, updated_at = ?, input_tokens = ?,
     output_tokens = ?, cost = ?, open_calls = ?, checksum = ?
 WHERE key = ?
 """
+_DUE = "UPDATE threads SET kind = ?, due_at = ?, posted = ? WHERE key = ?"
+"""Only after a post: an owner's append changes none of this."""
 _MESSAGE = """
 INSERT INTO messages (
     position, thread, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body, checksum
@@ -73,7 +75,9 @@ SELECT max(
 )
 """
 """The last position that was ever given out."""
-_OPENED = "INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn) VALUES (?, ?, ?, ?, ?, ?)"
+_OPENED = """
+INSERT INTO open_calls (thread, seq, is_effect, invocation_id, option_name, turn, position) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
 _CLOSED = "DELETE FROM open_calls WHERE thread = ? AND seq = ?"
 _SNAPSHOT = "INSERT OR REPLACE INTO snapshots (thread, fold, seq, hash, state) VALUES (?, ?, ?, ?, ?)"
 
@@ -123,6 +127,7 @@ class Appends:
         self._opened: list[tuple[Any, ...]] = []
         self._closed: list[tuple[int, int]] = []
         self._changed: dict[int, _Known] = {}
+        self._posted: dict[int, _Known] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
         """Begin a transaction's appends: forget what another connection may have changed since the last one's end.
@@ -151,7 +156,7 @@ class Appends:
         """Forget all threads, and what was taken and not written."""
         self._known.clear()
         self._last = None
-        for pending in (self._messages, self._opened, self._closed, self._changed):
+        for pending in (self._messages, self._opened, self._closed, self._changed, self._posted):
             pending.clear()
 
     def take(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
@@ -204,11 +209,14 @@ class Appends:
         for row in admission.rows:
             self._write_row(connection, known.key, row, request.micros, is_careful)
         if admission.pairing.changed:
-            self._note_calls(known, admission.pairing)
+            self._note_calls(known, admission.pairing, (self._last or 0) - admission.state.seq)
         state = known.state = admission.state
         if request.status or request.pattern:
             known.part = None
         self._changed[known.key] = known
+        if request.is_post:
+            known.part = None
+            self._posted[known.key] = known
         if request.snapshot is not None:
             fold, value = request.snapshot
             connection.run(_SNAPSHOT, (known.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value))
@@ -252,8 +260,9 @@ class Appends:
             salt += 1
         return key_of(id, salt)
 
-    def _note_calls(self, known: _Known, pairing: Pairing) -> None:
-        self._opened += [(known.key, *call) for call in pairing.opened.values()]
+    def _note_calls(self, known: _Known, pairing: Pairing, before: int) -> None:
+        """Note which calls are open; `before` is the difference between a position and the place in the thread."""
+        self._opened += [(known.key, *call, before + call.seq) for call in pairing.opened.values()]
         self._closed += [(known.key, seq) for seq in pairing.closed]
         known.open_calls.change(pairing.changed)
 
@@ -265,7 +274,7 @@ class Appends:
             apsw.ConstraintError: a message was there already.
         """
         before = connection.total_changes()
-        expected = len(self._messages) + len(self._opened) + len(self._closed) + len(self._changed)
+        expected = len(self._messages) + len(self._opened) + len(self._closed) + len(self._changed) + len(self._posted)
         if self._messages:
             connection.run_all(_MESSAGE, self._messages)
             self._messages.clear()
@@ -278,6 +287,9 @@ class Appends:
         if self._changed:
             connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
             self._changed.clear()
+        if self._posted:
+            connection.run_all(_DUE, [_due(known) for known in self._posted.values()])
+            self._posted.clear()
         check_written(connection.total_changes() - before, expected)
 
 
@@ -300,6 +312,10 @@ def _changed(known: _Known) -> tuple[Any, ...]:
         thread_checksum(part, state.updated_at),
         known.key,
     )
+
+
+def _due(known: _Known) -> tuple[Any, ...]:
+    return known.state.kind, known.state.due_at, known.state.posted, known.key
 
 
 def insert_thread(connection: Connection, state: State, base: int | None, open_calls: int, base_seq: int | None = None) -> int:

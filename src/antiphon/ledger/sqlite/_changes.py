@@ -5,34 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
-from antiphon.ledger._admission import State, new_state
+from antiphon.ledger._admission import new_state
 from antiphon.ledger._chain import genesis
 from antiphon.ledger._listing import head_of
-from antiphon.ledger._pairing import Pairing
+from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._values import Head, ThreadJournal
 from antiphon.ledger._verification import Base, existing, missing_origin, restored
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
-from antiphon.ledger.sqlite._checksums import add_entries, note_removed, set_checksum
-from antiphon.ledger.sqlite._rows import Thread, find_thread, forget_media, link_at, open_at
+from antiphon.ledger.sqlite._checksums import check_written, note_removed, set_checksum
+from antiphon.ledger.sqlite._rows import Thread, find_thread, forget_media, link_at, open_at, position_of
 from antiphon.ledger.sqlite._sql import Connection
-
-
-def claim(connection: Connection, thread_id: str, now: int, redaction: LedgerRedaction) -> State:
-    """Give a thread its next epoch, and return its state.
-
-    Raises:
-        SecretNameError: there is no such thread, and its name looks like a secret.
-    """
-    thread = find_thread(connection, thread_id)
-    if thread is None:
-        redaction.check_name(thread_id, "the name of a thread")
-    state = new_state(thread_id, now, is_redacted=redaction.is_on) if thread is None else thread.state
-    key = insert_thread(connection, state, None, 0) if thread is None else thread.key
-    state = state._replace(epoch=state.epoch + 1)
-    set_checksum(connection, key, state)
-    return state
 
 
 def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Thread:
@@ -51,11 +35,10 @@ def branch(connection: Connection, head: Head, at: int, pairing: Pairing, closin
         raise LedgerCorruptError("it is missing; go back to a backup, and run verify on it", head.thread_id, at)
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
-    state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted)
+    state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
     key = insert_thread(connection, state, origin.key, pairing.count)
     set_checksum(connection, key, state)
-    for call in pairing.open:
-        connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
+    _note_open(connection, key, pairing.open)
     appends = Appends()
     appends.take(connection, closing)
     appends.flush(connection)
@@ -84,9 +67,16 @@ def _restore(connection: Connection, journal: ThreadJournal, head: Head, redacti
     key = insert_thread(connection, found.state, origin, len(calls), base.seq)
     set_checksum(connection, key, found.state)
     Appends().put(connection, key, found.rows)
-    for call in calls:
-        connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?)", (key, *call))
+    _note_open(connection, key, calls)
     return Thread(key, found.state, len(calls), origin, base.seq)
+
+
+def _note_open(connection: Connection, key: int, calls: Iterable[OpenCall]) -> None:
+    """Note which calls of a thread are open; their messages are there."""
+    for call in calls:
+        position = position_of(connection, key, call.seq)
+        connection.run("INSERT INTO open_calls VALUES (?, ?, ?, ?, ?, ?, ?)", (key, *call, position))
+        check_written(connection.changes(), 1)
 
 
 def _base_of(connection: Connection, journal: ThreadJournal) -> tuple[int | None, Base]:
@@ -144,12 +134,10 @@ def _remove(connection: Connection, threads: Sequence[tuple[int, str]]) -> None:
     mine = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
     media = "SELECT position FROM messages WHERE thread = ? AND media IS NOT NULL"
     holding: list[int] = []
-    for key, name in threads:
+    for key, _ in threads:
         for position, words in connection.rows(mine, (key, searchable)):
             connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
         holding += [position for (position,) in connection.rows(media, (key,))]
-        entries = connection.rows("DELETE FROM outbox WHERE thread_id = ? RETURNING position, hash", (name,))
-        _forget_entries(connection, [(position, digest) for position, digest in entries])
         connection.run("DELETE FROM messages WHERE thread = ?", (key,))
         note_removed(connection, "messages", connection.changes())
         connection.run("DELETE FROM open_calls WHERE thread = ?", (key,))
@@ -170,17 +158,3 @@ def expire(connection: Connection, before: int) -> tuple[str, ...]:
             gone.update(family)
     _remove(connection, list(gone.items()))
     return tuple(sorted(gone.values()))
-
-
-def delivered(connection: Connection, positions: Sequence[int]) -> None:
-    """Forget outbox entries."""
-    removed: list[tuple[int, bytes]] = []
-    for position in positions:
-        rows = connection.rows("DELETE FROM outbox WHERE position = ? RETURNING position, hash", (position,))
-        removed += [(position, digest) for position, digest in rows]
-    _forget_entries(connection, removed)
-
-
-def _forget_entries(connection: Connection, removed: Sequence[tuple[int, bytes]]) -> None:
-    add_entries(connection, removed, removed=True)
-    note_removed(connection, "outbox", len(removed))

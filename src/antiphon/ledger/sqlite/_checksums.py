@@ -4,9 +4,10 @@ Most of a ledger's columns can be computed again from the messages, and `verify`
 is written:
 
 - `messages.checksum` covers the position of a row: the order of commits across threads.
-- `threads.checksum` covers the key, name, epoch, status, pattern and times of a thread, and whether it is redacted.
-- A counter holds a sum over the numbers of all outbox entries.
-- Counters say how many messages, threads and outbox entries were removed. Numbers are given out without a gap and never
+- `threads.checksum` covers the key, name, epoch, status, pattern and times of a thread, whether it is redacted, its owner and
+  kind, when it is due, and the builds that are unfit for it.
+- `hosts.checksum` covers a row of `hosts`.
+- Counters say how many messages, threads and hosts were removed. Numbers are given out without a gap and never
   twice, so what is there and what was removed is as much as was ever given out; a row that was taken out is missed.
 
 They are signed numbers of 32 bits, which SQLite writes in four bytes: a row that changes but keeps its size is overwritten in
@@ -18,18 +19,26 @@ that only heads help that were kept somewhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from zlib import crc32
 
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger.sqlite._sql import Connection
 
-COUNTERS = ("searchable", "repeated", "unchecked", "entries", "removed messages", "removed threads", "removed outbox")
-"""All counters. `unchecked` is the last position that was written before there were checksums, `entries` is the sum."""
+COUNTERS = ("searchable", "repeated", "unchecked", "removed messages", "removed threads", "removed hosts")
+"""All counters. `unchecked` is the last position that was written before there were checksums."""
 
 NO_CHECKSUM = -(2**31)
 """What a row has until its checksum is known: as long as one."""
+
+
+_OWNERSHIP = State._fields.index("owner")
+"""Where the fields of a state begin that came with format 4; those are the last ones."""
+_UNOWNED = tuple(State._field_defaults[name] for name in State._fields[_OWNERSHIP:])
+_OWNER = """
+UPDATE threads SET epoch = ?, owner = ?, kind = ?, due_at = ?, posted = ?, unfit = ?, checksum = ? WHERE key = ?
+"""
 
 
 def message_checksum(position: int, digest: bytes) -> int:
@@ -45,7 +54,10 @@ def state_checksum(key: int, state: State) -> int:
     """
     covered = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
     digest = crc32(b"%a %a %a %a %a %a" % covered)  # as `ascii`: what `repr` escapes depends on the version of Python
-    return digest if state.is_redacted is None else crc32(b" %d" % state.is_redacted, digest)
+    if state.is_redacted is not None:
+        digest = crc32(b" %d" % state.is_redacted, digest)
+    ownership = state[_OWNERSHIP:]
+    return digest if ownership == _UNOWNED else crc32(b" %a %a %a %a %a" % ownership, digest)
 
 
 def thread_checksum(part: int, updated_at: int) -> int:
@@ -54,21 +66,22 @@ def thread_checksum(part: int, updated_at: int) -> int:
 
 
 def set_checksum(connection: Connection, key: int, state: State) -> None:
-    """Give a thread's row its epoch and its checksum."""
+    """Give a thread's row its checksum."""
     checksum = thread_checksum(state_checksum(key, state), state.updated_at)
-    connection.run("UPDATE threads SET epoch = ?, checksum = ? WHERE key = ?", (state.epoch, checksum, key))
+    connection.run("UPDATE threads SET checksum = ? WHERE key = ?", (checksum, key))
     check_written(connection.changes(), 1)
 
 
-def entry_checksum(position: int, digest: bytes) -> int:
-    """Return what an outbox entry adds to the sum over all entries."""
-    return crc32(ascii((position, digest)).encode())
+def set_owner(connection: Connection, key: int, state: State) -> None:
+    """Write a thread's epoch, owner, kind, due time and unfit builds, with its checksum."""
+    checksum = thread_checksum(state_checksum(key, state), state.updated_at)
+    connection.run(_OWNER, (state.epoch, *state[_OWNERSHIP:], checksum, key))
+    check_written(connection.changes(), 1)
 
 
-def add_entries(connection: Connection, entries: Iterable[tuple[int, bytes]], *, removed: bool = False) -> None:
-    """Take outbox entries, by position and hash, into the sum, or out of it."""
-    value = sum(entry_checksum(*entry) for entry in entries)
-    _count(connection, "entries", -value if removed else value)
+def host_checksum(row: Sequence[object]) -> int:
+    """Return the checksum of a row of `hosts`, of which everything else is given."""
+    return crc32(ascii(tuple(row)).encode()) - 2**31
 
 
 def note_removed(connection: Connection, table: str, rows: int) -> None:

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 import apsw
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
-from antiphon.ledger._admission import new_state
+from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._chain import Record, to_micros
-from antiphon.ledger._listing import cursor_position, head_of, order_of, page_start, summary_of
+from antiphon.ledger._hosts import BootClock, Host, HostStatus, LeaseClock, Taken, Woken
+from antiphon.ledger._listing import cursor_position, head_of, is_newest_first, order_of, page_start, summary_of
+from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release
 from antiphon.ledger._pairing import Pairing
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._values import (
+    CallOrder,
+    CallPage,
     Damage,
     Head,
     Hit,
@@ -38,7 +43,7 @@ from antiphon.ledger._values import (
 )
 from antiphon.ledger._verbs import CommitSignal, Verbs
 from antiphon.ledger._verification import missing_threads, proven
-from antiphon.ledger.sqlite import _changes, _queries, _verify
+from antiphon.ledger.sqlite import _changes, _hosts, _queries, _verify
 from antiphon.ledger.sqlite._connection import LedgerFile, Readers, connect, translated
 from antiphon.ledger.sqlite._rows import (
     Thread,
@@ -65,8 +70,11 @@ _LOOK_AGAIN = 0.05
 class SqliteLedger(Verbs):
     """A ledger in one SQLite file."""
 
-    def __init__(self, place: LedgerFile, connection: Connection, redaction: LedgerRedaction) -> None:
+    def __init__(
+        self, place: LedgerFile, connection: Connection, redaction: LedgerRedaction, clock: LeaseClock | None = None
+    ) -> None:
         self._place = place
+        self._clock = BootClock() if clock is None else clock
         self.redaction = redaction
         self._redacted: dict[str, bool | None] = {}
         """Whether threads are redacted that were claimed here, so that an owner need not look."""
@@ -85,8 +93,11 @@ class SqliteLedger(Verbs):
         redaction: Redacting = None,
         busy_timeout: float = 10.0,
         vfs: str | None = None,
+        clock: LeaseClock | None = None,
     ) -> AsyncGenerator[SqliteLedger, None]:
         """Open the ledger in a file, which is made if it is not there and may be. It redacts unless it is told otherwise.
+
+        `clock` measures the leases of hosts: that of the machine since it was started, unless a test brings its own.
 
         Raises:
             LedgerCorruptError: its schema was altered.
@@ -94,7 +105,7 @@ class SqliteLedger(Verbs):
             LedgerUnavailableError: it cannot be opened.
         """
         place, rules = LedgerFile(os.fspath(path), busy_timeout, vfs), LedgerRedaction.of(redaction)
-        ledger = cls(place, await asyncio.to_thread(_opened, place, create), rules)
+        ledger = cls(place, await asyncio.to_thread(_opened, place, create), rules, clock)
         try:
             yield ledger
         finally:
@@ -154,14 +165,62 @@ class SqliteLedger(Verbs):
             return self.redaction.rules if thread is None else self.redaction.for_thread(thread.state.is_redacted)
         return self.redaction.for_thread(self._redacted[thread_id])
 
-    async def claim(self, thread_id: str) -> int:
+    # ------------------------------------------------------------ hosts and owners
+
+    async def beat(self, host: Host) -> datetime:
+        check_host(host, self.redaction)
+        now = current_port().now()
+        await self._writer.do(lambda connection: _hosts.beat(connection, host, now, self._clock))
+        return now + timedelta(seconds=host.lease)
+
+    async def leave(self, host: Host) -> None:
+        now = to_micros(current_port().now())
+        await self._writer.do(lambda connection: _hosts.leave(connection, host, now, self._clock))
+
+    async def hosts(self) -> tuple[HostStatus, ...]:
+        now = current_port().now()
+        return await self._readers.do(lambda connection: _hosts.hosts(connection, now, self._clock))
+
+    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> int:
         check_name(thread_id, "a thread's id")
-        now, rules = to_micros(current_port().now()), self.redaction
-        state = await self._writer.do(lambda connection: _changes.claim(connection, thread_id, now, rules))
+        check_kind(kind, self.redaction)
+        now = current_port().now()
+
+        def change(connection: Connection) -> State:
+            return _hosts.claim(connection, thread_id, by=by, kind=kind, now=now, clock=self._clock, redaction=self.redaction)
+
+        state = await self._writer.do(change)
         if len(self._redacted) >= _MOST_REMEMBERED:
             self._redacted.clear()
         self._redacted[thread_id] = state.is_redacted
         return state.epoch
+
+    async def release(
+        self,
+        thread_id: str,
+        *,
+        epoch: int,
+        seen: int | None = None,
+        wake_at: datetime | None = None,
+        unfit: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        how = make_release(
+            thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
+        )
+        await self._writer.do(lambda connection: _hosts.release(connection, thread_id, how))
+
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[Taken, ...]:
+        check_limit(limit)
+        wanted = _hosts.Wanted(by, kinds_wanted(by, kinds), limit, current_port().now())
+        if not await self._readers.do(lambda connection: _hosts.has_due(connection, wanted, self._clock)):
+            return ()
+        return await self._writer.do(lambda connection: _hosts.take(connection, wanted, self._clock))
+
+    async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
+        if seen:
+            return await self._writer.do(lambda connection: _hosts.note_seen(connection, by, seen))
+        return await self._readers.do(lambda connection: _hosts.woken(connection, by))
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Make a branch of a thread, as `fork` has found it should be."""
@@ -315,6 +374,15 @@ class SqliteLedger(Verbs):
 
         return await self._readers.do(look)
 
+    async def open_calls_of(
+        self, option_name: str, *, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
+    ) -> CallPage:
+        check_limit(limit)
+        is_reversed, start = is_newest_first(order), None if page is None else cursor_position(page)
+        return await self._readers.do(
+            lambda connection: _queries.open_calls_of(connection, option_name, is_reversed, start, limit)
+        )
+
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         check_limit(limit)
         while await self._writer.do(_queries.index_some):
@@ -390,7 +458,7 @@ class SqliteLedger(Verbs):
 
 
 def _summary(thread: Thread) -> ThreadSummary:
-    return summary_of(thread.state, thread.open_calls)
+    return summary_of(thread.state, thread.open_calls, thread.owner)
 
 
 def _opened(place: LedgerFile, create: bool) -> Connection:

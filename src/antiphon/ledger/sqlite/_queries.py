@@ -6,13 +6,25 @@ between. The index holds no text of its own: the words of a message are read fro
 
 from __future__ import annotations
 
+from datetime import datetime
+from decimal import Decimal
+
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._chain import to_micros
 from antiphon.ledger._listing import SYSTEM_PATTERN, Term, head_of, order_of, page_of, page_start, summary_of, terms_of
-from antiphon.ledger._values import Head, Hit, ThreadFilter, ThreadOrder, ThreadPage
+from antiphon.ledger._values import CallPage, Head, Hit, ThreadFilter, ThreadOrder, ThreadPage
 from antiphon.ledger.sqlite._appends import snapshot_hash
-from antiphon.ledger.sqlite._rows import ThreadSegment, find_thread, line_to, lineage, link_at, record_at
+from antiphon.ledger.sqlite._rows import (
+    ThreadSegment,
+    find_thread,
+    line_to,
+    lineage,
+    link_at,
+    record_at,
+    records_of,
+    thread_of,
+)
 from antiphon.ledger.sqlite._schema import SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import Json
@@ -27,43 +39,115 @@ FROM threads ORDER BY thread_id
 """
 
 _THREADS = """
-SELECT key, :sign * CASE :field WHEN 'updated_at' THEN updated_at ELSE created_at END AS place, open_calls,
-    thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
-    forked_from, forked_at, is_redacted
+SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens,
+    cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq, checksum,
+    (SELECT name FROM hosts WHERE hosts.key = threads.owner)
 FROM threads
-WHERE (:status IS NULL OR status = :status)
-    AND (:pattern IS NULL OR pattern = :pattern)
-    AND (:system IS NULL OR (pattern IS :system_pattern) = :system)
-    AND (:forked_from IS NULL OR forked_from = :forked_from)
-    AND (:updated_after IS NULL OR updated_at > :updated_after)
-    AND (:updated_before IS NULL OR updated_at < :updated_before)
-    AND (:start IS NULL OR (place, :sign * key) > (:start, :start_key))
-ORDER BY place, :sign * key LIMIT :limit
 """
+
+_CONDITIONS = {
+    "status": "status = :status",
+    "pattern": "pattern = :pattern",
+    "system": "(pattern IS :system_pattern) = :system",
+    "forked_from": "forked_from = :forked_from",
+    "updated_after": "updated_at > :updated_after",
+    "updated_before": "updated_at < :updated_before",
+    "created_after": "created_at > :created_after",
+    "created_before": "created_at < :created_before",
+    "owner": "owner IN (SELECT key FROM hosts WHERE name = :owner)",
+    "kind": "kind = :kind",
+    "unfit": "(unfit IS NOT NULL) = :unfit",
+    "min_tokens": "input_tokens + output_tokens >= :min_tokens",
+    "min_cost": "CAST(cost AS REAL) >= CAST(:min_cost AS REAL)",
+}
+"""What each field of a filter asks, but for `open_calls`."""
+
+_ORDERS = {
+    "updated_at": ("(updated_at > :start OR updated_at = :start AND key > :start_key)", "ORDER BY updated_at, key"),
+    "-updated_at": ("(updated_at < :start OR updated_at = :start AND key < :start_key)", "ORDER BY updated_at DESC, key DESC"),
+    "created_at": ("(created_at > :start OR created_at = :start AND key > :start_key)", "ORDER BY created_at, key"),
+    "-created_at": ("(created_at < :start OR created_at = :start AND key < :start_key)", "ORDER BY created_at DESC, key DESC"),
+}
+_FROM = {
+    "updated_at": "updated_at >= :start",
+    "-updated_at": "updated_at <= :start",
+    "created_at": "created_at >= :start",
+    "-created_at": "created_at <= :start",
+}
+"""Where a page begins, as an index can look for it."""
 
 
 def threads(connection: Connection, filter: ThreadFilter, order: ThreadOrder, page: str | None, limit: int) -> ThreadPage:
     """Return a page of threads."""
-    field, is_reversed = order_of(order)
-    sign = -1 if is_reversed else 1
-    start, start_key = (None, None) if page is None else page_start(page)
-    asked = {
-        "field": field,
-        "sign": sign,
-        "status": filter.status,
-        "pattern": filter.pattern,
-        "system": filter.system,
-        "system_pattern": SYSTEM_PATTERN,
-        "forked_from": filter.forked_from,
-        "updated_after": None if filter.updated_after is None else to_micros(filter.updated_after),
-        "updated_before": None if filter.updated_before is None else to_micros(filter.updated_before),
-        "start": None if start is None else sign * start,
-        "start_key": None if start_key is None else sign * start_key,
-        "limit": limit + 1,
-    }
-    rows = connection.rows(_THREADS, asked)
-    after = page_of(sign * rows[limit - 1][1], rows[limit - 1][0]) if len(rows) > limit > 0 else None
-    return ThreadPage(tuple(summary_of(State(*row[3:]), row[2]) for row in rows[:limit]), after)
+    field, _ = order_of(order)
+    sql, asked = threads_statement(filter, order, page, limit)
+    found = [thread_of(row) for row in connection.rows(sql, asked)]
+    last = found[limit - 1] if len(found) > limit > 0 else None
+    after = None if last is None else page_of(getattr(last.state, field), last.key)
+    least = filter.min_cost  # SQLite compares it as a floating-point number, so a page may have fewer threads than asked for
+    exact = [each for each in found[:limit] if least is None or Decimal(each.state.cost) >= least]
+    return ThreadPage(tuple(summary_of(each.state, each.open_calls, each.owner) for each in exact), after)
+
+
+def threads_statement(
+    filter: ThreadFilter, order: ThreadOrder, page: str | None, limit: int
+) -> tuple[str, dict[str, int | str | None]]:
+    """Return the statement for a page of threads, and its values.
+
+    It has only the conditions that are asked for, so that SQLite can choose an index by them.
+    """
+    asked: dict[str, int | str | None] = {"limit": limit + 1, "system_pattern": SYSTEM_PATTERN}
+    conditions: list[str] = []
+    for name, condition in _CONDITIONS.items():
+        value = getattr(filter, name)
+        if value is not None:
+            conditions.append(condition)
+            asked[name] = _plain(value)
+    if filter.open_calls is not None:
+        conditions.append("open_calls > 0" if filter.open_calls else "open_calls = 0")
+    after, ordered = _ORDERS[order]
+    if page is not None:
+        conditions += [_FROM[order], after]
+        asked["start"], asked["start_key"] = page_start(page)
+    where = ["WHERE", " AND ".join(conditions)] if conditions else []
+    return " ".join([_THREADS, *where, ordered, "LIMIT :limit"]), asked
+
+
+def _plain(value: object) -> int | str:
+    match value:
+        case datetime():
+            return to_micros(value)
+        case int():
+            return int(value)
+        case _:
+            return str(value)
+
+
+_CALLS = """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM open_calls AS o INDEXED BY open_calls_by_option JOIN messages AS m ON m.position = o.position
+LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE o.option_name = ? AND o.position > ? ORDER BY o.position LIMIT ?
+"""
+_CALLS_BACK = """
+SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
+FROM open_calls AS o INDEXED BY open_calls_by_option JOIN messages AS m ON m.position = o.position
+LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
+WHERE o.option_name = ? AND o.position < ? ORDER BY o.position DESC LIMIT ?
+"""
+_LAST_POSITION = 2**63 - 1
+
+
+def open_calls_of(connection: Connection, option_name: str, is_reversed: bool, start: int | None, limit: int) -> CallPage:
+    """Return a page of the open calls of one option.
+
+    Raises:
+        LedgerCorruptError: one of them is not as it was written.
+    """
+    first = (_LAST_POSITION if is_reversed else 0) if start is None else start
+    rows = connection.rows(_CALLS_BACK if is_reversed else _CALLS, (option_name, first, limit + 1))
+    after = str(rows[limit - 1][0]) if len(rows) > limit > 0 else None
+    return CallPage(tuple(record for _, record in records_of(connection, rows[:limit])), after)
 
 
 def heads(connection: Connection) -> tuple[Head, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b, sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from antiphon.errors import LedgerCorruptError
@@ -95,7 +95,8 @@ _MOST_BYTES = 4 * 1024 * 1024
 
 _THREAD = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
-    output_tokens, cost, forked_from, forked_at, is_redacted, open_calls, base, base_seq, checksum
+    output_tokens, cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq,
+    checksum, (SELECT name FROM hosts WHERE hosts.key = threads.owner)
 FROM threads WHERE thread_id = ?
 """
 
@@ -161,7 +162,9 @@ class Thread(NamedTuple):
     """The thread that holds the messages up to `base_seq`."""
     base_seq: int
     checksum: int | None = None
-    """That of epoch, status, pattern and times."""
+    """That of epoch, status, pattern, times and owner."""
+    owner: str | None = None
+    """The name of the host that owns it."""
 
 
 class ThreadSegment(NamedTuple):
@@ -182,10 +185,18 @@ def key_of(name: str, salt: int = 0) -> int:
     return int.from_bytes(blake2b(f"{salt} {name}".encode(), digest_size=4).digest(), "big", signed=True)
 
 
+_FIELDS = len(State._fields)
+
+
+def thread_of(row: Sequence[Any]) -> Thread:
+    """Return a row: the key, the fields of the state, and what `Thread` has after it."""
+    return Thread(row[0], State(*row[1 : _FIELDS + 1]), *row[_FIELDS + 1 :])
+
+
 def find_thread(connection: Connection, thread_id: str) -> Thread | None:
     """Return a thread's row, if there is one."""
     row = connection.row(_THREAD, (thread_id,))
-    return None if row is None else Thread(row[0], State(*row[1:17]), *row[17:])
+    return None if row is None else thread_of(row)
 
 
 def find_open_calls(connection: Connection, thread: Thread) -> list[OpenCall]:
@@ -223,6 +234,14 @@ def lineage(connection: Connection, thread: Thread) -> list[ThreadSegment]:
     return [segment for segment in reversed(segments) if segment.first <= segment.last]
 
 
+def position_of(connection: Connection, key: int, seq: int) -> int:
+    """Return the place of a message of a thread or its origins in the order of commits; 0 if it is not there."""
+    line = line_to(connection, key, seq)
+    sql = "SELECT position FROM messages WHERE thread = ? AND seq = ?"
+    found: int | None = connection.value(sql, (line[-1].key, seq)) if line else None
+    return found or 0
+
+
 def link_at(connection: Connection, key: int, seq: int) -> bytes | None:
     """Return the link of a message of a thread or its origins; None if it should be there and is not."""
     line = line_to(connection, key, seq)
@@ -241,7 +260,7 @@ def name_of(connection: Connection, key: int) -> str:
     return f"(thread {key}, whose name is gone)" if name is None else name
 
 
-def _records(connection: Connection, rows: Iterable[Sequence[object]]) -> Iterator[tuple[int, Record]]:
+def records_of(connection: Connection, rows: Iterable[Sequence[object]]) -> Iterator[tuple[int, Record]]:
     """Yield each row's position and its record, after its link has been checked.
 
     Raises:
@@ -301,7 +320,7 @@ def _stretch(
     sql, place = (_BACKWARD, last) if reverse else (_FORWARD, first)
     for key, low, high in reversed(segments) if reverse else segments:
         if low <= place <= high:
-            yield from _records(connection, connection.each(sql, (key, max(first, low), min(last, high))))
+            yield from records_of(connection, connection.each(sql, (key, max(first, low), min(last, high))))
             place = low - 1 if reverse else high + 1
 
 
@@ -344,7 +363,7 @@ def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list
 
 def records_since(connection: Connection, position: int, most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
     """Return some messages of all threads after a place in the order of commits."""
-    return _some(_records(connection, connection.each(_SINCE, (position,))), most)
+    return _some(records_of(connection, connection.each(_SINCE, (position,))), most)
 
 
 def record_at(connection: Connection, position: int) -> Record | None:
@@ -385,7 +404,7 @@ def records_with_id(connection: Connection, id: str, segments: Iterable[ThreadSe
     for segment in segments:
         salt = 0
         while rows := connection.rows(_WITH_ID, (segment.key, key_of(id, salt))):
-            found += [record for _, record in _records(connection, rows) if record.seq <= segment.last]
+            found += [record for _, record in records_of(connection, rows) if record.seq <= segment.last]
             salt += 1
     return [record for record in found if record.message.id == id]
 
@@ -399,5 +418,5 @@ def records_by_key(connection: Connection, kind: str, name: str, segments: Itera
     found: list[Record] = []
     for key, first, last in [(None, None, None)] if segments is None else segments:
         rows = connection.rows(_BY_KEY[kind], (key_of(name), key, first, last))
-        found += [record for _, record in _records(connection, rows)]
+        found += [record for _, record in records_of(connection, rows)]
     return found

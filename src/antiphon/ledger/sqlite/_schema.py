@@ -25,11 +25,14 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import apsw
+import orjson
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
 from antiphon.ledger._admission import State
-from antiphon.ledger.sqlite._checksums import add_entries, set_checksum
+from antiphon.ledger.sqlite._checksums import set_checksum, set_owner
 from antiphon.ledger.sqlite._sql import Connection
+from antiphon.messages import is_name
+from antiphon.messages.keys import kind_of
 
 APPLICATION_ID = 0x616E7470
 """`antp`: how a file says that it is a ledger."""
@@ -147,15 +150,99 @@ def _add_checksums(connection: Connection) -> None:
     connection.run(_SECOND)
     for key, *columns in connection.rows(_STATES):
         set_checksum(connection, key, State(*columns))
-    add_entries(connection, [(position, digest) for position, digest in connection.rows("SELECT position, hash FROM outbox")])
 
 
 _THIRD = "ALTER TABLE threads ADD COLUMN is_redacted INTEGER"
 """NULL where a thread is from before: not known (see `LedgerRedaction`)."""
 
+_FOURTH = """
+DROP TABLE outbox;
+DELETE FROM counters WHERE name IN ('entries', 'removed outbox');
+INSERT INTO counters VALUES ('removed hosts', 0);
+
+CREATE TABLE hosts (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    build TEXT NOT NULL,
+    kinds TEXT NOT NULL,
+    lease REAL NOT NULL,
+    boot TEXT NOT NULL,
+    ends REAL NOT NULL,
+    since INTEGER NOT NULL,
+    beaten_at INTEGER NOT NULL,
+    left_at INTEGER,
+    checksum INTEGER NOT NULL
+);
+
+ALTER TABLE threads ADD COLUMN owner INTEGER;
+ALTER TABLE threads ADD COLUMN kind TEXT;
+ALTER TABLE threads ADD COLUMN due_at INTEGER;
+ALTER TABLE threads ADD COLUMN posted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE threads ADD COLUMN unfit TEXT;
+CREATE INDEX threads_by_update ON threads (updated_at);
+CREATE INDEX threads_by_creation ON threads (created_at);
+CREATE INDEX threads_by_origin ON threads (base) WHERE base IS NOT NULL;
+CREATE INDEX threads_open ON threads (created_at) WHERE open_calls > 0;
+CREATE INDEX threads_owned ON threads (owner, kind) WHERE owner IS NOT NULL;
+CREATE INDEX threads_posted ON threads (owner) WHERE owner IS NOT NULL AND posted > 0;
+CREATE INDEX threads_due ON threads (kind, due_at) WHERE owner IS NULL AND due_at IS NOT NULL;
+
+ALTER TABLE open_calls ADD COLUMN position INTEGER NOT NULL DEFAULT 0;
+UPDATE open_calls SET position = coalesce(
+    (SELECT position FROM messages WHERE messages.thread = open_calls.thread AND messages.seq = open_calls.seq), 0
+);
+CREATE INDEX open_calls_by_option ON open_calls (option_name, position);
+"""
+"""Rows are found in the order of the second column by each index: `key` and `thread` stand at the end of all of them."""
+
+_ABANDONED = """
+SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
+    output_tokens, cost, forked_from, forked_at, is_redacted
+FROM threads WHERE epoch > 0 AND open_calls > 0
+"""
+_ASKED = """
+SELECT body FROM open_calls JOIN messages USING (thread, seq) WHERE open_calls.thread = ? AND is_effect = 0 ORDER BY seq
+"""
+
+
+def _add_hosts(connection: Connection) -> None:
+    """Add hosts, owners and due times, and drop the outbox.
+
+    A thread that was claimed has no host, and nobody knows whether its owner still runs. So one with open calls is due since
+    its last message; its kind is that of the actor whose open call is the oldest.
+
+    Raises:
+        LedgerCorruptError: messages were taken out of the outbox by other means.
+        LedgerFormatError: there are messages in the outbox.
+    """
+    if left := connection.value("SELECT count(*) FROM outbox"):
+        raise LedgerFormatError(
+            f"{connection.filename!r} has {left} messages in its outbox, which this version of antiphon does not have; "
+            "deliver them with the version that wrote them, or delete their threads there"
+        )
+    if connection.value("SELECT value FROM counters WHERE name = 'entries'"):
+        raise LedgerCorruptError(f"the outbox of {connection.filename!r} was altered; go back to a backup")
+    connection.run(_FOURTH)
+    for key, *columns in connection.rows(_ABANDONED):
+        state = State(*columns)
+        receivers = (_receiver(body) for (body,) in connection.rows(_ASKED, (key,)))
+        kind = next((kind_of(receiver) for receiver in receivers if receiver), None)
+        set_owner(connection, key, state._replace(kind=kind, due_at=state.updated_at))
+
+
+def _receiver(body: object) -> str | None:
+    """Return the first receiver of a stored message; None if it has none, or cannot be read (`verify` says so)."""
+    try:
+        found = orjson.loads(body if isinstance(body, bytes) else b"").get("to")
+    except (ValueError, AttributeError):
+        return None
+    return found[0] if found and is_name(found[0]) else None
+
+
 Step: TypeAlias = str | Callable[[Connection], None]
 
-MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD)
+MIGRATIONS: tuple[Step, ...] = (_FIRST, _add_checksums, _THIRD, _add_hosts)
 """From each version to the next, beginning with nothing. What was released is never changed; a new step is added."""
 
 

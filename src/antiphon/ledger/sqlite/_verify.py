@@ -15,8 +15,8 @@ from antiphon.errors import DecodeError
 from antiphon.ledger._pairing import OpenCall, Pairing
 from antiphon.ledger._values import Damage, Head
 from antiphon.ledger._verification import Examination, StoredRow
-from antiphon.ledger.sqlite._appends import is_as_written, snapshot_hash
-from antiphon.ledger.sqlite._checksums import COUNTERS, entry_checksum, message_checksum, state_checksum, thread_checksum
+from antiphon.ledger.sqlite._appends import snapshot_hash
+from antiphon.ledger.sqlite._checksums import COUNTERS, host_checksum, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._rows import (
     Thread,
     find_open_calls,
@@ -45,7 +45,7 @@ FROM messages WHERE thread = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 _COUNTS = {
     "messages": "SELECT count(*), coalesce(max(position), 0) FROM messages",
     "threads": "SELECT count(*), coalesce(max(key), 0) FROM threads",
-    "outbox": "SELECT count(*), coalesce(max(position), 0) FROM outbox",
+    "hosts": "SELECT count(*), coalesce(max(key), 0) FROM hosts",
 }
 """How many rows there are, and the largest number, of each table that never uses one twice."""
 
@@ -57,6 +57,12 @@ _STRAYS = {
             "there is an open call of a thread that has none"
         ),
         "SELECT 1 FROM snapshots WHERE thread NOT IN (SELECT key FROM threads)": "there is a snapshot of no thread",
+        "SELECT 1 FROM threads WHERE owner IS NOT NULL AND owner NOT IN (SELECT key FROM hosts)": (
+            "a thread has an owner that is not there"
+        ),
+        """SELECT 1 FROM open_calls JOIN messages USING (thread, seq) WHERE open_calls.position <> messages.position""": (
+            "an open call is noted at another place than its message"
+        ),
     },
     "media": {
         "SELECT 1 FROM media_uses WHERE position NOT IN (SELECT position FROM messages WHERE media IS NOT NULL)": (
@@ -133,7 +139,7 @@ def _complaint_about(connection: Connection, thread: Thread, open_calls: int) ->
     if (thread.state.forked_from, thread.state.forked_at) != (origin, began):
         return "it says that it began elsewhere than it did"
     if thread.checksum != thread_checksum(state_checksum(thread.key, thread.state), thread.state.updated_at):
-        return "its epoch, status, pattern or times are not what they were"
+        return "its epoch, status, pattern, times or owner are not what they were"
     return None if thread.open_calls == open_calls else "the number of its open calls is wrong"
 
 
@@ -242,13 +248,20 @@ SELECT thread_id, min(messages.seq) FROM messages JOIN threads ON threads.key = 
 WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY thread_id
 """
     damages += [Damage(name, seq, "there is a message outside the thread") for name, seq in connection.rows(sql)]
-    outbox = connection.rows("SELECT position, thread_id, hash, body FROM outbox")
-    altered = [row[:2] for row in outbox if not is_as_written(*row[1:])]
-    damages += [Damage(name, None, f"outbox entry {position} is not what it was") for position, name in altered]
+    altered = [name for name, row, checksum in _hosts(connection) if host_checksum(row) != checksum]
+    damages += [Damage(None, None, f"the host {name!r} is not what it was") for name in altered]
     damages += _damages_of_index(connection)
     complaints = connection.rows("PRAGMA integrity_check(10)")
     damages += [Damage(None, None, f"the file: {text}") for (text,) in complaints if text != "ok"]
     return damages
+
+
+def _hosts(connection: Connection) -> Iterator[tuple[str, tuple[Any, ...], object]]:
+    """Yield the name of each host, what its checksum covers, and the checksum."""
+    sql = """
+SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum FROM hosts
+"""
+    yield from ((str(row[1]), row[:-1], row[-1]) for row in connection.rows(sql))
 
 
 def _complaints_about_counters(connection: Connection) -> Iterator[str]:
@@ -258,9 +271,6 @@ def _complaints_about_counters(connection: Connection) -> Iterator[str]:
     if counters.keys() != set(COUNTERS) or not all(isinstance(value, int) for value in counters.values()):
         yield "the counters are not what they were"
         return
-    entries = connection.rows("SELECT position, hash FROM outbox")
-    if sum(entry_checksum(*row) for row in entries) != counters["entries"]:
-        yield "an outbox entry was added, moved or taken out"
     for table, sql in _COUNTS.items():
         count, last = connection.rows(sql)[0]
         if given.pop(table, 0) != count + counters[f"removed {table}"] or last > count + counters[f"removed {table}"]:

@@ -1,0 +1,303 @@
+"""Hosts and owners in a ledger's file: beats, claims, releases, and the threads that a host may take.
+
+Each change is a function over a connection that is inside a transaction. Who lives is decided in Python, from the rows of
+`hosts`, which are few. A time by the clock for leases (`ends`) is kept beside the boot that it was measured in.
+
+`take` looks in two places, each by an index: threads that nobody owns and that are due, by kind; and threads of hosts that do
+not live. A host looks with a reading connection first (see `has_due`), so that a look that finds nothing writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import orjson
+
+from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
+from antiphon.ledger._admission import State, new_state
+from antiphon.ledger._chain import from_micros, to_micros
+from antiphon.ledger._hosts import Host, HostStatus, LeaseClock, Taken, Woken, lasts
+from antiphon.ledger._ownership import Release, claimed, due_since, released, why_due
+from antiphon.ledger._ownership import seen as seen_upto
+from antiphon.ledger._redaction import LedgerRedaction
+from antiphon.ledger.sqlite._appends import insert_thread
+from antiphon.ledger.sqlite._checksums import check_written, host_checksum, note_removed, set_owner
+from antiphon.ledger.sqlite._rows import Thread, find_thread, thread_of
+from antiphon.ledger.sqlite._sql import Connection
+
+_HOSTS = """
+SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at FROM hosts ORDER BY name, since, key
+"""
+_NEW_HOST = """
+INSERT INTO hosts (name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)
+"""
+_HOST = """
+UPDATE hosts SET name = ?, instance = ?, build = ?, kinds = ?, lease = ?, boot = ?, ends = ?, since = ?, beaten_at = ?,
+    left_at = ?, checksum = ?
+WHERE key = ?
+"""
+_OWNING = "SELECT 1 FROM threads WHERE owner = ?"
+_COUNT = "SELECT count(*) FROM threads WHERE owner = ?"
+
+DUE = """
+SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
+    output_tokens, cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq
+FROM threads INDEXED BY threads_due
+WHERE owner IS NULL AND due_at IS NOT NULL AND kind IS :kind AND due_at <= :now
+    AND (unfit IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(unfit) AS builds WHERE builds.key = :build))
+ORDER BY due_at, key LIMIT :limit
+"""
+ABANDONED = """
+SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
+    output_tokens, cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq
+FROM threads INDEXED BY threads_owned
+WHERE owner = :owner AND kind IS :kind AND (open_calls > 0 OR due_at <= :now)
+    AND (unfit IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(unfit) AS builds WHERE builds.key = :build))
+"""
+POSTED = "SELECT thread_id, posted FROM threads INDEXED BY threads_posted WHERE owner = ? AND posted > 0 ORDER BY key"
+
+
+class Lease(NamedTuple):
+    """A row of `hosts`."""
+
+    key: int
+    host: Host
+    boot: str
+    ends: float
+    since: int
+    beaten_at: int
+    left_at: int | None
+
+    def is_alive(self, clock: LeaseClock) -> bool:
+        """Whether it has not left, its lease lasts, and its process is not known to have ended."""
+        lives = self.left_at is None and self.boot == clock.boot and lasts(clock.now(), self.ends, self.host.lease)
+        return lives and not clock.has_ended(self.host.instance)
+
+    def until(self, now: datetime, clock: LeaseClock) -> datetime:
+        """Return when its lease ends, or ended, as a time of day."""
+        return now + timedelta(seconds=self.ends - clock.now()) if self.is_alive(clock) else from_micros(self.ended_at)
+
+    @property
+    def ended_at(self) -> int:
+        """When it ended, if it does not live."""
+        return self.beaten_at + round(self.host.lease * 1e6) if self.left_at is None else self.left_at
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The columns after the key, without the checksum."""
+        host = self.host
+        kinds = orjson.dumps(host.kinds).decode()
+        named = (host.name, host.instance, host.build, kinds, float(host.lease))
+        return *named, self.boot, self.ends, self.since, self.beaten_at, self.left_at
+
+
+def leases(connection: Connection) -> list[Lease]:
+    """Return all hosts, by name."""
+    return [_lease(row) for row in connection.rows(_HOSTS)]
+
+
+def _lease(row: Sequence[Any]) -> Lease:
+    key, name, instance, build, kinds, lease, *rest = row
+    return Lease(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
+
+
+def _write(connection: Connection, lease: Lease) -> None:
+    connection.run(_HOST, (*lease.columns, host_checksum((lease.key, *lease.columns)), lease.key))
+    check_written(connection.changes(), 1)
+
+
+def _find(connection: Connection, host: Host) -> Lease | None:
+    """Return a host that was registered and has not left, whether its lease is over or not."""
+    wanted = (host.name, host.instance)
+    found = [each for each in leases(connection) if (each.host.name, each.host.instance) == wanted and each.left_at is None]
+    return found[0] if found else None
+
+
+def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -> Lease:
+    """Return a host that lives.
+
+    Raises:
+        UnknownHostError: it has never beaten, or has left.
+        HostExpiredError: its lease is over.
+    """
+    lease = _find(connection, host)
+    if lease is None:
+        raise UnknownHostError(host.name)
+    if not lease.is_alive(clock):
+        raise HostExpiredError(host.name, lease.until(now, clock))
+    return lease
+
+
+def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock) -> None:
+    """Register a host, or renew its lease.
+
+    Raises:
+        HostNameTakenError: another process of that name lives.
+    """
+    for each in leases(connection):
+        if each.host.name == host.name and each.host.instance != host.instance and each.is_alive(clock):
+            raise HostNameTakenError(host.name, each.until(now, clock))
+    known, micros = _find(connection, host), to_micros(now)
+    lease = Lease(0, host, clock.boot, clock.now() + host.lease, micros, micros, None)
+    if known is not None:
+        lease = lease._replace(key=known.key, since=known.since)
+    else:
+        connection.run(_NEW_HOST, lease.columns)
+        check_written(connection.changes(), 1)
+        lease = lease._replace(key=int(connection.last_insert_rowid()))
+    _write(connection, lease)
+    _forget(connection, clock)
+
+
+def leave(connection: Connection, host: Host, now: int, clock: LeaseClock) -> None:
+    """End a host; one that is not known stays so."""
+    lease = _find(connection, host)
+    if lease is not None:
+        _write(connection, lease._replace(left_at=now))
+        _forget(connection, clock)
+
+
+def _forget(connection: Connection, clock: LeaseClock) -> None:
+    """Remove hosts that do not live and own nothing."""
+    for lease in leases(connection):
+        if not lease.is_alive(clock) and not connection.value(_OWNING, (lease.key,)):
+            connection.run("DELETE FROM hosts WHERE key = ?", (lease.key,))
+            note_removed(connection, "hosts", connection.changes())
+
+
+def hosts(connection: Connection, now: datetime, clock: LeaseClock) -> tuple[HostStatus, ...]:
+    """Return all hosts."""
+    return tuple(
+        HostStatus(
+            each.host,
+            each.is_alive(clock),
+            from_micros(each.since),
+            each.until(now, clock),
+            connection.value(_COUNT, (each.key,)),
+        )
+        for each in leases(connection)
+    )
+
+
+def claim(
+    connection: Connection,
+    thread_id: str,
+    *,
+    by: Host | None,
+    kind: str | None,
+    now: datetime,
+    clock: LeaseClock,
+    redaction: LedgerRedaction,
+) -> State:
+    """Give a thread its next epoch and owner, and return its state.
+
+    Raises:
+        OwnedError: another host that lives has it.
+        UnknownHostError: the host has never beaten, or has left.
+        HostExpiredError: its lease is over.
+        SecretNameError: there is no such thread, and its name looks like a secret.
+    """
+    owner = None if by is None else _living(connection, by, now, clock).key
+    thread = find_thread(connection, thread_id)
+    if thread is None:
+        redaction.check_name(thread_id, "the name of a thread")
+        state = new_state(thread_id, to_micros(now), is_redacted=redaction.is_on)
+        key = insert_thread(connection, state, None, 0)
+    else:
+        state, key = thread.state, thread.key
+    if owner is not None and state.owner not in (None, owner):
+        _refuse_owned(connection, state, now, clock)
+    state = claimed(state, owner, kind, build=None if by is None else by.build)
+    set_owner(connection, key, state)
+    return state
+
+
+def _refuse_owned(connection: Connection, state: State, now: datetime, clock: LeaseClock) -> None:
+    for lease in leases(connection):
+        if lease.key == state.owner and lease.is_alive(clock):
+            raise OwnedError(state.thread_id, lease.host.name, lease.until(now, clock))
+
+
+def release(connection: Connection, thread_id: str, how: Release) -> None:
+    """Give a thread up.
+
+    Raises:
+        FencedError: the epoch is not the owner's.
+        UnknownThreadError: there is no such thread.
+    """
+    thread = find_thread(connection, thread_id)
+    if thread is None:
+        raise UnknownThreadError("there is no such thread", thread_id)
+    set_owner(connection, thread.key, released(thread.state, how))
+
+
+class Wanted(NamedTuple):
+    """What a host asks `take` for."""
+
+    by: Host
+    kinds: tuple[str | None, ...]
+    limit: int
+    now: datetime
+
+
+def has_due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> bool:
+    """Whether there is a thread that a host may take; also where the host may not, so that `take` says why."""
+    lease = _find(connection, wanted.by)
+    if lease is None or not lease.is_alive(clock):
+        return True
+    return any(True for _ in _due(connection, wanted._replace(limit=1), clock)) and wanted.limit > 0
+
+
+def take(connection: Connection, wanted: Wanted, clock: LeaseClock) -> tuple[Taken, ...]:
+    """Claim the threads that are due for the longest.
+
+    Raises:
+        UnknownHostError: the host has never beaten, or has left.
+        HostExpiredError: its lease is over.
+    """
+    owner, micros = _living(connection, wanted.by, wanted.now, clock).key, to_micros(wanted.now)
+    due = sorted(_due(connection, wanted, clock), key=lambda each: (each[0], each[1].key))[: wanted.limit]
+    taken: list[Taken] = []
+    for since, thread in due:
+        state = claimed(thread.state, owner)
+        set_owner(connection, thread.key, state)
+        why = why_due(thread.state, micros)
+        taken.append(Taken(state.thread_id, state.epoch, state.kind, why, from_micros(since)))
+    return tuple(taken)
+
+
+def _due(connection: Connection, wanted: Wanted, clock: LeaseClock) -> Iterator[tuple[int, Thread]]:
+    """Yield threads that a host may take, each with the time since when it is due."""
+    micros = to_micros(wanted.now)
+    asked = {"now": micros, "build": wanted.by.build, "limit": wanted.limit}
+    dead = [lease for lease in leases(connection) if not lease.is_alive(clock)]
+    for kind in wanted.kinds:
+        for row in connection.rows(DUE, {**asked, "kind": kind}):
+            thread = thread_of(row)
+            yield thread.state.due_at or 0, thread
+        for lease in dead:
+            for row in connection.rows(ABANDONED, {**asked, "kind": kind, "owner": lease.key}):
+                thread = thread_of(row)
+                since = due_since(thread.state, thread.open_calls > 0, micros, lease.ended_at)
+                yield micros if since is None else since, thread
+
+
+def woken(connection: Connection, by: Host) -> tuple[Woken, ...]:
+    """Return the threads of a host that were posted to."""
+    lease = _find(connection, by)
+    return () if lease is None else tuple(Woken(*row) for row in connection.rows(POSTED, (lease.key,)))
+
+
+def note_seen(connection: Connection, by: Host, seen: Mapping[str, int]) -> tuple[Woken, ...]:
+    """Note what a host has taken up, and return what it has not."""
+    lease = _find(connection, by)
+    for thread_id, upto in seen.items() if lease is not None else ():
+        thread = find_thread(connection, thread_id)
+        if thread is not None and lease is not None and thread.state.owner == lease.key:
+            state = seen_upto(thread.state, upto)
+            if state != thread.state:
+                set_owner(connection, thread.key, state)
+    return woken(connection, by)
