@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages.trusted import MUCH
-from antiphon.runtime._failures import LOG, log_fields, log_text
+from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
-from antiphon.runtime._results import error_of, error_result, result_of
+from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, Standing, begun, ended, error_fields, says_the_same
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
     from antiphon.ledger import Record
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._envelope import DeliveryState, InFlight
-    from antiphon.runtime._hooks import DeadLetters
+    from antiphon.runtime._delivery import DeliveryState
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._queues import InFlight
     from antiphon.runtime._redelivery import Redelivery
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._reporting import DeadLetters
+    from antiphon.runtime._services import Lifetime
 
 A_WHILE: Final = 2.0
 """Seconds after which an append that was cut off has reached the ledger, or never will."""

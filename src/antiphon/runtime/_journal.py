@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, Record, Redaction
 from antiphon.messages import Message
-from antiphon.runtime._address import SYSTEM
-from antiphon.runtime._hooks import Hooks
-from antiphon.runtime._settings import Budget
+from antiphon.runtime._reporting import Hooks
+from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
     from antiphon.runtime._observer import Observer

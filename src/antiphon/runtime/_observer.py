@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, Usage
-from antiphon.runtime._envelope import DeliveryState
+from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._rows import origin_of
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ tree knows how to make them. An actor's own state is lost then, as after a resta
 as soon as it is idle; others after `Settings.idle_after`, with one timer for all. An idle cell is removed in one step of the
 event loop, so a message either finds the cell or makes the next one. A sender that has found the cell and must await before
 the message is in the mailbox holds it (`Cell.held`), and the cell stays.
+
+`Links` knows which actors monitor an actor, and which are linked to it.
 """
 
 from __future__ import annotations
@@ -17,20 +19,25 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from antiphon.errors import ActorFailedError, ActorStoppedError, UndeliverableError
+from antiphon.errors import (
+    ActorFailedError,
+    ActorStoppedError,
+    UndeliverableError,
+)
 from antiphon.messages.keys import kind_of
+from antiphon.protocol import Notice
 from antiphon.runtime._actor import Actor
-from antiphon.runtime._address import SYSTEM, Address
-from antiphon.runtime._failures import LOG, log_fields, log_text, traceback_of
+from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
+from antiphon.runtime._settings import SYSTEM, Address
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Props
     from antiphon.runtime._cell import Cell, Outcomes
-    from antiphon.runtime._envelope import DeliveryState
-    from antiphon.runtime._hooks import Hooks
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._reporting import Hooks
+    from antiphon.runtime._services import Lifetime
 
 _AT_ONCE: Final = 1000
 """How many idle actors are passivated in one step of the event loop."""
@@ -331,3 +338,46 @@ class IdleActors:
         else:
             self._lifetime.start(self._lifecycle.rest(cell))
         return True
+
+
+# ---------------------------------------------------------------- links and monitors
+
+
+class Down(Notice, frozen=True, type="DOWN", family="system"):
+    """A monitored actor has ended; its supervisor may have restarted it."""
+
+    actor_id: str
+    reason: Literal["failed", "stopped"]
+    error_message: str | None = None
+
+
+class Links:
+    """Monitors and links. A monitor gets a notice; a link goes both ways, and passes failures on."""
+
+    def __init__(self) -> None:
+        self._monitors: dict[str, dict[str, None]] = {}
+        self._links: dict[str, dict[str, None]] = {}
+
+    def monitor(self, watcher: str, watched: str) -> None:
+        """Tell `watcher` when `watched` ends."""
+        self._monitors.setdefault(watched, {})[watcher] = None
+
+    def unmonitor(self, watcher: str, watched: str) -> None:
+        """Remove a monitor."""
+        self._monitors.get(watched, {}).pop(watcher, None)
+
+    def link(self, one: str, other: str) -> None:
+        """Make each of two actors fail when the other does."""
+        self._links.setdefault(one, {})[other] = None
+        self._links.setdefault(other, {})[one] = None
+
+    def watchers(self, address: str) -> tuple[str, ...]:
+        """Return the monitors of an actor that has ended, and forget them: each is told once."""
+        return tuple(self._monitors.pop(address, ()))
+
+    def linked(self, address: str) -> tuple[str, ...]:
+        """Return the actors linked to one that has ended, and forget the links."""
+        others = tuple(self._links.pop(address, ()))
+        for other in others:
+            self._links.get(other, {}).pop(address, None)
+        return others
