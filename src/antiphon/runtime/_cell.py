@@ -438,6 +438,7 @@ class Cell:
     def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
         """Pause, then handle the message again with a new actor. It is no failure: the supervisor is not told."""
         LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
+        # Suspended: otherwise this drain would take the message again at once, while the ledger is still unavailable.
         self.state, self.actor = "suspended", None
         if delivery.thread_id is None or delivery.is_settled:
             delivery.fail(error)
@@ -460,6 +461,7 @@ class Cell:
         else:
             failure = ActorFailure.of(error, self.address, self.incarnation, delivery.id)
             await self.parts.outcomes.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
+        # Reported last: the supervisor may restart the cell at once, and the message must be back in the mailbox by then.
         self.parts.supervising.report(self, failure)
 
 

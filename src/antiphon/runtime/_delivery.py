@@ -409,7 +409,7 @@ class DeliveryState:
 
     def fail_duplicates(self, error: BaseException | None = None) -> None:
         """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come."""
-        reason = error if isinstance(error, AntiphonError) else WithdrawnError("whoever said it first could not", self.to)
+        reason = error if isinstance(error, AntiphonError) else WithdrawnError("its first sender could not send it", self.to)
         for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):
             other.fail(reason)
 

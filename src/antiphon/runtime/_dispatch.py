@@ -158,6 +158,7 @@ class Dispatcher:
         delivery.cell = delivery.parent.cell
         if self._hooks is not None:
             self._hooks.said(delivery)
+        # Looked up before it runs: an answer that is stored counts, even if the handler would give another one today.
         call, result = await self._durable.find_own(delivery) if delivery.may_be_known else (None, None)
         if result is not None:
             return result
@@ -266,7 +267,7 @@ class Dispatcher:
         if begins_anew and delivery.thread_id is not None:
             delivery.waiter = None
         else:
-            delivery.withdraw(WithdrawnError("whoever asked was cancelled", delivery.to))
+            delivery.withdraw(WithdrawnError("the caller was cancelled", delivery.to))
 
     def watch(self, delivery: DeliveryState) -> None:
         """Let a message expire that has no caller here."""
@@ -349,12 +350,14 @@ class Dispatcher:
         """Forward a message to another actor, which answers it."""
         passed = delivery.forwarded_to(to)
         try:
+            # Room first: without it the message ends here with an error, and no mailbox has it.
             cell = self._find(passed)
             if not cell.box.reserve():
                 await cell.wait_for_room(passed, self._until(passed.parent, None))
         except DeliveryError as exc:
             await self.end_with_error(passed, exc)
             raise
+        # In flight before the mailbox: a duplicate must share this delivery, because the old one never gets an outcome.
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)
         cell.deliver(passed)
@@ -365,5 +368,5 @@ def _check_circle(cell: Cell, parent: DeliveryState) -> None:
     asking: DeliveryState | None = parent
     while asking is not None:
         if asking.cell is cell and cell.props.concurrency == 1:
-            raise HopLimitError("it waits for whoever asks it: they ask in a circle", cell.address)
+            raise HopLimitError("it waits for the actor that asks it: they ask in a circle", cell.address)
         asking = asking.parent if asking.waiter is not None else None

@@ -9,8 +9,9 @@ stored outcome. If there is only the intent, it is unknown whether the effect wa
 | `idempotent` | may be done twice under the same key | is done again, under the same key |
 | `once` | must not be done twice | is parked: a person records the outcome |
 
-**Every start follows a row.** Before the first start that is the intent, before each further one a row of that attempt. The
-ledger compares the owner's epoch in the transaction that writes it, so a process that has lost the thread starts nothing.
+**Every start follows a row.** Before the first start, that is the intent. Before each further start, it is the row of that
+attempt. The ledger compares the owner's epoch in the transaction that writes the row, so a process that has lost the thread
+starts nothing.
 A look-up before the row counts only if the thread was owned without a break from then until the row was written. Otherwise
 another owner may have done the effect in between, and it is looked up again.
 
@@ -214,7 +215,7 @@ class Effect:
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
         number = 2 + sum(record.message.lane == "effect" for record in records)
         row = attempted(self.id, number, thread_id=self.thread_id, policy=self.course.to)
-        await self.journal.write(self.thread_id, [row])
+        await self.journal.write(self.thread_id, [row])  # before the start: see "Every start follows a row" above
         return intent
 
     async def _run(self, run: Run, intent: Message) -> Any:
@@ -235,6 +236,7 @@ class Effect:
 
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
         """Append the outcome and return its value; if a person has said that it was not done, do it."""
+        # Open until the outcome is stored: if the append fails, the end of the handler must still end or park this effect.
         payload = (await self.end(outcome)).payload
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)

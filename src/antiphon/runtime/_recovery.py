@@ -80,7 +80,7 @@ class Timers:
             "data": notice.to_data(),
         }
         row = begun(TIMER, row_id, thread_id=delivery.thread_id, parent_id=delivery.invocation_id, arguments=arguments)
-        await self._journal.write(delivery.thread_id, [row])
+        await self._journal.write(delivery.thread_id, [row])  # before it is armed: a timer that rings ends this row
         self.arm(row)
 
     async def _is_set(self, row_id: str, thread_id: str) -> bool:
@@ -122,7 +122,7 @@ class Timers:
         delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
         if self._in_flight.has(delivery):
             return  # an unconfirmed append was written, and recovery has delivered the notice
-        self._in_flight.take_over(delivery)
+        self._in_flight.take_over(delivery)  # before the append: a recovery that reads the notice must not deliver it too
         try:
             await self._write(delivery, [rung, said, open_row])
         except errors.LedgerUnavailableError as exc:
@@ -284,7 +284,7 @@ class Recovery:
     async def _recover_until_sure(self, thread_id: str) -> None:
         doubts = 0
         while self._doubts[thread_id] > doubts:
-            doubts = self._doubts[thread_id]
+            doubts = self._doubts[thread_id]  # before the pause: an append that fails from here on needs another round
             await asyncio.sleep(A_WHILE)
             try:
                 await self.thread(thread_id, with_timers=False)

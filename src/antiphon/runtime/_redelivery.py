@@ -158,6 +158,7 @@ class Redelivery:
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
         """Handle a message again without a row, because the ledger is unavailable."""
+        # `reruns` makes the next run look up its effects; `is_unsure` makes its end read the open rows from the ledger.
         delivery.is_unsure = True
         delivery.reruns += 1
         delivery.prepare_redelivery(cell, delivery.standing)
@@ -184,6 +185,8 @@ class Redelivery:
         self._in_flight.take_over(delivery)
         if self._hooks is not None:
             self._hooks.accepted(delivery)
+        # After a failure it comes before all that wait: later messages of its thread must not overtake it. After a crash the
+        # caller recovers messages in their order, so each goes to the end.
         if cause == "failed":
             cell.box.put_first(delivery)
         else:
@@ -204,6 +207,7 @@ class Redelivery:
         """
         name = partial(park_id, delivery.invocation_id)
         row = name(await self._unused(delivery, name, 1))
+        # The row before the error: a caller that is told about a parked message can find it in the ledger and settle it.
         await self._note(PARK, row, delivery, {"reason": reason, "to": str(delivery.to), **evidence})
         if self._hooks is not None:
             self._hooks.parked(delivery)
@@ -261,6 +265,8 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
             ends.insert(0, _settled_answer(rows, invocation_id, outcome))
+    # One append: the outcome and the end of PARK. With two, a crash in between would leave a settled message that is still
+    # parked, or one that is neither settled nor parked and runs again.
     journal.reclaim(thread_id)
     await journal.write(thread_id, ends)
 

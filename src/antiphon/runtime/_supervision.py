@@ -93,7 +93,7 @@ def concerned(strategy: Strategy, children: Sequence[str], failed: str) -> tuple
 # ---------------------------------------------------------------- reporting a failure, and commands
 
 
-_NOBODY = "%s: nobody decides what becomes of it: %s"
+_NOBODY = "%s: there is no decision about it: %s"
 
 _LONGEST_DECISION = 24 * 3600.0
 """Seconds that a decision may take, including the backoff before a restart."""
@@ -135,7 +135,7 @@ class Escalation:
             await self.notify(supervisor, notification, cell.address)
         except DeliveryError as exc:
             LOG.error(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
-            await self._lifecycle.stop(cell, f"nobody decides what becomes of it: {exc.reason}")
+            await self._lifecycle.stop(cell, f"there is no decision about it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
         """Ask a supervisor for a decision, in the system thread of the failed actor.

@@ -67,7 +67,7 @@ class Tree:
         """
         known = self.cells.get(address)
         if known is not None and known.state != "stopped":
-            raise ValueError(f"{address!r} is taken; stop whoever lives there first, or choose another key")
+            raise ValueError(f"{address!r} is taken; stop that actor first, or choose another key")
         if props.supervisor and props.supervisor not in self.cells:
             raise ValueError(f"{address!r}: there is no supervisor {props.supervisor!r}; spawn that first")
         cell = self.cells[address] = self._make(address, props)
@@ -91,13 +91,13 @@ class Tree:
             return cell
         props = self._kinds.get(kind_of(address))
         if props is None:
-            raise UndeliverableError("nobody lives there; spawn it, or register its kind", address)
+            raise UndeliverableError("there is no actor; spawn it, or register its kind", address)
         cell = self.spawn(Address.parse(address), props)
         cell.parts.idling.idle(cell)  # a message may never follow: then it is passivated
         return cell
 
     def has(self, address: str) -> bool:
-        """Whether somebody lives at an address, or would."""
+        """Whether there is an actor at an address, or one would be made for a message."""
         return address in self.cells or kind_of(address) in self._kinds
 
     def kinds(self) -> tuple[str, ...]:
@@ -190,6 +190,7 @@ class Lifecycle:
                 await self._restart(cell, reason)
 
     async def _restart(self, cell: Cell, reason: str) -> None:
+        # The handlers end first, then the actor: `stopped` must not run beside a handler.
         interrupted = [] if cell.has_failed else await self.halt(cell, cell.props.grace)
         await self._end(cell, reason)
         cell.incarnation += 1
@@ -201,7 +202,7 @@ class Lifecycle:
             await self.restart(self._tree.at(child), reason)
         if self._hooks is not None:
             self._hooks.restarted(cell.address, cell.incarnation)
-        cell.resume()
+        cell.resume()  # last: the interrupted messages are back in the mailbox before newer ones, and the children are new
 
     async def stop(self, cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
         """Stop an actor for good. Waiting messages are answered with an error; at a shutdown, those of threads stay open."""
@@ -211,6 +212,7 @@ class Lifecycle:
                 await self._stop(cell, reason, is_shutdown=is_shutdown)
 
     async def _stop(self, cell: Cell, reason: str, *, is_shutdown: bool) -> None:
+        # Children first, the youngest first: a child may ask its elders or its supervisor while its last handlers end.
         for child in reversed(self._tree.children(cell.address)):
             below = self._tree.at(child)
             if below.is_untouched:
@@ -218,6 +220,7 @@ class Lifecycle:
             else:
                 await self.stop(below, reason, is_shutdown=is_shutdown)
         interrupted = await self.halt(cell, cell.props.grace)
+        # Stopped before the mailbox is closed: a sender that is woken by the close must see it, and not add a message.
         cell.state = "stopped"
         self._tree.forget(cell.address)
         await self._end(cell, reason)
