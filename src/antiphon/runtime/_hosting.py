@@ -4,15 +4,15 @@
 threads. The first claim of a thread waits for the first beat; a system that never uses a thread is no host.
 
 **Eviction.** A thread that another host has taken over is evicted: its handlers are cancelled, and its messages, timers and
-states are dropped here. The ledger refuses every row of the old owner, so nothing is lost and nothing runs twice. A caller that
-waits here gets its answer from the ledger, where the new owner writes it.
+states are dropped here. The ledger refuses every row of the old owner, so nothing is lost and nothing runs twice. A caller
+that waits here gets its answer from the ledger, where the new owner writes it.
 
 **Threads of other hosts.** A message for a thread that another living host owns is posted to the thread. The owner is woken,
 delivers it and writes the result; `RemoteAnswers` follows the ledger, and gives the result to the caller. If the owner dies,
 the first of the systems that wait and have the actor takes the thread over.
 
-**Work of a host.** In each round a system delivers what was posted to its threads, and releases threads that are idle. One that
-hosts (`System.host`) also takes threads that are due and have no living owner.
+**Work of a host.** In each round a system delivers what was posted to its threads, and releases threads that are idle. One
+that hosts (`System.host`) also takes threads that are due and have no living owner. A system without threads does nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -36,22 +36,22 @@ from antiphon.ledger import Host
 from antiphon.messages import Message, dumps, loads, thaw
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, handles
-from antiphon.runtime._address import SYSTEM, Address
 from antiphon.runtime._context import Context
-from antiphon.runtime._envelope import DeliveryState, Envelope
-from antiphon.runtime._failures import LOG, log_fields, log_text
+from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._recovery import Recovered
+from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._settings import SYSTEM, Address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from antiphon.ledger import Ledger, Tailed, Taken
-    from antiphon.runtime._envelope import InFlight
+    from antiphon.runtime._effects import States
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._queues import InFlight
     from antiphon.runtime._recovery import Recovery, Timers
-    from antiphon.runtime._run import Lifetime
+    from antiphon.runtime._services import Lifetime
     from antiphon.runtime._settings import Settings
-    from antiphon.runtime._state import States
     from antiphon.runtime._tree import Tree
 
 _numbers = count(1)
@@ -59,7 +59,7 @@ _numbers = count(1)
 
 
 class Lease:
-    """This system as the ledger knows it: a host, and the beats that renew its lease."""
+    """The system as the ledger knows it: a host, and the beats that renew its lease."""
 
     def __init__(self, ledger: Ledger, settings: Settings, kinds: Callable[[], tuple[str, ...]]) -> None:
         """Make it; `kinds` returns the kinds of actors that the system has, which change while it is set up."""
@@ -68,15 +68,12 @@ class Lease:
         self._kinds = kinds
         self._host: Host | None = None
         self._first_beat: asyncio.Task[Host] | None = None
-        self.on_first_beat: Callable[[], None] | None = None
+        self._beaten_at = 0.0
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the ledger knows this host."""
-        return self._host is not None
+    async def host(self, *, renew: bool = False) -> Host:
+        """Return this host, with a lease that lasts. The first call registers it with the ledger.
 
-    async def host(self) -> Host:
-        """Return this host. The first call registers it with the ledger.
+        A host that has done nothing for a while does not beat; `renew`: the ledger says that its lease is over.
 
         Raises:
             HostNameTakenError: another living host has the name.
@@ -86,16 +83,15 @@ class Lease:
             if self._first_beat is None or self._first_beat.done():
                 self._first_beat = asyncio.create_task(self._register())
             return await asyncio.shield(self._first_beat)  # shielded: other claims wait for the same beat
+        if renew or asyncio.get_running_loop().time() - self._beaten_at >= self._settings.heartbeat:
+            await self.beat()
         return self._host
 
     async def _register(self) -> Host:
         settings = self._settings
         name = settings.host or f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
         host = Host(name, settings.build or default_build(), self._kinds(), settings.heartbeat * BEATS_A_LEASE)
-        await self._ledger.beat(host)
-        self._host = host
-        if self.on_first_beat is not None:
-            self.on_first_beat()
+        await self._beat(host)
         return host
 
     async def beat(self) -> None:
@@ -105,8 +101,12 @@ class Lease:
             LedgerError: the ledger cannot be written.
         """
         if self._host is not None:
-            self._host = replace(self._host, kinds=self._kinds())
-            await self._ledger.beat(self._host)
+            await self._beat(replace(self._host, kinds=self._kinds()))
+
+    async def _beat(self, host: Host) -> None:
+        began = asyncio.get_running_loop().time()  # before the beat: the lease must not seem to last longer than it does
+        await self._ledger.beat(host)
+        self._host, self._beaten_at = host, began
 
     async def end(self) -> None:
         """End the lease, which releases all threads of this host at once."""
@@ -168,6 +168,8 @@ class RemoteAnswers:
         self._waiting: dict[tuple[str, str], list[DeliveryState]] = {}
         """By thread and invocation."""
         self._tail: asyncio.Task[None] | None = None
+        self.on_added: Callable[[], None] | None = None
+        """Called when a caller begins to wait."""
 
     @property
     def threads(self) -> tuple[str, ...]:
@@ -193,6 +195,8 @@ class RemoteAnswers:
             return
         key = (delivery.thread_id or "", delivery.invocation_id)
         self._waiting.setdefault(key, []).append(delivery)
+        if self.on_added is not None:
+            self.on_added()
         delivery.waiter.add_done_callback(lambda _: self._drop(key, delivery))
         if self._tail is None:
             self._tail = self._lifetime.start(self._follow())
@@ -327,20 +331,38 @@ class Hosting:
         """By thread, the last posted message that was delivered here."""
         self.is_taking = False
         """Whether it takes threads of other kinds of owners whenever they are due (`System.host`)."""
-        lease.on_first_beat = self._begin
+        self._is_working = False
+        journal.on_claimed = self._begin
+        answers.on_added = self._begin
 
     def _begin(self) -> None:
-        self._lifetime.start(self._every(self._settings.heartbeat, self._lease.beat))
-        self._lifetime.start(self._every(self._settings.poll, self._deliver_posted))
-        self._lifetime.start(self._every(self._settings.heartbeat, self._look_after_threads))
+        """Start to work: a thread was claimed, a caller waits for another host, or this host takes what is due."""
+        if not self._is_working and not self._lifetime.is_closing:
+            self._is_working = True
+            self._lifetime.start(self._work())
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        while not self._lifetime.is_closing:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except errors.LedgerError as exc:
-                LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+    async def _work(self) -> None:
+        """Work as long as there is anything to do. A host without threads needs no lease: the next claim renews it."""
+        loop = self._lifetime.loop
+        next_beat = loop.time() + self._settings.heartbeat
+        try:
+            while self._has_work and not self._lifetime.is_closing:
+                await asyncio.sleep(min(self._settings.poll, max(0.0, next_beat - loop.time())))
+                try:
+                    if loop.time() >= next_beat:
+                        # From the time before the beat: a slow ledger must not make the beats rarer.
+                        next_beat = loop.time() + self._settings.heartbeat
+                        await self._lease.beat()
+                        await self._look_after_threads()
+                    await self._deliver_posted()
+                except errors.LedgerError as exc:
+                    LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+        finally:
+            self._is_working = False
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self.is_taking or self._answers.threads or self._journal.has_threads)
 
     async def _deliver_posted(self) -> None:
         """Deliver what was posted to threads of this host.
@@ -379,6 +401,7 @@ class Hosting:
         """
         await self.take()
         self.is_taking = True
+        self._begin()
         try:
             await asyncio.Event().wait()
         finally:
@@ -418,7 +441,7 @@ class Hosting:
                 self._idle_since.pop(thread_id, None)
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
                 idle.append((thread_id, due))
-        for thread_id, due in idle:
+        for thread_id, _ in idle:
             del self._idle_since[thread_id]
             self._timers.forget(thread_id)
         await asyncio.gather(*(self._journal.release(thread_id, wake_at=due) for thread_id, due in idle))

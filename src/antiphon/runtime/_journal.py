@@ -1,10 +1,10 @@
 """Journal: the ledger as the runtime writes it. It owns the threads that it writes to, and enforces their budgets.
 
-**Ownership.** The first write to a thread claims it for this host, and gets an epoch. While another living host has the thread,
-the claim is refused (`OwnedError`). The ledger refuses a write with an older epoch than the latest claim (`FencedError`): another
-host has taken the thread over, because this one did not renew its lease. The thread is then *lost*. Every write raises
-`FencedError` until the system has evicted the thread, with all handlers that were at work in it. Only then may it be claimed
-again: a handler of the old epoch that went on under a new one would do what the new owner has done.
+**Ownership.** The first write to a thread claims it for this host, and gets an epoch. While another living host has the
+thread, the claim is refused (`OwnedError`). The ledger refuses a write with an older epoch than the latest claim
+(`FencedError`): another host has taken the thread over, because this one did not renew its lease. The thread is then *lost*.
+Every write raises `FencedError` until the system has evicted the thread, with all handlers that were at work in it. Only then
+may it be claimed again: a handler of the old epoch that went on under a new one would do what the new owner has done.
 
 **Write-behind.** An outcome may be written a moment later, together with the next row of the thread (`write_soon`), which
 saves half of the commits. The rule that makes this safe: every write takes the waiting rows along, and returns only when rows
@@ -24,14 +24,13 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, Host, Ledger, Record, Redaction
 from antiphon.messages import Message
-from antiphon.runtime._address import SYSTEM
-from antiphon.runtime._hooks import Hooks
-from antiphon.runtime._settings import Budget
+from antiphon.runtime._reporting import Hooks
+from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
     from antiphon.runtime._observer import Observer
@@ -85,6 +84,8 @@ class WriteBehind:
         """
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
+        # One step, without an await: the rows are either waiting or on their way at any moment. Otherwise a writer that looks
+        # in between would start an effect whose predecessor is not stored.
         rows, before = self._rows.pop(thread_id), self.landing(thread_id)
         landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
         has_landed = False
@@ -113,6 +114,12 @@ class WriteBehind:
             self._rows[thread_id] = [*rows, *self._rows.get(thread_id, ())]
 
 
+class CurrentHost(Protocol):
+    """Returns the host that claims threads, with a lease that lasts."""
+
+    def __call__(self, *, renew: bool = False) -> Awaitable[Host]: ...
+
+
 Admit: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
 """Given a thread, the block in which an effect writes its intent. To hold a thread, wait or raise on entry."""
 
@@ -125,9 +132,7 @@ _MOST_THREADS = 100_000
 class Journal:
     """The ledger, with the epoch of every thread that this system owns."""
 
-    def __init__(
-        self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: Callable[[], Awaitable[Host]] | None = None
-    ) -> None:
+    def __init__(self, ledger: Ledger, budget: Budget, admit: Admit | None = None, *, host: CurrentHost | None = None) -> None:
         """Make it; `host` returns the host that claims threads. Without one, none can be claimed."""
         self.ledger = ledger
         self._host = host
@@ -149,6 +154,8 @@ class Journal:
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
         self.on_lost: Callable[[str, errors.FencedError], None] | None = None
         """Called with a thread that was lost, and why; it evicts the thread, and calls `evicted` at the end."""
+        self.on_claimed: Callable[[], None] | None = None
+        """Called after a thread was claimed."""
         self.watchers: list[Callable[[Record], None]] = []
         """Called with each record, right after it was written."""
         self.hooks: Hooks | None = None
@@ -168,6 +175,7 @@ class Journal:
         """
         if self._lost:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        # Read before the append: afterwards the landing could be that of this very write, which would wait for itself.
         before = self._write_behind.landing(thread_id)
         if self.waiting(thread_id):
             records = await self._write_after_rows(thread_id, messages, more, before)
@@ -188,6 +196,7 @@ class Journal:
         Raises:
             LedgerError: the ledger is unavailable.
         """
+        # The rules before the rows: if they cannot be read, the caller gets the error and nothing waits to be written.
         rules = await self.redaction_of(thread_id)
         self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
@@ -230,7 +239,7 @@ class Journal:
             if records is None:
                 await self._write_rows(thread_id, rows)
             if before is not None:
-                await asyncio.wait([before])
+                await asyncio.wait([before])  # in the block: the landing of these rows says whether the earlier ones landed
         return await self._write(thread_id, messages, more) if records is None else records
 
     async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
@@ -238,7 +247,7 @@ class Journal:
             await self._write(thread_id, rows, {})
         except errors.AppendRefusedError as exc:
             rows.clear()  # dropped: else every later write would fail because of them
-            reason = f"the thread {thread_id!r} says something else than what came of {exc.message_id!r}: {exc.reason}"
+            reason = f"the thread {thread_id!r} has another outcome than {exc.message_id!r}: {exc.reason}"
             raise errors.HistoryMismatchError(reason) from exc
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool]) -> None:
@@ -269,15 +278,7 @@ class Journal:
             return ()
         if thread_id.startswith(f"{SYSTEM}/"):
             more["pattern"] = SYSTEM_PATTERN
-        epoch = await self.own(thread_id)  # once: a write that began under an old epoch must not end under a new one
-        for delay in _DELAYS:
-            try:
-                records = await self._append(thread_id, epoch, messages, more)
-                break
-            except errors.LedgerUnavailableError:
-                await asyncio.sleep(delay)  # safe whether or not they were written: the ledger knows messages by their ids
-        else:
-            records = await self._append(thread_id, epoch, messages, more)
+        records = await self._append(thread_id, messages, more)
         if records:
             self._lengths[thread_id] = max(self.length(thread_id), records[-1].seq)
         for watcher in self.watchers:
@@ -285,12 +286,21 @@ class Journal:
                 watcher(record)
         return records
 
-    async def _append(
-        self, thread_id: str, epoch: int, messages: Sequence[Message], more: dict[str, Any]
-    ) -> tuple[Record, ...]:
+    async def _append(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
+        """Append as the owner, and try again while the ledger is unavailable."""
+        epoch = self._epochs.get(thread_id)
+        if epoch is None:
+            epoch = await self.own(thread_id)
+        # The epoch is read once: a write that began under an old epoch must not end under a new one. It is counted without an
+        # await in between: a thread that is being written is not released or forgotten, which would fence this append.
         writing = self._writing
         writing[thread_id] = writing.get(thread_id, 0) + 1
         try:
+            for delay in _DELAYS:
+                try:
+                    return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+                except errors.LedgerUnavailableError:
+                    await asyncio.sleep(delay)  # safe whether or not they were written: the ledger knows them by their ids
             return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
@@ -330,6 +340,11 @@ class Journal:
         return self.epoch(thread_id) != 1
 
     @property
+    def has_threads(self) -> bool:
+        """Whether this journal owns any thread."""
+        return bool(self._epochs)
+
+    @property
     def owned(self) -> tuple[str, ...]:
         """The threads that this journal owns, the least recently written first."""
         return tuple(self._epochs)
@@ -338,6 +353,8 @@ class Journal:
         """Take over a thread that the ledger has given to this host under an epoch (`Ledger.take`)."""
         self._lost.pop(thread_id, None)
         self._epochs[thread_id] = epoch
+        if self.on_claimed is not None:
+            self.on_claimed()
 
     def is_quiet(self, thread_id: str) -> bool:
         """Whether no row of a thread waits or is being written."""
@@ -375,9 +392,15 @@ class Journal:
     async def _claim(self, thread_id: str, kind: str | None) -> int:
         try:
             assert self._host is not None  # noqa: S101 (what claims threads has a host)
-            epoch = self._epochs[thread_id] = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
+            try:
+                epoch = await self.ledger.claim(thread_id, by=await self._host(), kind=kind)
+            except (errors.HostExpiredError, errors.UnknownHostError):  # the machine slept, or the ledger was restored
+                epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
+            self._epochs[thread_id] = epoch
         finally:
             del self._claims[thread_id]
+        if self.on_claimed is not None:
+            self.on_claimed()
         self._forget_some()
         return epoch
 
@@ -395,6 +418,7 @@ class Journal:
 
     async def close(self) -> None:
         """Write all waiting rows, and wait for claims that are under way."""
+        # Rows first: to write them may claim a thread, and that claim is waited for below.
         for thread_id in self._write_behind.threads:
             with suppress(errors.LedgerError, errors.HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)
