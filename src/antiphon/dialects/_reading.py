@@ -50,13 +50,13 @@ _FACTS = (
 """What a message has besides its policy and payload, in the order in which `trusted.message` takes it."""
 
 
-def sample_units(data: Any) -> list[dict[str, Any]]:
+def sample_units(data: object) -> list[dict[str, object]]:
     """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
     units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
     return units if all(isinstance(unit, dict) for unit in units) else []
 
 
-def is_one_of(value: Any, choices: Collection[str]) -> bool:
+def is_one_of(value: object, choices: Collection[str]) -> bool:
     """Whether parsed JSON is one of some texts; an object or a list, which has no hash, is none."""
     return isinstance(value, str) and value in choices
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Self, cast
 
+from antiphon.dialects._assembler import AnswerAssembler, AssemblerBase, Delta, EventError, StreamFailure
 from antiphon.dialects._events import EventReader, RawEvent, TooLargeError
-from antiphon.dialects._fold import Delta, EventError, Failure, Fold, Folding
 from antiphon.dialects._reading import as_object, parsed
 from antiphon.dialects._registry import get
 from antiphon.errors import DecodeError, DialectError, NewerVersionError, StreamCutError, StreamFailedError
@@ -25,7 +25,7 @@ from antiphon.messages import Conversation, current_limits, thaw
 _VERSION = 1
 """Of the stored state."""
 
-_FOLDS = {
+_ASSEMBLERS = {
     "openai-chat": "antiphon.dialects.openai_chat._stream",
     "openai-responses": "antiphon.dialects.openai_responses._stream",
     "anthropic-messages": "antiphon.dialects.anthropic_messages._stream",
@@ -46,7 +46,7 @@ _PASSING = re.compile(
 class Stream:
     """One streamed answer."""
 
-    __slots__ = ("_aliases", "_count", "_dialect", "_failed", "_fold", "_last_event", "_reader")
+    __slots__ = ("_aliases", "_assembler", "_count", "_dialect", "_failed", "_last_event", "_reader")
 
     def __init__(self, dialect: str, *, aliases: Mapping[str, str] | None = None) -> None:
         """Begin to read an answer; `aliases` are those of the `Encoded` that it answers.
@@ -57,7 +57,7 @@ class Stream:
         limits = current_limits()
         self._dialect = dialect
         self._aliases = dict(aliases or {})
-        self._fold = cast("Fold", _fold_of(dialect)())
+        self._assembler = cast("AnswerAssembler", _assembler_class(dialect)())
         self._reader = EventReader(limits.message_bytes + limits.data_url_bytes)
         self._count = 0
         self._last_event: str | None = None
@@ -96,14 +96,14 @@ class Stream:
 
     def _take(self, given: RawEvent | Mapping[str, object]) -> Iterator[Delta]:
         if isinstance(given, RawEvent) and given.data.strip() == b"[DONE]":
-            self._fold.end()
+            self._assembler.end()
             return
         self._count += 1
         try:
             event = self._event(given)
-            failure = self._fold.failure_in(event)
+            failure = self._assembler.failure_in(event)
             if failure is None:
-                yield from map(self._with_our_names, self._fold.add(event))
+                yield from map(self._with_our_names, self._assembler.add(event))
         except EventError as exc:
             where = f"event {self._count}: {exc.key}".removesuffix(": ")
             raise DecodeError(exc.reason, dialect=self._dialect, where=where) from None
@@ -132,7 +132,7 @@ class Stream:
         ours = self._aliases.get(call_id, call_id) if call_id is not None else None
         return replace(delta, option_name=self._aliases.get(name, name), invocation_id=ours)
 
-    def _failure(self, failure: Failure) -> StreamFailedError:
+    def _failure(self, failure: StreamFailure) -> StreamFailedError:
         where, may_pass = f"event {self._count}", failure.code is not None and bool(_PASSING.fullmatch(failure.code))
         return StreamFailedError(failure.message, dialect=self._dialect, where=where, code=failure.code, retryable=may_pass)
 
@@ -156,11 +156,11 @@ class Stream:
         if opened:
             reason = f"the answer broke off after {self._count} events; still open: {', '.join(opened)}"
             raise StreamCutError(reason, dialect=self._dialect, opened=opened, state=self.state)
-        return self._decoded(self._fold.body())
+        return self._decoded(self._assembler.body())
 
     def so_far(self) -> Conversation:
         """Return what is whole of the answer: text as it stands, calls and reasoning only if nothing of them is missing."""
-        return Conversation() if self._fold.is_empty else self._decoded(self._fold.body(whole=True))
+        return Conversation() if self._assembler.is_empty else self._decoded(self._assembler.body(whole=True))
 
     def _take_rest(self) -> None:
         """Read a last event that has no empty line after it, if it is whole."""
@@ -185,18 +185,18 @@ class Stream:
     @property
     def body(self) -> dict[str, Any]:
         """The answer so far in the shape in which it would have come without streaming, as plain JSON."""
-        return self._fold.body()
+        return self._assembler.body()
 
     @property
     def unfinished(self) -> tuple[str, ...]:
         """Name what is not whole; empty if the answer is."""
-        end = () if self._fold.is_finished else ("the end of the answer",)
-        return (*self._fold.unfinished(), *end)
+        end = () if self._assembler.is_finished else ("the end of the answer",)
+        return (*self._assembler.unfinished(), *end)
 
     @property
     def unknown(self) -> Mapping[str, int]:
         """How often events came that say nothing we know of and have no place in the answer, by their name."""
-        return dict(self._fold.unknown)
+        return dict(self._assembler.unknown)
 
     @property
     def last_event(self) -> str | None:
@@ -215,7 +215,7 @@ class Stream:
             "events": self._count,
             "last_event": self._last_event,
             "rest": self._reader.rest.decode("latin-1"),
-            "answer": self._fold.state,
+            "answer": self._assembler.state,
         }
 
     @classmethod
@@ -233,7 +233,7 @@ class Stream:
         known = _checked_state(state)
         stream = cls(known["dialect"], aliases=known["aliases"])
         try:
-            stream._fold = cast("Fold", _fold_of(known["dialect"]).resumed(known["answer"]))
+            stream._assembler = cast("AnswerAssembler", _assembler_class(known["dialect"]).resumed(known["answer"]))
         except EventError as exc:
             raise DecodeError(exc.reason, dialect=stream._dialect, where=f"answer.{exc.key}") from None
         stream._count, stream._last_event = known["events"], known["last_event"]
@@ -242,11 +242,11 @@ class Stream:
         return stream
 
 
-def _fold_of(dialect: str) -> type[Folding]:
-    if dialect not in _FOLDS:
+def _assembler_class(dialect: str) -> type[AssemblerBase]:
+    if dialect not in _ASSEMBLERS:
         get(dialect)
-        raise LookupError(f"no streamed answer of {dialect!r} can be read; there are {', '.join(_FOLDS)}")
-    return cast("type[Folding]", import_module(_FOLDS[dialect]).FOLD)
+        raise LookupError(f"no streamed answer of {dialect!r} can be read; there are {', '.join(_ASSEMBLERS)}")
+    return cast("type[AssemblerBase]", import_module(_ASSEMBLERS[dialect]).ASSEMBLER)
 
 
 def _parsed(given: bytes | Mapping[str, object], dialect: str) -> Any:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from antiphon.dialects._fold import (
+from antiphon.dialects._assembler import (
+    AssemblerBase,
     Delta,
     DeltaKind,
     EventError,
-    Folding,
     called,
     grow,
     index_in,
@@ -34,7 +34,7 @@ _SAID: dict[str, tuple[str, DeltaKind]] = {"text_delta": ("text", "text"), "thin
 
 
 @dataclass(slots=True)
-class MessagesFold(Folding):
+class MessagesAssembler(AssemblerBase):
     """A message so far."""
 
     message: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -186,7 +186,7 @@ class MessagesFold(Folding):
         return cast("dict[str, Any]", settled({**self.message, "content": content}))
 
 
-FOLD = MessagesFold
+ASSEMBLER = MessagesAssembler
 
 
 def _model(named: object) -> str | None:

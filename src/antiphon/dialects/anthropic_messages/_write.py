@@ -319,7 +319,7 @@ def _error_blocks(
 # ---------------------------------------------------------------- the fast path for plain histories
 
 
-def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
+def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[object]:
     """Return the units of a plain history; raise a `NotPlainError` if something must be said before one of them."""
     units: list[object] = []
     blocks: list[object] = []
@@ -356,7 +356,7 @@ def _begun_by_user(units: list[Any]) -> list[object]:
     return units
 
 
-def _words(message: Message, content: Content, writing: BodyWriting) -> Any:
+def _words(message: Message, content: Content, writing: BodyWriting) -> object:
     said, role = only_text(content), writing.role(message)
     if not said or said.isspace() or role == "system":
         return words(message, write, writing)

@@ -235,7 +235,7 @@ def _answer(body: Body) -> dict[str, Any] | None:
     return {**body.rest, "candidates": [{**facts, **said}, *others]}
 
 
-def _closed_request(body: Body) -> dict[str, Any]:
+def _closed_request(body: Body) -> dict[str, object]:
     request = {**body.rest} if body.shape == "request" else {}
     slot = next((key for key in _SLOTS if key in request and request[key] is not None), _SLOTS[0])
     if body.instructions is not None:
@@ -267,7 +267,7 @@ def recognise(data: object) -> str | None:
     return "contents with parts of generateContent" if data and _are_contents(data) else None
 
 
-def _recognise_response(found: dict[str, Any]) -> str | None:
+def _recognise_response(found: dict[str, object]) -> str | None:
     candidates = found.get("candidates")
     candidate = as_object(candidates[0]) if isinstance(candidates, list) and candidates else None
     if candidate is not None:
@@ -362,7 +362,7 @@ def _filled(frame: object, sizes: Iterator[int], left: Iterator[object]) -> Any:
 # ---------------------------------------------------------------- one function
 
 
-def read_tool(tool: object) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, object] | None:
     """Return what the core knows of a function."""
     given = as_object(tool) or {}
     if not isinstance(given.get("name"), str):
@@ -388,7 +388,7 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
     return function
 
 
-def _typed(schema: Any, spell: Callable[[str], str]) -> Any:
+def _typed(schema: object, spell: Callable[[str], str]) -> object:
     """Return a schema with its types spelled otherwise."""
     if isinstance(schema, list):
         return [_typed(each, spell) for each in cast("list[Any]", schema)]

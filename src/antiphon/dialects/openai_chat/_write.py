@@ -191,10 +191,10 @@ def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], lis
 
 
 def _with_parts(
-    unit: dict[str, Any], outcome: OptionResultPayload, writing: BodyWriting
+    unit: dict[str, object], outcome: OptionResultPayload, writing: BodyWriting
 ) -> tuple[dict[str, object], list[dict[str, object]]]:
     texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
-    media: list[dict[str, Any]] = []
+    media: list[dict[str, object]] = []
     for part in outcome.parts:
         shown = _medium(part, writing) if isinstance(part, MediaPart) else None
         if shown is None:
@@ -209,10 +209,10 @@ def _with_parts(
 # ---------------------------------------------------------------- the fast path for plain histories
 
 
-def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
+def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[object]:
     """Return the units of a plain history; raise a `NotPlainError` if words with calls are not the assistant's."""
-    units: list[Any] = []
-    calls: list[Any] = []
+    units: list[object] = []
+    calls: list[object] = []
     last: Message | None = None
     last_kind = ""
     options = writing.aliases.options

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, cast
 
 from typing_extensions import override
 
-from antiphon.dialects._fold import (
+from antiphon.dialects._assembler import (
+    AssemblerBase,
     Delta,
     DeltaKind,
     EventError,
-    Failure,
-    Folding,
+    StreamFailure,
     called,
     grow,
     index_in,
@@ -66,7 +66,7 @@ _PLACES = {place.type: place for place in _GROWING.values()}
 
 
 @dataclass(slots=True)
-class ResponsesFold(Folding):
+class ResponsesAssembler(AssemblerBase):
     """A response so far."""
 
     response: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -86,12 +86,12 @@ class ResponsesFold(Folding):
         return not self.response and not self.items
 
     @override
-    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
+    def failure_in(self, event: Mapping[str, object]) -> StreamFailure | None:
         response = event.get("response")
         if event.get("type") != "response.failed" or not isinstance(response, dict):
-            return Folding.failure_in(self, event)
+            return AssemblerBase.failure_in(self, event)
         error = cast("dict[str, Any]", response).get("error")
-        return Folding.failure_in(self, {"type": "error", "error": error or {"message": "the response failed"}})
+        return AssemblerBase.failure_in(self, {"type": "error", "error": error or {"message": "the response failed"}})
 
     def add(self, event: dict[str, Any]) -> Iterator[Delta]:
         stem, _, verb = text_in(event, "type").rpartition(".")
@@ -231,7 +231,7 @@ class ResponsesFold(Folding):
         return cast("dict[str, Any]", settled({"object": "response", **self.response, "output": output}))
 
 
-FOLD = ResponsesFold
+ASSEMBLER = ResponsesAssembler
 
 
 def _texts(index: str, item: dict[str, object]) -> Iterator[tuple[str, dict[str, object], _Place]]:

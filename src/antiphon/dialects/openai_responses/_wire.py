@@ -166,7 +166,7 @@ def _is_one_text(units: list[Any]) -> bool:
 # ---------------------------------------------------------------- tools
 
 
-def read_tool(tool: object) -> dict[str, Any] | None:
+def read_tool(tool: object) -> dict[str, object] | None:
     """Return what the core knows of a tool that the caller runs; the service's own tools are none of them."""
     given = as_object(tool) or {}
     if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
@@ -176,7 +176,7 @@ def read_tool(tool: object) -> dict[str, Any] | None:
     return {**read, "metadata": {NAME: {"custom": True}}} if given["type"] == "custom" else read
 
 
-def write_tool(tool: Tool, name: str) -> dict[str, Any]:
+def write_tool(tool: Tool, name: str) -> dict[str, object]:
     """Write a tool. It is not strict, which it would be by default: a schema from elsewhere need not be."""
     parameters: object = thaw(tool.parameters) if tool.parameters else {"type": "object", "properties": {}}
     written: dict[str, object] = {"type": "function", "name": name, "parameters": parameters, "strict": False}
@@ -206,7 +206,7 @@ def recognise(data: Any) -> str | None:
     return "a request with a stored prompt" if is_stored and given is None else None
 
 
-def _recognise_items(data: Any) -> str | None:
+def _recognise_items(data: object) -> str | None:
     units = sample_units(data)
     are_items = all(_is_item(unit) or _has_role(unit) for unit in units)
     return "items of Responses" if are_items and any(_is_item(unit) or _has_own_parts(unit) for unit in units) else None

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from antiphon.dialects._fold import (
+from antiphon.dialects._assembler import (
     DERIVED,
+    AssemblerBase,
     Delta,
     DeltaKind,
     EventError,
-    Folding,
     called,
     grow,
     index_in,
@@ -40,7 +40,7 @@ _TALK = ("text", "speech")
 
 
 @dataclass(slots=True)
-class PydanticFold(Folding):
+class PydanticAssembler(AssemblerBase):
     """A model response so far."""
 
     parts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -193,7 +193,7 @@ class PydanticFold(Folding):
         return cast("dict[str, Any]", settled({"parts": kept, "kind": "response", **state}))
 
 
-FOLD = PydanticFold
+ASSEMBLER = PydanticAssembler
 
 
 def _joined(first: str, second: str) -> str:

@@ -47,7 +47,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class StreamFailure:
     """What a provider says went wrong in the middle of an answer."""
 
     message: str
@@ -63,7 +63,7 @@ class EventError(ValueError):
         self.key = key
 
 
-class Fold(Protocol):
+class AnswerAssembler(Protocol):
     """One answer of some format, put together event by event."""
 
     @property
@@ -82,7 +82,7 @@ class Fold(Protocol):
         ...
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """All that has come, as plain JSON."""
         ...
 
@@ -98,7 +98,7 @@ class Fold(Protocol):
         """Take note that the server has marked the end of the stream."""
         ...
 
-    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
+    def failure_in(self, event: Mapping[str, object]) -> StreamFailure | None:
         """Return what went wrong, if that is what an event says."""
         ...
 
@@ -118,7 +118,7 @@ _LATER = frozenset({"begins"})
 
 
 @dataclass(slots=True)
-class Folding:
+class AssemblerBase:
     """The part of a fold that is the same for all formats. Its fields are its state, but those that follow from others."""
 
     pieces: dict[str, int] = field(default_factory=dict[str, int])
@@ -130,7 +130,7 @@ class Folding:
     """Whether the server has marked the end of the stream."""
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         return {each.name: settled(getattr(self, each.name)) for each in fields(self) if not each.metadata}
 
     @classmethod
@@ -152,18 +152,20 @@ class Folding:
     def end(self) -> None:
         self.ended = True
 
-    def failure_in(self, event: Mapping[str, object]) -> Failure | None:
+    def failure_in(self, event: Mapping[str, object]) -> StreamFailure | None:
         """Providers say it as `{"error": {"message", "code" or "type"}}`, some as `{"type": "error", "message"}`."""
         error = event.get("error")
         if event.get("type") != "error" and not (error and isinstance(error, dict | str)):
             return None
         if isinstance(error, str):
-            return Failure(error, None)
+            return StreamFailure(error, None)
         details = cast("Mapping[str, Any]", error if isinstance(error, dict) else event)
         codes = (details.get(key) for key in ("code", "status", "type"))
         code = next((str(code) for code in codes if isinstance(code, str | int) and code != "error"), None)
         message = details.get("message")
-        return Failure(message if isinstance(message, str) and message else json.dumps(details, separators=(",", ":")), code)
+        return StreamFailure(
+            message if isinstance(message, str) and message else json.dumps(details, separators=(",", ":")), code
+        )
 
     def count_unknown(self, event: Mapping[str, Any]) -> None:
         """Note an event that has no place in the answer."""
@@ -258,7 +260,7 @@ def keep(holder: dict[str, Any], key: str, value: Any) -> None:
         holder[key] = value
 
 
-def json_object(text: str) -> dict[str, Any] | None:
+def json_object(text: str) -> dict[str, object] | None:
     """Return the object that a text spells; None if it is not the text of one whole object."""
     try:
         value = parse(text.encode())
@@ -309,7 +311,7 @@ def objects_in(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", value or [])
 
 
-def kept_list(holder: dict[str, object], key: str) -> list[Any]:
+def kept_list(holder: dict[str, object], key: str) -> list[object]:
     """Return the list that is kept under a key; one that is not there, or null, begins."""
     value = holder.get(key)
     if value is None:
