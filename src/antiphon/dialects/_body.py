@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from antiphon.checks import TARGETS, same_breath
 from antiphon.dialects._order import Content
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
-from antiphon.dialects._residue import Change, InvocationIn, nobody, residue, shared_out
+from antiphon.dialects._residue import InvocationIn, nobody, residue, shared_out
 from antiphon.dialects._writing import BodyWriting
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, Message, Tool, Usage
@@ -159,7 +159,7 @@ def _read_one(unit: Unit, read: Callable[[Unit], None]) -> Unit:
     return unit
 
 
-def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[Change]], previous: Sequence[Message]) -> list[Message]:
+def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[dict[str, Any]]], previous: Sequence[Message]) -> list[Message]:
     """Return the messages of one unit with what is needed to write it again as it was."""
     group = unit.made
     notes: list[dict[str, object]] = [{"residue": share} if share else {} for share in shares] or [{} for _ in group]

@@ -50,7 +50,7 @@ _FACTS = (
 """What a message has besides its policy and payload, in the order in which `trusted.message` takes it."""
 
 
-def sample_units(data: object) -> list[dict[str, object]]:
+def sample_units(data: Any) -> list[dict[str, object]]:
     """Return the first units of parsed JSON, for a look at what format they are; none if they are not all objects."""
     units = cast("list[Any]", data[:_SAMPLE] if isinstance(data, list) else [data])
     return units if all(isinstance(unit, dict) for unit in units) else []

@@ -23,9 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any, Required, TypeAlias, cast
-
-from typing_extensions import TypedDict
+from typing import Any, TypeAlias, cast
 
 from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
@@ -34,28 +32,13 @@ from antiphon.messages.json_values import canonical
 
 _Path: TypeAlias = tuple[str | int, ...]
 
-Change = TypedDict(
-    "Change",
-    {
-        "at": Required[list[str | int]],
-        "is": object,
-        "was": str,
-        "add": object,
-        "in": str,
-        "drop": str,
-        "own": bool,
-    },
-    total=False,
-)
-"""One change of a patch, as the module's docstring describes it."""
 
-
-def residue(written: object, original: object) -> list[Change]:
+def residue(written: object, original: object) -> list[dict[str, Any]]:
     """Return the changes that turn what we write into what was there; none if they are the same data."""
     return [] if _same(written, original) else list(_changes(written, original, ()))
 
 
-def _changes(written: object, original: object, path: _Path) -> Iterator[Change]:
+def _changes(written: Any, original: Any, path: _Path) -> Iterator[dict[str, Any]]:
     if isinstance(written, dict) and isinstance(original, dict):
         yield from _changes_of_object(cast("dict[str, Any]", written), cast("dict[str, Any]", original), path)
     elif isinstance(written, list) and isinstance(original, list) and _length(written) == _length(original):
@@ -66,14 +49,13 @@ def _changes(written: object, original: object, path: _Path) -> Iterator[Change]
         yield {"at": list(path), "is": original, "was": _print(written)}
 
 
-def _changes_of_object(written: dict[str, object], original: dict[str, object], path: _Path) -> Iterator[Change]:
-    is_item = bool(path) and isinstance(path[-1], int)
+def _changes_of_object(written: dict[str, object], original: dict[str, object], path: _Path) -> Iterator[dict[str, object]]:
+    kind = {"in": _kind(written)} if path and isinstance(path[-1], int) else {}
     for key, value in sorted(original.items()):
         if key in written:
             yield from _changes(written[key], value, (*path, key))
         else:
-            added: Change = {"at": [*path, key], "add": value}
-            yield {**added, "in": _kind(written)} if is_item else added
+            yield {"at": [*path, key], "add": value, **kind}
     for key, value in sorted(written.items()):
         if key not in original:
             yield {"at": [*path, key], "drop": _print(value)}
@@ -85,14 +67,14 @@ def _kind(item: dict[str, object]) -> str:
     return said if isinstance(said, str) else " ".join(sorted(item))
 
 
-def restore(written: Any, changes: list[Change]) -> Any:
+def restore(written: Any, changes: list[dict[str, Any]]) -> Any:
     """Return what we write with the residue put back, where it still fits. What is written may be changed."""
     for change in [change for change in changes if "in" not in change or _is_there(written, change)]:
         written = _changed(written, change["at"], change)
     return written
 
 
-def _is_there(written: Any, change: Change) -> bool:
+def _is_there(written: Any, change: dict[str, Any]) -> bool:
     """Whether the thing that a key is to be added to is of the kind it was."""
     box = written
     for step in change["at"][:-1]:
@@ -103,7 +85,7 @@ def _is_there(written: Any, change: Change) -> bool:
     return isinstance(box, dict) and _kind(cast("dict[str, Any]", box)) == change["in"]
 
 
-def _changed(value: Any, path: list[str | int], change: Change) -> Any:
+def _changed(value: Any, path: list[str | int], change: dict[str, Any]) -> Any:
     if not path:
         return change["is"] if _print(value) == change["was"] else value
     key = path[0]
@@ -114,19 +96,19 @@ def _changed(value: Any, path: list[str | int], change: Change) -> Any:
     return cast("Any", value)
 
 
-def _change_item(box: Any, index: int, rest: list[str | int], change: Change) -> None:
+def _change_item(box: Any, index: int, rest: list[str | int], change: dict[str, Any]) -> None:
     if isinstance(box, list) and index < _length(box):
         box[index] = _changed(box[index], rest, change)
 
 
-def _change_key(box: dict[str, object], key: str, rest: list[str | int], change: Change) -> None:
+def _change_key(box: dict[str, object], key: str, rest: list[str | int], change: dict[str, object]) -> None:
     if not rest and "is" not in change:
         _add_or_drop(box, key, change)
     elif key in box:
         box[key] = _changed(box[key], rest, change)
 
 
-def _add_or_drop(box: dict[str, object], key: str, change: Change) -> None:
+def _add_or_drop(box: dict[str, object], key: str, change: dict[str, object]) -> None:
     if "add" in change:
         box.setdefault(key, change["add"])
     elif key in box and _print(box[key]) == change["drop"]:
@@ -153,6 +135,7 @@ _Place: TypeAlias = tuple[int, str, int]
 """Where an item stands: the unit, the key of the list, the place in it."""
 
 _ITEM = 3
+_OWN = "own"
 
 
 def nobody(item: dict[str, object]) -> None:
@@ -165,33 +148,39 @@ def stem(message: Message) -> str:
 
 
 def shared_out(
-    patch: Iterable[Change], units: Sequence[object], group: Sequence[Message], writing: BodyWriting, whose: InvocationIn
-) -> list[list[Change]]:
+    patch: Iterable[dict[str, Any]],
+    units: Sequence[object],
+    group: Sequence[Message],
+    writing: BodyWriting,
+    whose: InvocationIn,
+) -> list[list[dict[str, object]]]:
     """Return the residue of a unit by message: each has its own item's, and the first has what is nobody's."""
-    shares: list[list[Change]] = [[] for _ in group]
+    shares: list[list[dict[str, Any]]] = [[] for _ in group]
     items = _items(units, whose) if len(group) > 1 else {}
     owners = {items[said]: place for place, said in enumerate(_written(group, writing)) if said in items}
     for change in patch:
         at = change["at"]
-        owner = owners.get(cast("_Place", tuple(at[:_ITEM]))) if len(at) > _ITEM else None
-        shares[owner or 0].append(change if owner is None else {**change, "own": True})
+        owner = owners.get(tuple(at[:_ITEM])) if len(at) > _ITEM else None
+        shares[owner or 0].append(change if owner is None else {**change, _OWN: True})
     return shares
 
 
-def gathered(group: Sequence[Message], units: Sequence[object], writing: BodyWriting, whose: InvocationIn) -> list[Change]:
+def gathered(
+    group: Sequence[Message], units: Sequence[object], writing: BodyWriting, whose: InvocationIn
+) -> list[dict[str, object]]:
     """Return all changes to the units of a group, each at the place where what it belongs to stands by now."""
     noted = [(message, writing.notes(message).get("residue")) for message in group]
     if not any(patch for _, patch in noted):
         return []
-    changes: list[Change] = []
+    changes: list[dict[str, Any]] = []
     items: dict[object, _Place] | None = None
     for message, patch in noted:
         if not patch or writing.is_other_than_it_was(message):
             continue
-        kept = cast("list[Change]", thaw(patch))
+        kept = cast("list[dict[str, Any]]", thaw(patch))
         if message is group[0] or message.id == stem(group[0]):  # the unit's first, wherever it stands
-            changes += [change for change in kept if "own" not in change]
-        if own := [change for change in kept if "own" in change]:
+            changes += [change for change in kept if _OWN not in change]
+        if own := [change for change in kept if _OWN in change]:
             items = _items(units, whose) if items is None else items
             place = items.get(writing.aliases.invocation(message))
             changes += [] if place is None else [{**each, "at": [*place, *each["at"][_ITEM:]]} for each in own]

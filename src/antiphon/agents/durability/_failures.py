@@ -28,7 +28,7 @@ from pydantic_core import to_jsonable_python
 
 from antiphon.agents._secrets import Unit
 from antiphon.dialects._content import error_text
-from antiphon.dialects._residue import Change, residue
+from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._results import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectFailedError, LedgerError, RefusedError
@@ -211,7 +211,7 @@ def _read(tool: str, text: str) -> ToolFailure | None:
     return None if found is None else ToolFailure(found[2], found[1])
 
 
-def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Change]) -> Message:
+def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Unit]) -> Message:
     said = {"error_type": refusal.code, "error_message": refusal.reason, "retryable": refusal.retryable}
     payload = cast("OptionResultPayload", message.payload).model_copy(update=said)
     notes = cast("Unit", thaw(message.metadata[NAME]))

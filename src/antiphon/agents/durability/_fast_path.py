@@ -16,7 +16,7 @@ import orjson
 
 from antiphon.agents._secrets import Unit
 from antiphon.dialects._content import read_arguments
-from antiphon.dialects._residue import Change, residue
+from antiphon.dialects._residue import residue
 from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage, write_time, write_usage
 from antiphon.messages import DEFAULT_LIMITS, Part, Payload, Usage, current_limits, is_name, trusted
 from antiphon.messages.json_values import JsonError, fits, own
@@ -238,9 +238,9 @@ def _call(part: Unit, time: datetime | None) -> PlainMessage:
 # ---------------------------------------------------------------- what is said besides
 
 
-def _beyond(written: Unit, unit: Unit) -> list[Change]:
+def _beyond(written: Unit, unit: Unit) -> list[Unit]:
     """Return the residue of the fields of the whole unit, in its order."""
-    patch: list[Change] = []
+    patch: list[Unit] = []
     for name in sorted([name for name, value in written.items() if not _is_same(value, unit[name])]):
         if written[name] is None:
             patch.append({"at": [0, name], "is": unit[name], "was": _NOTHING})

@@ -236,7 +236,7 @@ def _answer(body: Body) -> dict[str, Any] | None:
 
 
 def _closed_request(body: Body) -> dict[str, object]:
-    request = {**body.rest} if body.shape == "request" else {}
+    request: dict[str, object] = {**body.rest} if body.shape == "request" else {}
     slot = next((key for key in _SLOTS if key in request and request[key] is not None), _SLOTS[0])
     if body.instructions is not None:
         request[slot] = body.instructions
@@ -367,7 +367,7 @@ def read_tool(tool: object) -> dict[str, object] | None:
     given = as_object(tool) or {}
     if not isinstance(given.get("name"), str):
         return None
-    read = {"name": given["name"], "description": given.get("description")}
+    read: dict[str, object] = {"name": given["name"], "description": given.get("description")}
     for key in (_JSON_SCHEMA, "parameters_json_schema", _OPEN_API):
         if (schema := as_object(given.get(key))) is not None:
             read["parameters"] = _typed(schema, str.lower) if key == _OPEN_API else schema

@@ -57,7 +57,7 @@ def read_time(value: object) -> datetime:
     return value.replace(tzinfo=timezone(offset), fold=0)
 
 
-def _own(value: object) -> object:
+def _own(value: object) -> Any:
     """Return a private copy of a caller's JSON, made of plain dicts and lists."""
     try:
         return copy_checked(value, current_limits())
@@ -72,21 +72,21 @@ def _own_text(value: str) -> str:
     return cast("str", _own(value))
 
 
-def _own_object(value: object) -> dict[str, object]:
+def _own_object(value: object) -> dict[str, Any]:
     owned = _own(value)
     if type(owned) is not dict:
         raise PydanticCustomError("json_object", "This must be a JSON object (a dict)", {})
     return cast("dict[str, Any]", frozen(owned))
 
 
-def _own_calls(value: object) -> list[object]:
+def _own_calls(value: object) -> list[Any]:
     owned = _own(value)
     if type(owned) is not list or not all(type(call) is dict for call in cast("list[Any]", owned)):
         raise PydanticCustomError("tool_calls", "Tool calls are a list of JSON objects (dicts)", {})
     return cast("list[Any]", frozen(owned))
 
 
-def _own_content(value: object) -> object:
+def _own_content(value: object) -> Any:
     owned = _own(value)
     if type(owned) is str:
         return owned
@@ -114,7 +114,7 @@ def text_of(content: str | Sequence[Mapping[str, object]]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def with_heading(heading: str, content: str | Sequence[Mapping[str, object]]) -> str | list[object]:
+def with_heading(heading: str, content: str | Sequence[Mapping[str, object]]) -> str | list[Any]:
     """Return a content with words before it."""
     return f"{heading} {content}" if isinstance(content, str) else [{"type": "text", "text": heading}, *thawed(content)]
 
@@ -135,12 +135,12 @@ def sanitize_tool_name(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name)
 
 
-def llm_tool_calls(calls: Sequence[Mapping[str, object]], message_id: str) -> list[dict[str, object]]:
+def llm_tool_calls(calls: Sequence[Mapping[str, object]], message_id: str) -> list[dict[str, Any]]:
     """Return tool calls in the provider's whole form; what a call has beyond that form stays in it."""
     return [_llm_tool_call(thawed(call), f"{message_id}/{index}") for index, call in enumerate(calls)]
 
 
-def _llm_tool_call(call: dict[str, object], place: str) -> dict[str, object]:
+def _llm_tool_call(call: dict[str, Any], place: str) -> dict[str, Any]:
     form = {"id": call.pop("id", None) or _id_of(place), "type": call.pop("type", None) or "function", **call}
     function = form.get("function")
     if isinstance(function, dict):
@@ -148,7 +148,7 @@ def _llm_tool_call(call: dict[str, object], place: str) -> dict[str, object]:
     return form
 
 
-def _llm_function(function: dict[str, object]) -> dict[str, object]:
+def _llm_function(function: dict[str, Any]) -> dict[str, Any]:
     name, arguments = function.get("name"), function.get("arguments")
     if isinstance(name, str):
         function["name"] = sanitize_tool_name(name)
@@ -170,7 +170,7 @@ FIELDS = ("role", "content", "name", "message_id", "tool_calls", "tool_call_id",
 _CONFIG = ConfigDict(strict=True, extra="forbid", validate_default=True)
 
 
-def _no_field(extra: Mapping[str, object]) -> Mapping[str, object]:
+def _no_field(extra: Mapping[str, object]) -> Mapping[str, Any]:
     if taken := [name for name in FIELDS if name in extra]:
         raise PydanticCustomError("extra", "{taken} is a field of its own; give it as an argument", {"taken": taken[0]})
     return extra

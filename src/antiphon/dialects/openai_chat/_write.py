@@ -194,7 +194,7 @@ def _with_parts(
     unit: dict[str, object], outcome: OptionResultPayload, writing: BodyWriting
 ) -> tuple[dict[str, object], list[dict[str, object]]]:
     texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
-    media: list[dict[str, object]] = []
+    media: list[dict[str, Any]] = []
     for part in outcome.parts:
         shown = _medium(part, writing) if isinstance(part, MediaPart) else None
         if shown is None:

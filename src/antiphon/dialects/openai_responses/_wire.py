@@ -172,7 +172,7 @@ def read_tool(tool: object) -> dict[str, object] | None:
     if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
         return None
     parameters = as_object(given.get("parameters"))
-    read = {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
+    read: dict[str, object] = {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
     return {**read, "metadata": {NAME: {"custom": True}}} if given["type"] == "custom" else read
 
 
@@ -206,7 +206,7 @@ def recognise(data: Any) -> str | None:
     return "a request with a stored prompt" if is_stored and given is None else None
 
 
-def _recognise_items(data: object) -> str | None:
+def _recognise_items(data: Any) -> str | None:
     units = sample_units(data)
     are_items = all(_is_item(unit) or _has_role(unit) for unit in units)
     return "items of Responses" if are_items and any(_is_item(unit) or _has_own_parts(unit) for unit in units) else None
