@@ -37,7 +37,7 @@ def test_a_finding_reads_like_a_linters(broken: Path) -> None:
         f"{broken}: message 1: AP101 error: the call 'c-1' of 'get_weather' has no result (id openai-chat-1-"
     )
     assert answer.startswith(f"    OpenAI Chat Completions answers: “{ANSWER}")
-    assert help_ == "    help: Add a result; where nobody knows it, an error that says so."
+    assert help_ == "    help: Add a result. If the result is unknown, add an error that says so."
     assert summary == "Found 1 error for openai-chat. `antiphon repair` mends what is refused."
     assert result.stderr == ""
 
@@ -202,7 +202,7 @@ def test_a_repaired_file_is_in_its_own_format(broken: Path) -> None:
     assert [message["role"] for message in written] == ["user", "assistant", "tool", "user"]
     assert (written[:2], written[3]) == (BROKEN[:2], BROKEN[2])
     assert "mended: 1\nmessage" in result.stderr
-    assert "AP101  an error result of the runtime is added, of type 'interrupted'" in result.stderr
+    assert "AP101  an error result of type 'interrupted' is added by the runtime" in result.stderr
     assert check(decode(written, "openai-chat"), "openai-chat") == []
 
 
@@ -246,4 +246,4 @@ def test_changes_to_the_whole_are_listed_as_such(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("repair", empty, "--from", "openai-chat")
 
-    assert "(conversation)  AP305  a user's message is added that says '.'" in result.stderr
+    assert "(conversation)  AP305  a user message '.' is added" in result.stderr

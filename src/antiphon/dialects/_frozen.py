@@ -7,7 +7,7 @@ from typing import Any, NoReturn, cast
 from typing_extensions import override
 
 
-def frozen(value: object) -> Any:
+def frozen(value: Any) -> Any:
     """Return a copy of a value in which no dict, list or set can be changed."""
     match value:
         case dict():

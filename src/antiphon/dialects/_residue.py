@@ -119,11 +119,11 @@ def _length(value: Any) -> int:
     return len(value)
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one: Any, other: Any) -> bool:
     return one is other or canonical(one) == canonical(other)
 
 
-def _print(value: object) -> str:
+def _print(value: Any) -> str:
     return sha256(canonical(value)).hexdigest()[:16]
 
 
