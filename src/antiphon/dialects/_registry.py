@@ -54,7 +54,7 @@ def get(name: str) -> Dialect:
     """Return a dialect by name.
 
     Raises:
-        LookupError: there is none of that name.
+        LookupError: no dialect has that name.
     """
     if name in _OURS:
         return cast("Dialect", import_module(_OURS[name]).DIALECT)

@@ -1,9 +1,9 @@
-"""Streamed answers: bytes in as they come, deltas out, and the whole answer at the end.
+"""Streamed answers: bytes in as they arrive, deltas out, and the complete answer at the end.
 
-A stream is an `EventReader` (bytes to events) and a fold (events to the body that would have come without streaming), whose
-body the dialect then decodes like any other. However the bytes are cut, the deltas and the answer are the same.
+A stream is an `EventReader` (bytes to events) and an assembler (events to the body that the provider would have sent without
+streaming). The dialect then decodes the body like any other. The result does not depend on how the bytes are split.
 
-What comes before an error is never lost to it: `feed` returns the deltas up to the bad event, and the next call raises.
+An error does not lose earlier deltas: `feed` returns the deltas up to the bad event, and the next call raises.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PASSING = re.compile(
     r"408|409|425|429|5\d\d|(?:overloaded|api|rate_limit|timeout|server|internal|internal_server)_error"
     r"|rate_limit_exceeded|UNAVAILABLE|INTERNAL|RESOURCE_EXHAUSTED|DEADLINE_EXCEEDED"
 )
-"""What providers call a trouble of theirs, after which the same request may succeed."""
+"""Provider error codes after which the same request may succeed."""
 
 
 class Stream:
@@ -49,7 +49,7 @@ class Stream:
     __slots__ = ("_aliases", "_assembler", "_count", "_dialect", "_failed", "_last_event", "_reader")
 
     def __init__(self, dialect: str, *, aliases: Mapping[str, str] | None = None) -> None:
-        """Begin to read an answer; `aliases` are those of the `Encoded` that it answers.
+        """Start reading an answer; `aliases` are those of the `Encoded` request.
 
         Raises:
             LookupError: there is no such dialect, or it has no streams.
@@ -66,16 +66,16 @@ class Stream:
     # ---------------------------------------------------------------- taking in
 
     def feed(self, data: bytes) -> tuple[Delta, ...]:
-        """Take bytes of the answer's HTTP body, cut anywhere, and return what they add.
+        """Feed bytes of the answer's HTTP body, split anywhere, and return the deltas.
 
         Raises:
-            DecodeError: an event is not what the format says; it says which.
-            StreamFailedError: the provider says that it failed.
+            DecodeError: an event violates the format; the error says which.
+            StreamFailedError: the provider reported a failure.
         """
         return self._collect(self._reader.feed(data))
 
     def add(self, event: Mapping[str, object]) -> tuple[Delta, ...]:
-        """Take one event that is already parsed, and return what it adds. It raises what `feed` raises."""
+        """Feed one parsed event, and return the deltas. It raises the same errors as `feed`."""
         return self._collect([event])
 
     def _collect(self, events: Iterable[RawEvent | Mapping[str, object]]) -> tuple[Delta, ...]:
@@ -139,12 +139,12 @@ class Stream:
     # ---------------------------------------------------------------- giving out
 
     def finish(self) -> Conversation:
-        """Return the whole answer, as if it had come at once.
+        """Return the complete answer, the same as without streaming.
 
         Raises:
-            StreamCutError: it is not whole; the error says what is open, and has the state to go on from.
-            DecodeError: it is not what the format says, or not a stream at all.
-            StreamFailedError: the provider says that it failed.
+            StreamCutError: the answer is incomplete; the error names the open pieces and has the state to resume from.
+            DecodeError: it violates the format, or is not a stream.
+            StreamFailedError: the provider reported a failure.
         """
         self._take_rest()
         if self._failed is not None:
@@ -159,11 +159,11 @@ class Stream:
         return self._decoded(self._assembler.body())
 
     def so_far(self) -> Conversation:
-        """Return what is whole of the answer: text as it stands, calls and reasoning only if nothing of them is missing."""
+        """Return the answer so far: partial text too, but calls and reasoning only if they are complete."""
         return Conversation() if self._assembler.is_empty else self._decoded(self._assembler.body(whole=True))
 
     def _take_rest(self) -> None:
-        """Read a last event that has no empty line after it, if it is whole."""
+        """Read a last event without an empty line after it, if it is complete."""
         last = self._reader.flush()
         if last is None or self._failed is not None:
             return
@@ -184,30 +184,30 @@ class Stream:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer so far in the shape in which it would have come without streaming, as plain JSON."""
+        """The answer so far, in the provider's format for an answer without streaming, as plain JSON."""
         return self._assembler.body()
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """Name what is not whole; empty if the answer is."""
+        """The names of the incomplete pieces; empty if the answer is complete."""
         end = () if self._assembler.is_finished else ("the end of the answer",)
         return (*self._assembler.unfinished(), *end)
 
     @property
     def unknown(self) -> Mapping[str, int]:
-        """How often events came that say nothing we know of and have no place in the answer, by their name."""
+        """The number of unknown events that are not part of the answer, by name."""
         return dict(self._assembler.unknown)
 
     @property
     def last_event(self) -> str | None:
-        """The id or sequence number of the last event: what a server that can go on from there asks for."""
+        """The id or sequence number of the last event, for servers that can continue from it."""
         return self._last_event
 
     # ---------------------------------------------------------------- stopping and going on
 
     @property
     def state(self) -> dict[str, Any]:
-        """All that has come, as plain JSON from which `resume` goes on."""
+        """The state for `resume`, as plain JSON."""
         return {
             "antiphon_stream": _VERSION,
             "dialect": self._dialect,
@@ -220,15 +220,14 @@ class Stream:
 
     @classmethod
     def resume(cls, state: Mapping[str, object], *, reconnected: bool = False) -> Self:
-        """Go on from a state.
+        """Resume from a state. The next bytes must follow the last byte that was fed.
 
-        What comes next must follow the last byte that was fed. A server that was asked to go on after `last_event` sends whole
-        events: say `reconnected`, and what had come of the next one is forgotten.
+        A server that continues after `last_event` sends complete events: pass `reconnected` to discard the partial one.
 
         Raises:
-            DecodeError: it is no state of a stream.
-            NewerVersionError: a later antiphon wrote it.
-            LookupError: it is of a dialect that is not there.
+            DecodeError: it is not the state of a stream.
+            NewerVersionError: a newer antiphon wrote it.
+            LookupError: its dialect does not exist.
         """
         known = _checked_state(state)
         stream = cls(known["dialect"], aliases=known["aliases"])
@@ -250,7 +249,7 @@ def _assembler_class(dialect: str) -> type[AssemblerBase]:
 
 
 def _parsed(given: bytes | Mapping[str, object], dialect: str) -> Any:
-    """Parse an event. Half a character is let through, because its other half may be in the next event."""
+    """Parse an event. A lone surrogate is accepted, because its other half may be in the next event."""
     try:
         return parsed(given, dialect)
     except DecodeError:

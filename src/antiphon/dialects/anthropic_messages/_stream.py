@@ -1,4 +1,4 @@
-"""The fold of a streamed Anthropic message: blocks by index, each begun, added to and stopped.
+"""Assembles a streamed Anthropic message: blocks by index, each started, extended and stopped.
 
 The input of a call is an object, but comes as pieces of its JSON text, which is kept beside the block until the block stops.
 Without a piece, it is as the block began with it: `{}`. If the text is not one whole object when the block stops (the model

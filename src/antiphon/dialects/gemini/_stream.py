@@ -1,4 +1,4 @@
-"""The fold of streamed Gemini responses: each chunk is a whole response that holds the next parts.
+"""Assembles streamed Gemini responses: each chunk is a complete response with the next parts.
 
 Nothing says where a part goes on: texts that follow each other are one text, unless they differ in kind or one of them is
 signed, because a signature holds for its part as it is. A call comes whole, or (on the enterprise endpoint) as values at JSON

@@ -1,4 +1,4 @@
-"""The fold of a streamed chat completion: chunks, whose choices hold what is added to each message.
+"""Assembles a streamed chat completion from chunks, whose choices contain the additions to each message.
 
 Calls have no end of their own: they are whole when their choice has a finish reason. Fragments of one call are known by
 `index`. Servers that put Chat Completions in front of another format are known to give all calls the index 0, so another

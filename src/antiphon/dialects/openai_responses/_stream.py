@@ -1,4 +1,4 @@
-"""The fold of a streamed response: items by index or id, in them parts by index, in those text that grows.
+"""Assembles a streamed response: items by index or id, parts by index, and growing text.
 
 Everything is said at least twice: text in deltas, again when it is done, again with its part, its item, and the response. The
 latest counts, because some things come only then (an item's encrypted content, annotations). Where something was never told

@@ -1,7 +1,7 @@
-"""The fold of the events of a Pydantic AI model response: parts by index, each started, changed and ended.
+"""Assembles the events of a Pydantic AI model response: parts by index, each started, changed and ended.
 
 There is no event for the end of the response. The last part's end says that no other part follows, which is the same. The
-events hold the parts and nothing else, so the folded response has no usage, model or time.
+events contain only the parts, so the assembled response has no usage, model or time.
 """
 
 from __future__ import annotations
